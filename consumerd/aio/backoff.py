@@ -1,0 +1,44 @@
+"""Exponential backoff with jitter; the random source is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Backoff:
+    """Delays that grow from ``initial_s`` to ``maximum_s``; each is drawn from the upper ``jitter`` part of its step.
+
+    ``random`` returns floats in [0, 1), so that tests are deterministic.
+    """
+
+    def __init__(
+        self,
+        *,
+        initial_s: float,
+        maximum_s: float,
+        random: Callable[[], float],
+        factor: float = 2.0,
+        jitter: float = 0.5,
+    ) -> None:
+        self._initial_s = initial_s
+        self._maximum_s = maximum_s
+        self._factor = factor
+        self._jitter = jitter
+        self._random = random
+        self._attempts = 0
+
+    @property
+    def attempts(self) -> int:
+        """How many delays were drawn since the last reset."""
+        return self._attempts
+
+    def next(self) -> float:
+        """Draw the next delay, in seconds."""
+        # the exponent is bounded so that a year of retries does not overflow a float
+        step = min(self._maximum_s, self._initial_s * self._factor ** min(self._attempts, 64))
+        self._attempts += 1
+        return step * (1 - self._jitter * self._random())
+
+    def reset(self) -> None:
+        """Start over after a success."""
+        self._attempts = 0

@@ -1,0 +1,67 @@
+"""Supervised tasks: a TaskGroup for work that comes and goes by key.
+
+``asyncio.TaskGroup`` covers work that lives as long as a block. :class:`TaskSet` covers work that is started and ended
+one by one (a pipeline a partition, a loop a broker) while every failure still reaches an owner: the ``async with``
+block that the set was entered in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Hashable
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class TaskSet(Generic[K]):
+    """Tasks by key, owned by the block that entered the set.
+
+    A task that raises cancels the block and its siblings, and the block raises an ExceptionGroup, as TaskGroup does.
+    Leaving the block by an exception (cancellation included) cancels what runs; leaving it normally waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._tasks: dict[K, asyncio.Task[None]] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._group.__aexit__(kind, error, traceback)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._tasks
+
+    @property
+    def keys(self) -> frozenset[K]:
+        """The keys of what runs now."""
+        return frozenset(self._tasks)
+
+    def start(self, key: K, work: Coroutine[object, object, None], *, name: str) -> None:
+        """Run ``work`` under ``key``. Raises KeyError if something runs under it already."""
+        if key in self._tasks:
+            work.close()
+            raise KeyError(f"{key} runs already")
+        task = self._group.create_task(work, name=name)
+        self._tasks[key] = task
+        task.add_done_callback(lambda done: self._tasks.pop(key, None) if self._tasks.get(key) is done else None)
+
+    async def cancel(self, key: K) -> None:
+        """Cancel what runs under ``key`` and wait until it has ended; unbounded, as clean-up bounds itself."""
+        task = self._tasks.get(key)
+        if task is None:
+            return
+        task.cancel()
+        await self.join(key)
+
+    async def join(self, key: K) -> None:
+        """Wait until what runs under ``key`` has ended, however it ends; its failure goes to the owning block."""
+        task = self._tasks.get(key)
+        if task is not None:
+            await asyncio.wait([task])

@@ -1,0 +1,171 @@
+"""Every error that consumerd raises on purpose, as one tree.
+
+::
+
+    ConsumerdError
+    ├── ConfigError                 settings; one message that names the key
+    ├── ProtocolError
+    │   ├── LocalProtocolError      we misused a codec or a connection
+    │   ├── RemoteProtocolError     the peer sent what the protocol does not allow
+    │   └── CorruptMessageError     stored bytes fail their checksum or their format
+    ├── BrokerError                 a broker answered with an error code
+    ├── ConnectionLost              the connection is gone; outcome of what was in flight is unknown
+    │   └── RequestTimedOut
+    ├── CoordinationError           ZooKeeper
+    │   ├── SessionLost             the session in which this was to happen is over
+    │   ├── OwnershipLost           a claim is gone for good
+    │   ├── LeasePaused             a claim may not be used at this moment
+    │   ├── IncarnationChanged      the topic was deleted and made again
+    │   └── RebalanceFailed
+    ├── OffsetError
+    │   └── OffsetOutOfRange
+    ├── RecordTooLarge
+    └── SinkError
+        ├── RetriableSinkError
+        └── PermanentSinkError
+
+Messages say what, where, expected, got, and what to do; never payload bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from consumerd.model import TopicPartition
+
+
+class ConsumerdError(Exception):
+    """Root of everything that consumerd raises on purpose."""
+
+
+class ConfigError(ConsumerdError):
+    """The settings cannot work; the message names the key and what to write instead. Exit code 2."""
+
+
+class ProtocolError(ConsumerdError):
+    """Bytes or calls that the protocol does not allow."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We asked for something that cannot be encoded (a field absent in this version, a closed connection)."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent bytes that are not of the protocol; the message says at which byte of the frame."""
+
+
+class CorruptMessageError(ProtocolError):
+    """Stored records that fail their checksum, or whose compressed form cannot be read.
+
+    ``offset`` is that of the smallest unit that can be told apart (message, wrapper or batch), ``next_offset`` where
+    the next unit begins when that is known, and ``raw`` the unit's bytes (for quarantine, never for the message).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        partition: TopicPartition | None = None,
+        offset: int | None = None,
+        next_offset: int | None = None,
+        raw: bytes = b"",
+    ) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.offset = offset
+        self.next_offset = next_offset
+        self.raw = raw
+
+
+class BrokerError(ConsumerdError):
+    """A broker answered with an error code.
+
+    ``code`` is the number; ``name``, ``retriable`` and ``refresh`` are the row of ``wire.errorcodes`` for it.
+    ``context`` says what was asked.
+    """
+
+    def __init__(self, code: int, name: str, context: str, *, retriable: bool = False, refresh: bool = False) -> None:
+        super().__init__(f"{context}: broker answered error {code} ({name})")
+        self.code = code
+        self.name = name
+        self.context = context
+        self.retriable = retriable
+        self.refresh = refresh
+
+
+class ConnectionLost(ConsumerdError):
+    """The connection broke; whether what was in flight took effect is unknown."""
+
+
+class RequestTimedOut(ConnectionLost):
+    """No answer within the deadline; the connection is closed, since answers come in order."""
+
+
+class CoordinationError(ConsumerdError):
+    """ZooKeeper could not do what was asked."""
+
+
+class SessionLost(CoordinationError):
+    """The session in which this was to happen is over, or not established."""
+
+
+class OwnershipLost(CoordinationError):
+    """The claim is gone for good: released, taken over, or its session ended. Drop what is unacknowledged."""
+
+
+class LeasePaused(CoordinationError):
+    """ZooKeeper has not answered for a while: the claim stands but must not be used now. Wait, then try again."""
+
+
+class IncarnationChanged(CoordinationError):
+    """The topic was deleted and made again while it was consumed; positions of the old one mean nothing."""
+
+
+class RebalanceFailed(CoordinationError):
+    """A rebalance pass could not finish; it is tried again with backoff."""
+
+
+class OffsetError(ConsumerdError):
+    """A position that cannot be used: malformed, or refused by the store."""
+
+
+class OffsetOutOfRange(OffsetError):
+    """The broker confirmed (Fetch, then ListOffsets) that it does not hold ``offset``.
+
+    ``earliest`` is the first offset held, ``latest`` the next to be written.
+    """
+
+    def __init__(self, partition: TopicPartition, offset: int, earliest: int, latest: int) -> None:
+        super().__init__(f"{partition}: offset {offset} is outside the broker's log [{earliest}, {latest}]")
+        self.partition = partition
+        self.offset = offset
+        self.earliest = earliest
+        self.latest = latest
+
+
+class RecordTooLarge(ConsumerdError):
+    """A message is larger than ``fetch.max_message_bytes``; ``size`` is its size in bytes when known, else None."""
+
+    def __init__(self, partition: TopicPartition, offset: int, limit: int, size: int | None = None) -> None:
+        known = f"{size} bytes" if size is not None else "more"
+        super().__init__(
+            f"{partition}: the message at offset {offset} has {known}, the limit is {limit}; "
+            "raise fetch.max_message_bytes, or set fetch.on_oversized"
+        )
+        self.partition = partition
+        self.offset = offset
+        self.limit = limit
+        self.size = size
+
+
+class SinkError(ConsumerdError):
+    """A sink did not take what it was given."""
+
+
+class RetriableSinkError(SinkError):
+    """The same write may succeed later (a full disk, a server that is away): the partition pauses and retries."""
+
+
+class PermanentSinkError(SinkError):
+    """The sink will never take this; the policy ``on_rejected`` decides."""

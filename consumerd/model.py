@@ -1,0 +1,197 @@
+"""The vocabulary: partitions, members, sessions, claims.
+
+Values only, shared by every layer; nothing here knows a wire format, a znode path or a clock. A partition's key holds
+both generations' forms and is parsed here and nowhere else (DESIGN 1).
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NewType, Protocol
+
+BrokerId = NewType("BrokerId", int)
+"""``broker.id``: unique in a cluster, kept over a move to another machine."""
+
+ConsumerId = NewType("ConsumerId", str)
+"""The name of a member's node under ``/consumers/G/ids``: ``<group>_<host>-<ms>-<8 hex>``."""
+
+ThreadId = NewType("ThreadId", str)
+"""``<consumer id>-<stream>``: what an owner node holds."""
+
+SessionEpoch = NewType("SessionEpoch", int)
+"""Counts the ZooKeeper sessions of this process from 1; a claim belongs to exactly one (DESIGN 4)."""
+
+NO_SESSION: Final = SessionEpoch(0)
+
+_LEGACY_KEY = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
+_MODERN_KEY = re.compile(r"0|[1-9][0-9]*")
+
+
+class Generation(enum.Enum):
+    """Which family of wire formats and znode layouts a cluster speaks."""
+
+    LEGACY = "legacy"
+    """0.6 and 0.7: byte offsets, partitions live on a broker."""
+    MODERN = "modern"
+    """0.8 and later: logical offsets, leaders, versioned requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKey:
+    """A partition within its topic: ``3`` (modern) or ``broker-partition``, ``0-3`` (legacy)."""
+
+    number: int
+    broker: BrokerId | None = None
+
+    def __str__(self) -> str:
+        return str(self.number) if self.broker is None else f"{self.broker}-{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> PartitionKey:
+        """Read a key as it stands in a znode path or a file name.
+
+        Raises ValueError for anything that is neither form.
+        """
+        if _MODERN_KEY.fullmatch(text):
+            return cls(int(text))
+        if match := _LEGACY_KEY.fullmatch(text):
+            return cls(int(match[2]), BrokerId(int(match[1])))
+        raise ValueError(f"partition key {text!r}: expected N or BROKER-N")
+
+    @property
+    def sort_key(self) -> tuple[int, str]:
+        """Order as the Java consumer of the same generation: numbers numerically, ``B-P`` as strings (REALITY 4.13)."""
+        return (self.number, "") if self.broker is None else (-1, str(self))
+
+    def __lt__(self, other: PartitionKey) -> bool:
+        return self.sort_key < other.sort_key
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartition:
+    """One partition of one topic; the unit of ownership, fetching, delivery and commits."""
+
+    topic: str
+    partition: PartitionKey
+
+    @classmethod
+    def modern(cls, topic: str, number: int) -> TopicPartition:
+        """Return partition ``number`` of a topic on 0.8 or later."""
+        return cls(topic, PartitionKey(number))
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+    def __lt__(self, other: TopicPartition) -> bool:
+        return (self.topic, self.partition.sort_key) < (other.topic, other.partition.sort_key)
+
+
+@functools.total_ordering
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """Which making of a topic a position belongs to: the ``czxid`` of ``/brokers/topics/T`` (DESIGN 5).
+
+    ``truncation`` counts unclean elections that cut the log below what had been landed: ``<czxid>.<k>``.
+    """
+
+    czxid: int
+    truncation: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.czxid}.{self.truncation}" if self.truncation else str(self.czxid)
+
+    @classmethod
+    def parse(cls, text: str) -> Incarnation:
+        """Read ``<czxid>`` or ``<czxid>.<k>``; raises ValueError."""
+        czxid, _, truncation = text.partition(".")
+        return cls(int(czxid), int(truncation or 0))
+
+    def __lt__(self, other: Incarnation) -> bool:
+        return (self.czxid, self.truncation) < (other.czxid, other.truncation)
+
+
+class TimestampType(enum.IntEnum):
+    """Where a record's timestamp comes from; the wire's own numbers, -1 where the format has none."""
+
+    NONE = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class GapReason(enum.StrEnum):
+    """Why offsets between two landed records hold no landed record."""
+
+    RETENTION = "retention"
+    """Deleted by the broker before it was read."""
+    COMPACTION = "compaction"
+    """Absent from the log between existing records: compacted away, or never assigned."""
+    CONTROL = "control"
+    """Transaction markers, which are not records of the user's."""
+    ABORTED = "aborted"
+    """Records of aborted transactions, left out under ``read_committed``."""
+    CORRUPT = "corrupt"
+    SKIPPED = "skipped"
+    CONSUMED_ELSEWHERE = "consumed elsewhere"
+    """Committed by another member (a Java consumer) that keeps no files here."""
+    RESET = "reset"
+    """A reset policy or an operator moved the position forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets ``[start, end)`` without a delivered record, and why."""
+
+    start: int
+    end: int
+    reason: GapReason
+
+
+class Claim(Protocol):
+    """Proof that this process owns a partition, bound to the ZooKeeper session in which it was claimed.
+
+    Whoever delivers, publishes or commits holds the claim and asks it right before each such step and after each await
+    that precedes one. Made by ``group``; nothing else makes one outside tests.
+    """
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition owned."""
+
+    @property
+    def thread(self) -> ThreadId:
+        """What the owner node holds."""
+
+    @property
+    def epoch(self) -> SessionEpoch:
+        """The session epoch in which the owner node was created."""
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The topic's incarnation when it was claimed."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether :meth:`check` would pass now."""
+
+    def check(self) -> None:
+        """Return if the lease is fresh enough to deliver, publish or commit at this very moment.
+
+        Raises LeasePaused (for now: wait with :meth:`wait_usable`) or OwnershipLost (for good).
+        """
+
+    async def wait_usable(self) -> None:
+        """Wait until :meth:`check` would pass; unbounded, ends by OwnershipLost at the latest. Raises OwnershipLost."""
+
+    async def confirm(self) -> None:
+        """Check, and read the topic's incarnation again (one ZooKeeper read).
+
+        Raises LeasePaused, OwnershipLost, IncarnationChanged, CoordinationError.
+        """
+
+
+Partitions = Mapping[str, tuple[PartitionKey, ...]]
+"""Topic to its partitions, sorted as the generation sorts them."""

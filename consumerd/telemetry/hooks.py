@@ -1,0 +1,93 @@
+"""What happens inside, told to whoever measures or logs it.
+
+Components call hooks; ``telemetry.metrics`` turns them into Prometheus series and ``daemon`` into the status page, so
+that no component knows either. Every hook returns at once and never raises. :class:`Hooks` does nothing: subclass it
+and override what is wanted.
+"""
+
+from __future__ import annotations
+
+from consumerd.model import BrokerId, Gap, SessionEpoch, TopicPartition
+
+
+class Hooks:
+    """No-op hooks, and the list of all there are. Durations in seconds, sizes in bytes."""
+
+    # -- ZooKeeper session and membership
+
+    def session_changed(self, epoch: SessionEpoch, phase: str) -> None:
+        """The session's lease phase or epoch changed."""
+
+    def rebalance_finished(
+        self, *, cause: str, seconds: float, phases: dict[str, float], gained: int, lost: int
+    ) -> None:
+        """A rebalance pass ended; ``phases`` are seconds by name (snapshot, drain, release, claim)."""
+
+    def assignment_changed(self, *, desired: int, owned: int) -> None:
+        """How many partitions this process should own, and does."""
+
+    def claim_conflicted(self, partition: TopicPartition, holder: str) -> None:
+        """An owner node that we want is held by ``holder``."""
+
+    def ownership_lost(self, partition: TopicPartition, reason: str) -> None:
+        """A claim ended without our wish."""
+
+    # -- brokers
+
+    def request_finished(self, broker: BrokerId | None, api: str, seconds: float) -> None:
+        """A broker answered a request."""
+
+    def request_failed(self, broker: BrokerId | None, api: str, error: str) -> None:
+        """A request ended without an answer."""
+
+    def broker_throttled(self, broker: BrokerId | None, seconds: float) -> None:
+        """A broker asked us to wait."""
+
+    def metadata_refreshed(self, source: str, *, failed: bool) -> None:
+        """The cluster's view was read again, or could not be."""
+
+    # -- data
+
+    def batch_fetched(self, partition: TopicPartition, *, records: int, size: int, high_watermark: int) -> None:
+        """A record set was decoded."""
+
+    def fetch_error(self, partition: TopicPartition, error: str) -> None:
+        """A partition's fetch failed; ``error`` is a name from a small set."""
+
+    def buffered_changed(self, size: int) -> None:
+        """The bytes held by the process changed."""
+
+    def batch_delivered(self, partition: TopicPartition, *, records: int, size: int, position: int) -> None:
+        """A sink took a batch; ``position`` is the next offset to be delivered."""
+
+    def position_acknowledged(self, partition: TopicPartition, position: int) -> None:
+        """Everything below ``position`` is safe at the sink."""
+
+    def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
+        """Offsets were passed over that hold no delivered record."""
+
+    def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
+        """A sink refused a write or flush."""
+
+    def file_published(self, sink: str, *, records: int, size: int) -> None:
+        """A file sink linked a file to its final name."""
+
+    def partition_stopped(self, partition: TopicPartition, reason: str) -> None:
+        """A policy ``stop`` halted the partition until somebody acts."""
+
+    def partition_resumed(self, partition: TopicPartition) -> None:
+        """A stopped or failing partition goes on."""
+
+    def partition_released(self, partition: TopicPartition) -> None:
+        """The partition left this process; its label sets can be dropped."""
+
+    # -- commits
+
+    def offset_committed(self, partition: TopicPartition, position: int) -> None:
+        """The store holds ``position``."""
+
+    def commit_failed(self, partition: TopicPartition, error: str) -> None:
+        """A commit was not written; it is tried again with the newest position."""
+
+    def foreign_commit(self, partition: TopicPartition, position: int) -> None:
+        """Somebody else wrote the position of a partition that we own."""
