@@ -1,0 +1,89 @@
+"""Which Kafka releases a test runs on, and clusters shared by the tests of a run.
+
+A test that takes ``release`` runs on 1.1.1; marked ``smoke``, on every release of the matrix; with
+``CONSUMERD_FULL_MATRIX=1`` every test does. Without the jars and without maven they skip and say what provides them;
+with ``CONSUMERD_REQUIRE_KAFKA=1`` they fail instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import kafka
+
+MAIN_RELEASE = "1.1.1"
+MATRIX = ("0.8.2.2", "0.10.2.2", "1.1.1")
+
+_HERE = Path(__file__).parent
+_numbers = itertools.count()
+
+ClusterFactory = Callable[..., kafka.Cluster]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "release" not in metafunc.fixturenames:
+        return
+    everywhere = os.environ.get("CONSUMERD_FULL_MATRIX") == "1" or metafunc.definition.get_closest_marker("smoke")
+    metafunc.parametrize("release", MATRIX if everywhere else (MAIN_RELEASE,), scope="session")
+
+
+def require(release: str) -> None:
+    """Skip (or fail, where CI requires Kafka) unless the jars of ``release`` are or can be had."""
+    try:
+        kafka.jars(release)
+    except kafka.KafkaUnavailable as error:
+        if os.environ.get("CONSUMERD_REQUIRE_KAFKA") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def shared_clusters() -> Iterator[ClusterFactory]:
+    """Give the running cluster of (release, brokers), starting it on first use; tests keep to topics of their own."""
+    running: dict[tuple[str, int], kafka.Cluster] = {}
+
+    def get(release: str, brokers: int = 1) -> kafka.Cluster:
+        require(release)
+        if (release, brokers) not in running:
+            # one at a time: two cores carry one cluster and its clients
+            for key in list(running):
+                running.pop(key).close()
+            running[release, brokers] = kafka.Cluster(release, brokers).__enter__()
+        return running[release, brokers]
+
+    yield get
+    for cluster in running.values():
+        cluster.close()
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[ClusterFactory]:
+    """Start clusters that the test may break; they are stopped after it. Takes the arguments of ``kafka.Cluster``."""
+    started: list[kafka.Cluster] = []
+
+    def start(release: str, brokers: int = 1, **options: object) -> kafka.Cluster:
+        require(release)
+        cluster = kafka.Cluster(release, brokers, **options)  # type: ignore[arg-type]  # passed on as they came
+        started.append(cluster.__enter__())
+        return cluster
+
+    yield start
+    for cluster in started:
+        cluster.close()
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Make names (topics, groups) that no other test of this run uses."""
+    return lambda stem: f"{stem}-{os.getpid()}-{next(_numbers)}"
