@@ -22,7 +22,8 @@
     ├── RecordTooLarge
     └── SinkError
         ├── RetriableSinkError
-        └── PermanentSinkError
+        ├── PermanentSinkError
+        └── SinkClosed              whoever read a sink's output has gone
 
 Messages say what, where, expected, got, and what to do; never payload bytes.
 """
@@ -164,8 +165,20 @@ class SinkError(ConsumerdError):
 
 
 class RetriableSinkError(SinkError):
-    """The same write may succeed later (a full disk, a server that is away): the partition pauses and retries."""
+    """The same write may succeed later (a full disk, a server that is away): the partition pauses and retries.
+
+    ``resume_position`` says with what. None: the sink is as it was before the call, the same call is made again. A
+    number: what was not acknowledged has been dropped, and the next batch must start exactly there.
+    """
+
+    def __init__(self, message: str, *, resume_position: int | None = None) -> None:
+        super().__init__(message)
+        self.resume_position = resume_position
 
 
 class PermanentSinkError(SinkError):
     """The sink will never take this; the policy ``on_rejected`` decides."""
+
+
+class SinkClosed(SinkError):
+    """Whoever read the sink's output has gone (EPIPE on stdout): no fault, but the process has nothing left to do."""

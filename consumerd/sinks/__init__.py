@@ -1,0 +1,1 @@
+"""Where records go: the port, its registry, and the sinks that come with consumerd."""

@@ -4,17 +4,35 @@ A :class:`Sink` is one configured destination; :meth:`Sink.open` gives a :class:
 claimed. Writers of different partitions are independent and may be called concurrently; calls to one writer are not.
 
 An *acknowledged position* is the offset of the next record after everything that is safe at the destination. Only
-that is ever committed (DESIGN 1), so a sink that buffers returns the old position from :meth:`PartitionWriter.write`
-and the new one from :meth:`PartitionWriter.flush`.
+that is ever committed, so a sink that buffers returns the old position from :meth:`PartitionWriter.write` and the new
+one from :meth:`PartitionWriter.flush`.
+
+Failures, and what the pipeline does about them:
+
+* ``RetriableSinkError`` without a ``resume_position``: nothing is lost; after a pause make the same call again. To give
+  the same batch twice is safe at any time: a writer knows what it has taken.
+* ``RetriableSinkError`` with a ``resume_position``: a file failed in the middle (a full disk, a failed fsync, after which
+  the page cache can no longer be trusted), or somebody else has published under the name, and everything that was not
+  acknowledged is dropped. After a pause seek the feed to ``resume_position`` and write from there: the next batch must
+  start exactly at it. It may lie below or above the batch that failed, and never below the acknowledged position.
+* ``PermanentSinkError``, ``CorruptMessageError``: nothing of the batch was taken and the policy decides; a batch that
+  passes over the refused records, with a gap, may be written in its place.
+* ``OwnershipLost``, ``IncarnationChanged``, cancellation: the only call that may follow is
+  :meth:`PartitionWriter.abandon`.
+* ``SinkClosed``: there is nobody to write for any more; the daemon ends in order.
+
+A lease that pauses is waited for inside the call (``Claim.wait_usable``, which ends by OwnershipLost at the latest), so
+that a file which is ready to be published survives a pause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from consumerd.model import Claim
+from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch
 
 
@@ -24,7 +42,9 @@ class SinkContext:
 
     ``cluster_id`` identifies the cluster for the check of a path's owner: ``<czxid>-<ctime>`` of ``/brokers/topics``.
     ``writer_id`` is unique to this process. ``now`` is monotonic seconds. ``charge`` adds bytes
-    (negative: gives them back) to the process's memory account.
+    (negative: gives them back) to the process's memory account. ``buffer_bytes`` is what all writers of the sink
+    together may hold in memory before they write out what they have; it is to be a part of the process's budget, so that
+    open writers never starve the fetching.
     """
 
     sink_name: str
@@ -33,6 +53,8 @@ class SinkContext:
     writer_id: str
     now: Callable[[], float]
     charge: Callable[[int], None]
+    buffer_bytes: int = 64 << 20
+    hooks: Hooks = field(default_factory=Hooks)
 
 
 class PartitionWriter(Protocol):
@@ -43,18 +65,20 @@ class PartitionWriter(Protocol):
         """The next offset by the sink's own durable record (the newest chain's end), or None if it keeps none."""
 
     async def start(self, position: int, reason: str) -> None:
-        """Fix the first position to be written; called once, before the first write.
+        """Fix the first position to be written; called once, before the first write, again only if it failed.
 
         ``reason`` says how it came about (``committed``, ``earliest``, ``latest``, ``incarnation``, ...) and is recorded
-        by sinks that keep chains. Raises SinkError.
+        by sinks that keep chains. ``position`` is not below :attr:`resume_position`; above it, the offsets in between
+        are recorded as a gap: ``reason`` names it if it is a ``GapReason``, else it is ``consumed elsewhere``.
+        Raises SinkError, OwnershipLost, IncarnationChanged.
         """
 
     async def write(self, batch: RecordBatch) -> int:
         """Take a batch and return the acknowledged position. The batch may have no records but gaps and a later
         ``next_offset``. The batch's buffer may be kept only within bytes charged to the account.
 
-        Raises RetriableSinkError (the same batch is written again later), PermanentSinkError, OwnershipLost,
-        LeasePaused, IncarnationChanged.
+        Raises RetriableSinkError, PermanentSinkError, SinkClosed, OwnershipLost, IncarnationChanged (see above for what
+        follows each), and CorruptMessageError for records whose headers cannot be read (nothing of the batch is taken).
         """
 
     async def flush(self) -> int:
