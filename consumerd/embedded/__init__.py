@@ -1,0 +1,1 @@
+"""Servers of the Kafka world inside or beside our own process: for the demo, for tests and for development."""

