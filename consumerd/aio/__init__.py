@@ -1,0 +1,1 @@
+"""Supervised tasks, backoff, clocks, and values to wait on."""

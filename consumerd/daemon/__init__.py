@@ -1,0 +1,1 @@
+"""Assembly, life cycle, health and the HTTP surface: the only place that knows concrete classes."""

@@ -1,0 +1,1 @@
+"""Hooks, metrics and logs: how what happens inside becomes visible."""

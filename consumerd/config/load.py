@@ -1,0 +1,251 @@
+"""Where settings come from, and errors that name the key and its place.
+
+Later wins: defaults, ``consumer.properties``, the YAML file, the environment (``CONSUMERD_GROUP__ID``), command line
+(``--set group.id=...``). Opens no connection.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsError,
+)
+
+from consumerd.config.java_properties import read_properties
+from consumerd.config.settings import Settings
+from consumerd.errors import ConfigError
+from consumerd.sinks.registry import load_sink
+
+PREFIX: Final = "CONSUMERD_"
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One origin of settings: nested values, and how to say where a key stands in it."""
+
+    name: str
+    values: Mapping[str, object]
+    places: Mapping[KeyPath, str]
+
+    def find_place(self, path: KeyPath) -> str | None:
+        """Return where ``path`` (or what contains it) is set here, or None."""
+        value: object = self.values
+        for part in path:
+            if isinstance(value, Mapping) and part in value:
+                value = value[part]
+                continue
+            if not isinstance(value, list) or not isinstance(part, int) or part >= len(value):
+                return None
+            value = value[part]
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, self.name)
+
+
+def load_settings(
+    *,
+    config: Path | None = None,
+    properties: Path | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    extra: Mapping[str, object] | None = None,
+) -> Settings:
+    """Read, merge and check all settings; ``overrides`` are ``key=value`` texts, ``extra`` nested values of the command line.
+
+    Raises ConfigError with one line for each thing that is wrong.
+    """
+    environment = os.environ if environment is None else environment
+    sources = [_command_line(overrides, extra or {}), _environment(environment)]
+    if config is not None:
+        sources.append(_yaml_file(config))
+    if properties is not None:
+        values = read_properties(properties)
+        sources.append(Source(name=str(properties), values=values, places={}))
+    _refuse_secrets(sources)
+    try:
+        settings = _merge(sources)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_lines(error, sources))) from None
+    except SettingsError as error:
+        raise ConfigError(str(error)) from None
+    _check_sinks(settings, sources)
+    return settings
+
+
+def _merge(sources: Sequence[Source]) -> Settings:
+    class Merged(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - our sources stand in for the library's own
+            env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return tuple(InitSettingsSource(settings_cls, dict(source.values)) for source in sources)
+
+    return Merged()  # type: ignore[call-arg]  # the required sections come from the sources
+
+
+def _check_sinks(settings: Settings, sources: Sequence[Source]) -> None:
+    """Check each sink's options against its type's own model."""
+    for name, sink in settings.sinks.items():
+        try:
+            factory = load_sink(sink.type)
+        except ConfigError as error:
+            raise ConfigError(f"sinks.{name}.type: {error}{_place(('sinks', name, 'type'), sources)}") from None
+        try:
+            factory.Options.model_validate(sink.options)
+        except ValidationError as error:
+            raise ConfigError("\n".join(_lines(error, sources, ("sinks", name), factory.Options))) from None
+
+
+def _command_line(overrides: Sequence[str], extra: Mapping[str, object]) -> Source:
+    values: dict[str, object] = dict(extra)
+    places: dict[KeyPath, str] = {}
+    for text in overrides:
+        key, separator, value = text.partition("=")
+        parts = tuple(key.split("."))
+        if not separator or not all(parts):
+            raise ConfigError(f"--set {text}: expected section.key=value")
+        _put(values, parts, _scalar(value, f"--set {text}"), f"--set {text}")
+        places[parts] = f"--set {key}"
+    return Source(name="command line", values=values, places=places)
+
+
+def _environment(environment: Mapping[str, str]) -> Source:
+    """Read ``CONSUMERD_A__B``. A variable with a double underscore that names no key is refused; others of the prefix
+    are not settings (``CONSUMERD_KAFKA_CACHE`` belongs to the tests) unless they name a section.
+    """
+    values: dict[str, object] = {}
+    places: dict[KeyPath, str] = {}
+    known = EnvSettingsSource(Settings, env_prefix=PREFIX, env_nested_delimiter="__").settings_cls.model_fields
+    for variable, text in sorted(environment.items()):
+        if not variable.upper().startswith(PREFIX):
+            continue
+        parts = tuple(part.lower() for part in variable[len(PREFIX) :].split("__"))
+        if len(parts) == 1 and parts[0] not in known:
+            continue
+        _put(values, parts, _scalar(text, variable), variable)
+        places[parts] = f"environment variable {variable}"
+    return Source(name="environment", values=values, places=places)
+
+
+def _scalar(text: str, where: str) -> object:
+    """Read a value as YAML would, so that numbers, lists and booleans are written as in the file."""
+    try:
+        value: object = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"{where}: the value is not YAML; quote it") from None
+    # a release such as 1.1 or 0.10 is text, and so is all else that YAML would make a float or a date
+    return value if isinstance(value, (str, bool, int, list, dict, type(None))) else text
+
+
+def _put(values: dict[str, object], parts: tuple[str, ...], value: object, where: str) -> None:
+    for part in parts[:-1]:
+        inner = values.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{where}: {part} is set as a whole already")
+        values = inner
+    values[parts[-1]] = value
+
+
+def _yaml_file(path: Path) -> Source:
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        values: Any = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected sections (cluster:, group:, ...), got {type(values).__name__}")
+    places: dict[KeyPath, str] = {}
+    if node is not None:
+        _mark(node, (), str(path), places)
+    return Source(name=str(path), values=values, places=places)
+
+
+def _mark(node: yaml.Node, path: KeyPath, file: str, places: dict[KeyPath, str]) -> None:
+    """Remember the line of every key."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = (*path, key.value)
+            places[inner] = f"{file}, line {key.start_mark.line + 1}"
+            _mark(value, inner, file, places)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            inner = (*path, index)
+            places[inner] = f"{file}, line {value.start_mark.line + 1}"
+            _mark(value, inner, file, places)
+
+
+def _refuse_secrets(sources: Sequence[Source]) -> None:
+    path = ("cluster", "zookeeper_auth", "credential")
+    for source in sources:
+        place = source.find_place(path)
+        if place is not None and source.name != "environment":
+            raise ConfigError(
+                f"{place}: {'.'.join(path)}: secrets come from a file (credential_file) or from the environment only"
+            )
+
+
+def _place(path: KeyPath, sources: Sequence[Source]) -> str:
+    for source in sources:
+        place = source.find_place(path)
+        if place is not None:
+            return f" ({place})"
+    return ""
+
+
+def _lines(
+    error: ValidationError, sources: Sequence[Source], prefix: KeyPath = (), model: type[BaseModel] = Settings
+) -> list[str]:
+    lines = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        path = (*prefix, *item["loc"])
+        key = ".".join(str(part) for part in path) or "settings"
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "missing":
+            message = f"missing; set it in the file, as {_variable(path)} in the environment, or with --set {key}=..."
+        elif item["type"] == "extra_forbidden":
+            message = f"unknown key; there is {', '.join(_siblings(model, item['loc']))}"
+        lines.append(f"{key}: {message}{_place(path, sources)}")
+    return lines
+
+
+def _variable(path: KeyPath) -> str:
+    return PREFIX + "__".join(str(part).upper() for part in path)
+
+
+def _siblings(model: type[BaseModel], location: KeyPath) -> list[str]:
+    """Return the keys that exist beside an unknown one."""
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        annotation = field.annotation if field is not None else None
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        inner = next((item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)), None)
+        if inner is None:
+            continue
+        model = inner
+    return sorted(model.model_fields)

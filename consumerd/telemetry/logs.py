@@ -1,0 +1,52 @@
+"""Logging: structlog on stderr; JSON in a container, readable on a terminal.
+
+Standard-library loggers (aiohttp, aiozk) go the same way. Event names are ``noun_verbed`` constants, data are keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final, Literal, TextIO
+
+import structlog
+
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure_logging(
+    level: str = "info", style: Literal["auto", "json", "console"] = "auto", stream: TextIO | None = None
+) -> None:
+    """Set up logging for the process; called once, by the command line."""
+    stream = sys.stderr if stream is None else stream
+    people = style == "console" or (style == "auto" and stream.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    renderer: list[structlog.typing.Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=28)]
+        if people
+        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(), structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(_LEVELS[level])
+    for noisy in ("aiohttp.access", "aiozk", "asyncio"):
+        # their reports are ours to make: a lost session is one line, not one for each layer
+        logging.getLogger(noisy).setLevel(max(_LEVELS[level], logging.WARNING))
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )

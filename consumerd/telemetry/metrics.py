@@ -1,0 +1,244 @@
+"""Prometheus series, fed by the hooks; the registry is made here and passed on, never the library's global one.
+
+Counters and histograms count what the hooks tell. Gauges are not kept: each scrape reads them from a status snapshot,
+so that none can outlive its partition. ``docs/metrics.md`` lists every series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
+
+from consumerd.model import BrokerId, Gap, SessionEpoch, TopicPartition
+from consumerd.telemetry.hooks import Hooks
+
+_PARTITION: Final = ("topic", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One gauge's value at the moment of a scrape; NaN where it is unknown."""
+
+    name: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeSpec:
+    """A gauge that exists: its name, help text and label names."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+GAUGES: Final[tuple[GaugeSpec, ...]] = (
+    GaugeSpec("consumerd_info", "1, with the version as a label.", ("version",)),
+    GaugeSpec("consumerd_ready", "1 when registered and every assigned partition is claimed and not stopped."),
+    GaugeSpec("consumerd_session_epoch", "How many ZooKeeper sessions this process has had."),
+    GaugeSpec("consumerd_group_members", "Members registered in the group, this one included."),
+    GaugeSpec("consumerd_desired_partitions", "Partitions that the assignment gives to this process."),
+    GaugeSpec("consumerd_owned_partitions", "Partitions that this process owns."),
+    GaugeSpec("consumerd_unowned_partitions", "Partitions that this process should own and does not."),
+    GaugeSpec("consumerd_stopped_partitions", "Owned partitions that a policy stopped until somebody acts."),
+    GaugeSpec("consumerd_buffered_bytes", "Bytes held by fetched records, open files and reservations."),
+    GaugeSpec("consumerd_memory_budget_bytes", "The limit of consumerd_buffered_bytes."),
+    GaugeSpec("consumerd_position_offset", "Next offset to be delivered.", _PARTITION),
+    GaugeSpec("consumerd_acknowledged_offset", "Next offset after everything that is safe at the sink.", _PARTITION),
+    GaugeSpec("consumerd_committed_offset", "Position in the offset store.", _PARTITION),
+    GaugeSpec("consumerd_high_watermark_offset", "Next offset that the broker will show.", _PARTITION),
+    GaugeSpec(
+        "consumerd_lag_records",
+        "High watermark (last stable offset under read_committed) minus position: an upper bound; NaN when unknown.",
+        _PARTITION,
+    ),
+)
+
+
+class StatusCollector(Collector):
+    """Turns readings into gauges at each scrape."""
+
+    def __init__(self, read: Callable[[], Sequence[Reading]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Return the families without values, so that registering needs no status."""
+        return [GaugeMetricFamily(spec.name, spec.help, labels=spec.labels) for spec in GAUGES]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return every gauge that has readings."""
+        families = {spec.name: GaugeMetricFamily(spec.name, spec.help, labels=spec.labels) for spec in GAUGES}
+        for reading in self._read():
+            families[reading.name].add_metric(reading.labels, reading.value)
+        return [family for family in families.values() if family.samples]
+
+
+def _by_partition(partition: TopicPartition) -> tuple[str, str]:
+    return partition.topic, str(partition.partition)
+
+
+class MetricsHooks(Hooks):
+    """Counts what happens."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._delivered = Counter(
+            "consumerd_records_delivered_total", "Records taken by the sink.", _PARTITION, registry=registry
+        )
+        self._delivered_bytes = Counter(
+            "consumerd_delivered_bytes_total", "Bytes of the batches taken by the sink.", _PARTITION, registry=registry
+        )
+        self._fetched = Counter("consumerd_records_fetched_total", "Records decoded.", _PARTITION, registry=registry)
+        self._gaps = Counter(
+            "consumerd_gap_offsets_total",
+            "Offsets passed over that hold no delivered record, by reason.",
+            (*_PARTITION, "reason"),
+            registry=registry,
+        )
+        self._fetch_errors = Counter(
+            "consumerd_fetch_errors_total", "Partition errors of fetches.", (*_PARTITION, "error"), registry=registry
+        )
+        self._sink_errors = Counter(
+            "consumerd_sink_errors_total",
+            "Writes or flushes that a sink refused.",
+            ("sink", "retriable"),
+            registry=registry,
+        )
+        self._files = Counter(
+            "consumerd_files_published_total", "Files linked to their final name.", ("sink",), registry=registry
+        )
+        self._file_bytes = Counter(
+            "consumerd_published_bytes_total", "Bytes of those files.", ("sink",), registry=registry
+        )
+        self._commits = Counter("consumerd_commits_total", "Positions written to the offset store.", registry=registry)
+        self._commit_failures = Counter(
+            "consumerd_commit_failures_total", "Commits that were not written and are tried again.", registry=registry
+        )
+        self._foreign = Counter(
+            "consumerd_foreign_commits_total",
+            "Positions that somebody else wrote for a partition owned here.",
+            registry=registry,
+        )
+        self._rebalances = Counter(
+            "consumerd_rebalances_total", "Rebalance passes, by cause.", ("cause",), registry=registry
+        )
+        self._rebalance_seconds = Histogram(
+            "consumerd_rebalance_seconds",
+            "Duration of a rebalance pass, by phase (and the whole as phase total).",
+            ("phase",),
+            buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 60),
+            registry=registry,
+        )
+        self._conflicts = Counter(
+            "consumerd_claim_conflicts_total", "Claims that found another owner.", ("topic",), registry=registry
+        )
+        self._lost = Counter("consumerd_ownership_lost_total", "Claims that ended against our wish.", registry=registry)
+        self._phases = Counter(
+            "consumerd_session_phase_total",
+            "Entries into a phase of the ZooKeeper lease.",
+            ("phase",),
+            registry=registry,
+        )
+        self._requests = Histogram(
+            "consumerd_broker_request_seconds",
+            "Time from sending a request to its answer.",
+            ("api",),
+            buckets=(0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30),
+            registry=registry,
+        )
+        self._request_failures = Counter(
+            "consumerd_broker_request_failures_total",
+            "Requests that ended without an answer.",
+            ("api", "error"),
+            registry=registry,
+        )
+        self._throttled = Counter(
+            "consumerd_throttled_seconds_total", "Time for which brokers asked us to wait.", registry=registry
+        )
+        self._metadata = Counter(
+            "consumerd_metadata_refreshes_total",
+            "Reads of the cluster's view.",
+            ("source", "result"),
+            registry=registry,
+        )
+        self._labelled: tuple[MetricWrapperBase, ...] = (self._delivered, self._delivered_bytes, self._fetched)
+        self._seen_extra: dict[tuple[str, str], set[tuple[MetricWrapperBase, str]]] = {}
+
+    def _count_extra(self, counter: Counter, partition: TopicPartition, label: str, amount: float = 1) -> None:
+        key = _by_partition(partition)
+        counter.labels(*key, label).inc(amount)
+        self._seen_extra.setdefault(key, set()).add((counter, label))
+
+    def session_changed(self, epoch: SessionEpoch, phase: str) -> None:
+        self._phases.labels(phase).inc()
+
+    def rebalance_finished(
+        self, *, cause: str, seconds: float, phases: dict[str, float], gained: int, lost: int
+    ) -> None:
+        self._rebalances.labels(cause).inc()
+        self._rebalance_seconds.labels("total").observe(seconds)
+        for phase, duration in phases.items():
+            self._rebalance_seconds.labels(phase).observe(duration)
+
+    def claim_conflicted(self, partition: TopicPartition, holder: str) -> None:
+        self._conflicts.labels(partition.topic).inc()
+
+    def ownership_lost(self, partition: TopicPartition, reason: str) -> None:
+        self._lost.inc()
+
+    def request_finished(self, broker: BrokerId | None, api: str, seconds: float) -> None:
+        self._requests.labels(api).observe(seconds)
+
+    def request_failed(self, broker: BrokerId | None, api: str, error: str) -> None:
+        self._request_failures.labels(api, error).inc()
+
+    def broker_throttled(self, broker: BrokerId | None, seconds: float) -> None:
+        self._throttled.inc(seconds)
+
+    def metadata_refreshed(self, source: str, *, failed: bool) -> None:
+        self._metadata.labels(source, "failed" if failed else "ok").inc()
+
+    def batch_fetched(self, partition: TopicPartition, *, records: int, size: int, high_watermark: int) -> None:
+        self._fetched.labels(*_by_partition(partition)).inc(records)
+
+    def fetch_error(self, partition: TopicPartition, error: str) -> None:
+        self._count_extra(self._fetch_errors, partition, error)
+
+    def batch_delivered(self, partition: TopicPartition, *, records: int, size: int, position: int) -> None:
+        key = _by_partition(partition)
+        self._delivered.labels(*key).inc(records)
+        self._delivered_bytes.labels(*key).inc(size)
+
+    def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
+        self._count_extra(self._gaps, partition, gap.reason.value, gap.end - gap.start)
+
+    def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
+        self._sink_errors.labels(sink, str(retriable).lower()).inc()
+
+    def file_published(self, sink: str, *, records: int, size: int) -> None:
+        self._files.labels(sink).inc()
+        self._file_bytes.labels(sink).inc(size)
+
+    def offset_committed(self, partition: TopicPartition, position: int) -> None:
+        self._commits.inc()
+
+    def commit_failed(self, partition: TopicPartition, error: str) -> None:
+        self._commit_failures.inc()
+
+    def foreign_commit(self, partition: TopicPartition, position: int) -> None:
+        self._foreign.inc()
+
+    def partition_released(self, partition: TopicPartition) -> None:
+        """Drop the partition's label sets, so that a process that has seen many does not carry them for ever."""
+        key = _by_partition(partition)
+        for metric in self._labelled:
+            metric.labels(*key)  # remove() warns where there is no such label set
+            metric.remove(*key)
+        for metric, label in self._seen_extra.pop(key, ()):
+            metric.remove(*key, label)
