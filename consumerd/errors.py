@@ -6,6 +6,7 @@
     ├── ConfigError                 settings; one message that names the key
     ├── ProtocolError
     │   ├── LocalProtocolError      we misused a codec or a connection
+    │   ├── UnsupportedVersion      a broker and we share no version of a request
     │   ├── RemoteProtocolError     the peer sent what the protocol does not allow
     │   └── CorruptMessageError     stored bytes fail their checksum or their format
     ├── BrokerError                 a broker answered with an error code
@@ -50,6 +51,10 @@ class ProtocolError(ConsumerdError):
 
 class LocalProtocolError(ProtocolError):
     """We asked for something that cannot be encoded (a field absent in this version, a closed connection)."""
+
+
+class UnsupportedVersion(ProtocolError):
+    """A broker and we share no version of a request; the message names both ranges. Trying again does not help."""
 
 
 class RemoteProtocolError(ProtocolError):

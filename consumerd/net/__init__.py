@@ -1,0 +1,1 @@
+"""Connections to brokers: bytes, correlation, versions, pooling. Knows brokers by address, and no cluster."""
