@@ -1,289 +1,39 @@
-"""Messages declared as dataclasses, and the codecs compiled from them.
+"""Codecs, compiled from declared messages, and what every request has in common.
 
-A message is one class for all its versions::
-
-    @message
-    class FetchPartition:
-        partition: int = field(INT32)
-        current_leader_epoch: int = field(INT32, "9+", default=-1)
-        fetch_offset: int = field(INT64)
-
-The fields stand in the order of the protocol guide, each with its wire type and the versions that have it, written as
-in Kafka's own message definitions: ``"0+"`` (the default), ``"1-3"``, ``"0"``, ``"none"``. A class that is the element
-of an array has the version of the message around it.
-
-Invariants:
+Owns how a declaration (``wire.declaration``) becomes a reader and a writer. Invariants:
 
 - A field that a version lacks has its default after decoding; encoding anything but the default in such a version
   raises LocalProtocolError, so that nothing that was asked for is left out silently.
-- :func:`codec_for` compiles once per class and version. Decoding returns or raises RemoteProtocolError with the byte
-  position, whatever the bytes are; encoding returns or raises LocalProtocolError.
-- A message must be read to its last byte: what is left over means that the two sides do not agree on the version.
+- Decoding returns or raises RemoteProtocolError with the byte position, whatever the bytes are; encoding returns or
+  raises LocalProtocolError.
+- A message is read to its last byte: what is left over means that the two sides do not agree on the version.
 
-How it is quick: reader and writer are generated as source, as ``dataclasses`` itself does, with neighbouring
-fixed-width fields packed and unpacked by one ``struct``, and objects are filled through their slots, which takes less
-than half of what a frozen dataclass's ``__init__`` takes. Nothing but names of declared fields goes into the source.
+How it is quick: each class is compiled once per version, into generated source, as ``dataclasses`` itself does it.
+Neighbouring fields of fixed width are packed and unpacked by one ``struct``, and objects are filled through their
+slots, which takes less than half of what a frozen dataclass's ``__init__`` takes. Nothing but numbers and the names of
+declared fields goes into the source.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import itertools
-import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from consumerd.errors import LocalProtocolError, RemoteProtocolError
 from consumerd.wire import primitives
 from consumerd.wire.apikeys import ApiKey
-from consumerd.wire.primitives import Append, misfit, shortage
+from consumerd.wire.declaration import Declaration, Fixed, Null, Variable, declaration_of
+from consumerd.wire.primitives import Append, Read, Write, misfit, shortage
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
-Read = Callable[[memoryview, int, int], tuple[Any, int]]
-"""``(data, at, end) -> (value, next)``; raises RemoteProtocolError."""
-
-Write = Callable[[Any, Append], None]
-"""``(value, append)``; raises LocalProtocolError."""
-
-
-# -- versions
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """The versions that have a field, as an inclusive range; ``last`` None means all that follow, too."""
-
-    first: int
-    last: int | None
-
-    def __contains__(self, version: int) -> bool:
-        return self.first <= version and (self.last is None or version <= self.last)
-
-    @classmethod
-    def parse(cls, text: str) -> Versions:
-        """Read ``"3"``, ``"3+"``, ``"3-5"`` or ``"none"``; raises ValueError."""
-        if text == "none":
-            return cls(0, -1)
-        match = re.fullmatch(r"(\d+)(?:(\+)|-(\d+))?", text)
-        if match is None:
-            raise ValueError(f"versions {text!r}: expected N, N+, N-M or none")
-        first = int(match[1])
-        if match[2]:
-            return cls(first, None)
-        return cls(first, int(match[3] or first))
-
-
-# -- wire types
-
-
-class Null(enum.Enum):
-    """How a field says None in a version."""
-
-    FORBIDDEN = "forbidden"
-    MARKED = "marked"
-    """By the length -1."""
-    EMPTY = "empty"
-    """By an array of no elements, which therefore cannot say "no elements"."""
-
-
-class WireType(Protocol):
-    """What a field is on the wire: compiles to a reader and a writer."""
-
-    def least_bytes(self, version: int) -> int:
-        """Return the size of the shortest value, so that an array's length can be checked against its frame."""
-
-    def compile_read(self, where: str, version: int, null: Null) -> Read:
-        """Return the reader for one version; ``where`` names the field in errors."""
-
-    def compile_write(self, where: str, version: int, null: Null) -> Write:
-        """Return the writer for one version."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """A number of fixed width; ``code`` is its ``struct`` character."""
-
-    code: str
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes."""
-        return struct.calcsize(f">{self.code}")
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A string or bytes: a length, then so many bytes."""
-
-    length_bytes: int
-    read: Callable[..., tuple[Any, int]]
-    write: Callable[..., None]
-
-    def least_bytes(self, version: int) -> int:  # noqa: ARG002 - the same in every version
-        """Return the size of the length."""
-        return self.length_bytes
-
-    def compile_read(self, where: str, version: int, null: Null) -> Read:  # noqa: ARG002 - the same in every version
-        """Return the reader."""
-        return functools.partial(self.read, where=where, nullable=null is Null.MARKED)
-
-    def compile_write(self, where: str, version: int, null: Null) -> Write:  # noqa: ARG002 - the same in every version
-        """Return the writer."""
-        return functools.partial(self.write, where=where, nullable=null is Null.MARKED)
-
-
-INT8: Final = Fixed("b")
-INT16: Final = Fixed("h")
-INT32: Final = Fixed("i")
-INT64: Final = Fixed("q")
-BOOLEAN: Final = Fixed("?")
-"""Any byte but 0 is true."""
-
-STRING: Final = Variable(2, primitives.read_string, primitives.write_string)
-BYTES: Final = Variable(4, primitives.read_bytes, primitives.write_bytes)
-"""Copied out of the frame."""
-RECORDS: Final = Variable(4, primitives.read_view, primitives.write_bytes)
-"""A record set: a memoryview into the frame, which lives as long as the view does."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayOf:
-    """An array, decoded as a tuple, of numbers, of strings, or of a declared message."""
-
-    element: Fixed | Variable | type
-
-    def least_bytes(self, version: int) -> int:  # noqa: ARG002 - the same in every version
-        """Return the size of the count."""
-        return 4
-
-    def compile_read(self, where: str, version: int, null: Null) -> Read:
-        """Return the reader."""
-        if isinstance(self.element, Fixed):
-            return functools.partial(
-                primitives.read_numbers, where=where, code=self.element.code, size=self.element.size
-            )
-        if isinstance(self.element, Variable):
-            read_one = self.element.compile_read(where, version, Null.FORBIDDEN)
-            item_bytes = self.element.least_bytes(version)
-        else:
-            codec: Codec[Any] = compile_codec(self.element, version)
-            read_one, item_bytes = codec.read, codec.least_bytes
-        marked, empty = null is Null.MARKED, null is Null.EMPTY
-
-        def read(data: memoryview, at: int, end: int) -> tuple[tuple[Any, ...] | None, int]:
-            count = primitives.read_int32_length(data, at, end, where, nullable=marked, item_bytes=item_bytes)
-            at += 4
-            if count < 0 or (empty and count == 0):
-                return None, at
-            items = []
-            for _ in range(count):
-                item, at = read_one(data, at, end)
-                items.append(item)
-            return tuple(items), at
-
-        return read
-
-    def compile_write(self, where: str, version: int, null: Null) -> Write:
-        """Return the writer."""
-        if isinstance(self.element, Fixed):
-            return functools.partial(primitives.write_numbers, where=where, code=self.element.code)
-        if isinstance(self.element, Variable):
-            write_one = self.element.compile_write(where, version, Null.FORBIDDEN)
-        else:
-            write_one = compile_codec(self.element, version).write
-
-        def write(values: Sequence[Any] | None, append: Append) -> None:
-            if values is None:
-                if null is Null.FORBIDDEN:
-                    raise primitives.forbidden_null(where)
-                length = primitives.NULL_LENGTH if null is Null.MARKED else 0
-                primitives.write_length(length, append, where)
-                return
-            if null is Null.EMPTY and not values:
-                raise LocalProtocolError(f"{where}: an empty array cannot be encoded in this version: it means None")
-            primitives.write_length(len(values), append, where)
-            for value in values:
-                write_one(value, append)
-
-        return write
-
-
-# -- declaration
-
-
-@dataclass(frozen=True, slots=True)
-class _Declaration:
-    """What :func:`field` was told."""
-
-    wire: Fixed | Variable | ArrayOf
-    versions: Versions
-    nullable: Versions
-    none_is_empty: Versions
-
-    def null(self, version: int) -> Null:
-        if version in self.nullable:
-            return Null.MARKED
-        return Null.EMPTY if version in self.none_is_empty else Null.FORBIDDEN
-
-
-_DECLARATION: Final = "consumerd.wire"
-
-
-def field(
-    wire: Fixed | Variable | ArrayOf,
-    versions: str = "0+",
-    *,
-    default: Any = dataclasses.MISSING,
-    nullable: str = "none",
-    none_is_empty: str = "none",
-) -> Any:
-    """Declare a field: its wire type, the versions that have it, and its value in those that do not.
-
-    ``nullable`` are the versions in which None is a value of its own (length -1), ``none_is_empty`` those in which an
-    empty array says None. Raises TypeError for a field that some version lacks and that has no default.
-    """
-    declaration = _Declaration(wire, *map(Versions.parse, (versions, nullable, none_is_empty)))
-    if default is dataclasses.MISSING and versions != "0+":
-        raise TypeError(f"a field of versions {versions} needs a default for the others")
-    return dataclasses.field(default=default, metadata={_DECLARATION: declaration})
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def message(cls: type[T]) -> type[T]:
-    """Make ``cls`` a frozen, slotted, keyword-only dataclass whose fields were all declared with :func:`field`."""
-    made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-    for one in dataclasses.fields(cast("Any", made)):
-        if _DECLARATION not in one.metadata:
-            raise TypeError(f"{cls.__name__}.{one.name} is not declared with field()")
-    return made
-
-
-class Request(Generic[R_co]):
-    """Base of every request; ``response`` is the class of its answers, of the same version."""
-
-    __slots__ = ()
-
-    api: ClassVar[ApiKey]
-    versions: ClassVar[range]
-    response: ClassVar[type[Any]]
-
-    @property
-    def expects_response(self) -> bool:
-        """Whether the broker answers at all; all do but a Produce request that asks for no acknowledgement."""
-        return True
-
-    def decode_response(self, version: int, body: memoryview) -> R_co:
-        """Read the answer to this request; raises RemoteProtocolError."""
-        return cast("R_co", compile_codec(self.response, version).decode(body))
-
-
-# -- codecs
+_COUNT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +43,7 @@ class Codec(Generic[T]):
     message: type[T]
     version: int
     least_bytes: int
+    """The size of the shortest of them, against which the length of an array is checked."""
     read: Read
     write: Write
 
@@ -314,110 +65,201 @@ class Codec(Generic[T]):
         return b"".join(pieces)
 
 
-def codec_for(request: type[Request[Any]], version: int) -> Codec[Any]:
-    """Return the codec of a request class. Raises LocalProtocolError for a version that it does not declare."""
-    check_version(request, version)
-    return compile_codec(request, version)
+class Request(Generic[R_co]):
+    """Base of every request; ``response`` is the class of its answers, of the same version."""
 
+    __slots__ = ()
 
-def check_version(request: type[Request[Any]], version: int) -> None:
-    """Raise LocalProtocolError for a version that ``request`` does not declare."""
-    if version not in request.versions:
-        known = f"{request.versions.start} to {request.versions.stop - 1}"
-        raise LocalProtocolError(f"{request.__name__} v{version}: not among the versions known, {known}")
+    api: ClassVar[ApiKey]
+    versions: ClassVar[range]
+    response: ClassVar[type[Any]]
+
+    @property
+    def expects_response(self) -> bool:
+        """Whether the broker answers at all; all do but a Produce request that asks for no acknowledgement."""
+        return True
+
+    def encode(self, version: int) -> bytes:
+        """Write the body of this request.
+
+        Raises LocalProtocolError for a version that is not declared, and for what it cannot say.
+        """
+        if version not in self.versions:
+            known = f"{self.versions.start} to {self.versions.stop - 1}"
+            raise LocalProtocolError(f"{type(self).__name__} v{version}: not among the versions known, {known}")
+        return compile_codec(type(self), version).encode(self)
+
+    def decode_response(self, version: int, body: memoryview) -> R_co:
+        """Read the body of the answer to this request; raises RemoteProtocolError."""
+        return cast("R_co", compile_codec(self.response, version).decode(body))
 
 
 def compile_codec(cls: type[T], version: int) -> Codec[T]:
-    """Return the codec of any declared class for one version, compiled on first use."""
+    """Return the codec of a declared class for one version, compiled on first use."""
     return cast("Codec[T]", _compile(cast("Any", cls), version))
 
 
 @functools.cache
 def _compile(cls: Any, version: int) -> Codec[Any]:
     fields = [
-        _BoundField(
-            one.name, f"{cls.__name__} v{version}: {one.name}", one.default, one.metadata[_DECLARATION], version
-        )
+        _BoundField(one.name, f"{cls.__name__} v{version}: {one.name}", one.default, declaration_of(one), version)
         for one in dataclasses.fields(cls)
     ]
-    least_bytes = sum(one.least_bytes for one in fields if one.present)
-    return Codec(cls, version, least_bytes, _compile_read(cls, version, fields), _compile_write(version, fields))
+    steps = list(_plan_steps(fields))
+    least_bytes = sum(step.least_bytes for step in steps)
+    return Codec(cls, version, least_bytes, _compile_read(cls, fields, steps), _compile_write(fields, steps))
+
+
+# -- the steps of a codec
 
 
 @dataclass(frozen=True, slots=True)
 class _BoundField:
-    """A field as it is in one version."""
+    """A field as it is in one version; ``where`` names it in errors."""
 
     name: str
     where: str
     default: Any
-    declaration: _Declaration
+    declaration: Declaration
     version: int
 
     @property
     def present(self) -> bool:
         return self.version in self.declaration.versions
 
-    @property
-    def code(self) -> str | None:
-        """The ``struct`` character of a fixed-width field, None for others."""
-        return self.declaration.wire.code if isinstance(self.declaration.wire, Fixed) else None
+
+@dataclass(frozen=True, slots=True)
+class _FixedRun:
+    """Neighbours of fixed width, packed and unpacked together."""
+
+    names: list[str]
+    where: str
+    packed: struct.Struct
 
     @property
     def least_bytes(self) -> int:
-        wire = self.declaration.wire
-        return wire.size if isinstance(wire, Fixed) else wire.least_bytes(self.version)
-
-    @property
-    def variable(self) -> WireType:
-        assert not isinstance(self.declaration.wire, Fixed)
-        return self.declaration.wire
-
-    @property
-    def null(self) -> Null:
-        return self.declaration.null(self.version)
+        return self.packed.size
 
 
-def _runs(fields: Iterable[_BoundField]) -> Iterable[tuple[struct.Struct | None, list[_BoundField]]]:
-    """Group a version's fields: neighbours of fixed width together with their ``struct``, the others one by one."""
+@dataclass(frozen=True, slots=True)
+class _VariableField:
+    """A field with a length of its own."""
+
+    name: str
+    least_bytes: int
+    read: Read
+    write: Write
+
+
+_Step = _FixedRun | _VariableField
+
+
+def _plan_steps(fields: Iterable[_BoundField]) -> Iterator[_Step]:
+    """Group the fields that a version has into what is read or written at once."""
     present = (one for one in fields if one.present)
-    for fixed, group in itertools.groupby(present, key=lambda one: one.code is not None):
+    for fixed, group in itertools.groupby(present, key=lambda one: isinstance(one.declaration.wire, Fixed)):
         members = list(group)
         if fixed:
-            yield struct.Struct(">" + "".join(one.code or "" for one in members)), members
+            codes = (cast("Fixed", one.declaration.wire).code for one in members)
+            names = [one.name for one in members]
+            where = ", ".join([members[0].where, *names[1:]])
+            yield _FixedRun(names, where, struct.Struct(">" + "".join(codes)))
         else:
-            yield from ((None, [one]) for one in members)
+            yield from map(_variable_field, members)
 
 
-def _compile_read(cls: type, version: int, fields: list[_BoundField]) -> Read:
+def _variable_field(one: _BoundField) -> _VariableField:
+    wire, null = one.declaration.wire, one.declaration.null(one.version)
+    if isinstance(wire, Variable):
+        nullable = null is Null.MARKED
+        return _VariableField(
+            one.name,
+            wire.length_bytes,
+            wire.reader(one.where, nullable=nullable),
+            wire.writer(one.where, nullable=nullable),
+        )
+    assert not isinstance(wire, Fixed), "fixed fields are parts of a run"
+    if isinstance(wire.element, Fixed):
+        code = wire.element.code
+        read, write = primitives.numbers_reader(one.where, code), primitives.numbers_writer(one.where, code)
+    elif isinstance(wire.element, Variable):
+        item_bytes = wire.element.length_bytes
+        read = _array_reader(one.where, null, wire.element.reader(one.where, nullable=False), item_bytes)
+        write = _array_writer(one.where, null, wire.element.writer(one.where, nullable=False))
+    else:
+        codec: Codec[Any] = compile_codec(wire.element, one.version)
+        read = _array_reader(one.where, null, codec.read, codec.least_bytes)
+        write = _array_writer(one.where, null, codec.write)
+    return _VariableField(one.name, _COUNT_BYTES, read, write)
+
+
+def _array_reader(where: str, null: Null, read_one: Read, item_bytes: int) -> Read:
+    """Return the reader of an array whose elements take ``item_bytes`` at least."""
+    marked, empty = null is Null.MARKED, null is Null.EMPTY
+
+    def read(data: memoryview, at: int, end: int) -> tuple[tuple[Any, ...] | None, int]:
+        count = primitives.read_length(data, at, end, where, nullable=marked, item_bytes=item_bytes)
+        at += _COUNT_BYTES
+        if count < 0 or (empty and count == 0):
+            return None, at
+        items = []
+        for _ in range(count):
+            item, at = read_one(data, at, end)
+            items.append(item)
+        return tuple(items), at
+
+    return read
+
+
+def _array_writer(where: str, null: Null, write_one: Write) -> Write:
+    """Return the writer of an array."""
+
+    def write(values: Sequence[Any] | None, append: Append) -> None:
+        if values is None:
+            if null is Null.FORBIDDEN:
+                raise primitives.forbidden_null(where)
+            primitives.write_length(primitives.NULL_LENGTH if null is Null.MARKED else 0, append, where)
+            return
+        if null is Null.EMPTY and not values:
+            raise LocalProtocolError(f"{where}: an empty array cannot be encoded in this version: it means None")
+        primitives.write_length(len(values), append, where)
+        for value in values:
+            write_one(value, append)
+
+    return write
+
+
+# -- generated source
+
+
+def _compile_read(cls: type, fields: list[_BoundField], steps: list[_Step]) -> Read:
     """Generate ``read(data, at, end)``."""
     names: dict[str, Any] = {"cls": cls, "new": object.__new__, "shortage": shortage}
     lines = ["def read(data, at, end):"]
-    for number, (packed, members) in enumerate(_runs(fields)):
-        if packed is None:
-            (one,) = members
-            names[f"read_{number}"] = one.variable.compile_read(one.where, version, one.null)
-            lines.append(f"    {one.name}, at = read_{number}(data, at, end)")
+    for number, step in enumerate(steps):
+        if isinstance(step, _VariableField):
+            names[f"read_{number}"] = step.read
+            lines.append(f"    field_{step.name}, at = read_{number}(data, at, end)")
         else:
-            names[f"unpack_{number}"] = packed.unpack_from
-            names[f"where_{number}"] = _where(members)
+            names[f"unpack_{number}"] = step.packed.unpack_from
+            names[f"where_{number}"] = step.where
             lines += [
-                f"    if end - at < {packed.size}:",
-                f"        raise shortage(where_{number}, at, {packed.size}, end)",
-                f"    {', '.join(one.name for one in members)}, = unpack_{number}(data, at)",
-                f"    at += {packed.size}",
+                f"    if end - at < {step.least_bytes}:",
+                f"        raise shortage(where_{number}, at, {step.least_bytes}, end)",
+                f"    {', '.join(f'field_{name}' for name in step.names)}, = unpack_{number}(data, at)",
+                f"    at += {step.least_bytes}",
             ]
     lines.append("    value = new(cls)")
     for one in fields:
         names[f"set_{one.name}"] = getattr(cls, one.name).__set__
         if not one.present:
-            names[one.name] = one.default
-        lines.append(f"    set_{one.name}(value, {one.name})")
+            names[f"field_{one.name}"] = one.default
+        lines.append(f"    set_{one.name}(value, field_{one.name})")
     lines.append("    return value, at")
     return cast("Read", _generate("read", lines, names))
 
 
-def _compile_write(version: int, fields: list[_BoundField]) -> Write:
+def _compile_write(fields: list[_BoundField], steps: list[_Step]) -> Write:
     """Generate ``write(value, append)``."""
     names: dict[str, Any] = {"misfit": misfit, "struct_error": struct.error, "absent": _absent}
     lines = ["def write(value, append):", "    pass"]
@@ -426,34 +268,30 @@ def _compile_write(version: int, fields: list[_BoundField]) -> Write:
             names[f"default_{one.name}"] = one.default
             lines += [
                 f"    if value.{one.name} != default_{one.name}:",
-                f"        raise absent({one.where!r}, value.{one.name})",
+                f"        raise absent({one.where!r}, value.{one.name}, default_{one.name})",
             ]
-    for number, (packed, members) in enumerate(_runs(fields)):
-        if packed is None:
-            (one,) = members
-            names[f"write_{number}"] = one.variable.compile_write(one.where, version, one.null)
-            lines.append(f"    write_{number}(value.{one.name}, append)")
+    for number, step in enumerate(steps):
+        if isinstance(step, _VariableField):
+            names[f"write_{number}"] = step.write
+            lines.append(f"    write_{number}(value.{step.name}, append)")
         else:
-            names[f"pack_{number}"] = packed.pack
-            names[f"where_{number}"] = _where(members)
+            names[f"pack_{number}"] = step.packed.pack
+            names[f"where_{number}"] = step.where
             lines += [
                 "    try:",
-                f"        append(pack_{number}({', '.join(f'value.{one.name}' for one in members)}))",
+                f"        append(pack_{number}({', '.join(f'value.{name}' for name in step.names)}))",
                 "    except struct_error as error:",
                 f"        raise misfit(where_{number}, error) from error",
             ]
     return cast("Write", _generate("write", lines, names))
 
 
-def _where(members: list[_BoundField]) -> str:
-    return ", ".join([members[0].where, *(one.name for one in members[1:])])
-
-
-def _absent(where: str, value: object) -> LocalProtocolError:
-    return LocalProtocolError(f"{where}: this version has no such field, and {type(value).__name__} is not its default")
+def _absent(where: str, value: object, default: object) -> LocalProtocolError:
+    shown = type(value).__name__ if isinstance(value, bytes | memoryview | tuple) else repr(value)
+    return LocalProtocolError(f"{where}: this version has no such field: expected the default {default!r}, got {shown}")
 
 
 def _generate(name: str, lines: list[str], names: dict[str, Any]) -> object:
-    """Run generated source and return what it defines."""
-    exec("\n".join(lines), names)  # noqa: S102 - made of declared field names only; see the module docstring
+    """Run generated source and return the function that it defines."""
+    exec("\n".join(lines), names)  # noqa: S102 - made of declared names and numbers; see the module docstring
     return names[name]

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumerd.errors import LocalProtocolError, RemoteProtocolError
+from consumerd.wire.declaration import INT16, INT32, STRING, field, message
 from consumerd.wire.framing import FrameReader, encode_frame
 from consumerd.wire.primitives import MAX_INT32
-from consumerd.wire.schema import INT16, INT32, STRING, Request, codec_for, compile_codec, field, message
+from consumerd.wire.schema import Request, compile_codec
 
 CORRELATION_BYTES: Final = 4
 """The response header: the correlation id alone (version 0; no version declared here has another)."""
@@ -45,7 +46,7 @@ HEADER_CODEC: Final = compile_codec(RequestHeader, 0)
 
 def encode_request(request: Request[object], version: int, *, correlation_id: int, client_id: str | None) -> bytes:
     """Write a whole request frame. Raises LocalProtocolError for what ``version`` cannot say."""
-    body = codec_for(type(request), version).encode(request)
+    body = request.encode(version)
     header = RequestHeader(api_key=request.api, api_version=version, correlation_id=correlation_id, client_id=client_id)
     return encode_frame(HEADER_CODEC.encode(header) + body)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from consumerd.wire.apikeys import ApiKey
-from consumerd.wire.schema import INT16, ArrayOf, Request, field, message
+from consumerd.wire.declaration import INT16, ArrayOf, field, message
+from consumerd.wire.schema import Request
 
 
 @message

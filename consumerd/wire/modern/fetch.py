@@ -20,8 +20,9 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.declaration import INT8, INT16, INT32, INT64, RECORDS, STRING, ArrayOf, field, message
 from consumerd.wire.primitives import MAX_INT32
-from consumerd.wire.schema import INT8, INT16, INT32, INT64, RECORDS, STRING, ArrayOf, Request, field, message
+from consumerd.wire.schema import Request
 
 CONSUMER_REPLICA_ID: Final = -1
 """The ``replica_id`` of whoever is not a broker."""

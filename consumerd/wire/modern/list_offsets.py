@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from consumerd.wire.apikeys import ApiKey
-from consumerd.wire.schema import INT8, INT16, INT32, INT64, STRING, ArrayOf, Request, field, message
+from consumerd.wire.declaration import INT8, INT16, INT32, INT64, STRING, ArrayOf, field, message
+from consumerd.wire.schema import Request
 
 LATEST_TIMESTAMP: Final = -1
 """Asks for the next offset to be written (under ``read_committed``: the last stable offset)."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from consumerd.wire.apikeys import ApiKey
-from consumerd.wire.schema import BOOLEAN, INT16, INT32, STRING, ArrayOf, Request, field, message
+from consumerd.wire.declaration import BOOLEAN, INT16, INT32, STRING, ArrayOf, field, message
+from consumerd.wire.schema import Request
 
 
 @message
