@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -23,12 +23,13 @@ from pydantic_settings import (
 )
 
 from consumerd.config.java_properties import read_properties
-from consumerd.config.settings import Settings
+from consumerd.config.settings import InspectionSettings, Settings
 from consumerd.errors import ConfigError
 from consumerd.sinks.registry import load_sink
 
 PREFIX: Final = "CONSUMERD_"
 KeyPath = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,42 +63,60 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> Settings:
-    """Read, merge and check all settings; ``overrides`` are ``key=value`` texts, ``extra`` nested values of the command line.
+    """Read, merge and check all settings of a daemon.
 
-    Raises ConfigError with one line for each thing that is wrong.
+    ``overrides`` are ``key=value`` texts, ``extra`` nested values of the command line; ``environment`` is the process's
+    unless given. Raises ConfigError with one line for each thing that is wrong.
     """
-    environment = os.environ if environment is None else environment
-    sources = [_command_line(overrides, extra or {}), _environment(environment)]
-    if config is not None:
-        sources.append(_yaml_file(config))
-    if properties is not None:
-        values = read_properties(properties)
-        sources.append(Source(name=str(properties), values=values, places={}))
-    _refuse_secrets(sources)
-    try:
-        settings = _merge(sources)
-    except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error, sources))) from None
-    except SettingsError as error:
-        raise ConfigError(str(error)) from None
+    sources = _sources(config, properties, overrides, environment, extra)
+    settings = _merge(Settings, sources)
     _check_sinks(settings, sources)
     return settings
 
 
-def _merge(sources: Sequence[Source]) -> Settings:
-    class Merged(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - our sources stand in for the library's own
-            env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return tuple(InitSettingsSource(settings_cls, dict(source.values)) for source in sources)
+def load_inspection_settings(
+    *,
+    config: Path | None = None,
+    properties: Path | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    extra: Mapping[str, object] | None = None,
+) -> InspectionSettings:
+    """Read what a one-shot command needs, from the same sources. Raises ConfigError."""
+    return _merge(InspectionSettings, _sources(config, properties, overrides, environment, extra))
 
-    return Merged()  # type: ignore[call-arg]  # the required sections come from the sources
+
+def _sources(
+    config: Path | None,
+    properties: Path | None,
+    overrides: Sequence[str],
+    environment: Mapping[str, str] | None,
+    extra: Mapping[str, object] | None,
+) -> list[Source]:
+    """Return the sources, the one that wins first."""
+    sources = [_command_line(overrides, extra or {}), _environment(os.environ if environment is None else environment)]
+    if config is not None:
+        sources.append(_yaml_file(config))
+    if properties is not None:
+        sources.append(Source(name=str(properties), values=read_properties(properties), places={}))
+    _refuse_secrets(sources)
+    return sources
+
+
+def _merge(model: type[Model], sources: Sequence[Source]) -> Model:
+    def customise(
+        _cls: type[BaseSettings], settings_cls: type[BaseSettings], /, *_own: object, **_more: object
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return tuple(InitSettingsSource(settings_cls, dict(source.values)) for source in sources)
+
+    # the library merges the sources key by key; ours stand in for its own, which have no places to name
+    merged = cast("type[Model]", type(model.__name__, (model,), {"settings_customise_sources": classmethod(customise)}))
+    try:
+        return merged()
+    except ValidationError as error:
+        raise ConfigError("\n".join(_lines(error, sources, model=model))) from None
+    except SettingsError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_sinks(settings: Settings, sources: Sequence[Source]) -> None:

@@ -250,3 +250,23 @@ class Settings(BaseSettings):
         if self.shutdown.timeout_ms <= self.rebalance.drain_timeout_ms + self.rebalance.release_grace_ms:
             raise ValueError("shutdown.timeout_ms must exceed rebalance.drain_timeout_ms and release_grace_ms together")
         return self
+
+
+class InspectionGroup(BaseModel):
+    """What a one-shot command needs of ``group``; the rest may stand in the file and is not looked at."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: str = Field(pattern=LEGAL_NAME)
+    assignor: Literal["range", "roundrobin-0.8", "roundrobin-1.0"] = "range"
+    session_timeout_ms: int = Field(6000, ge=1000)
+
+
+class InspectionSettings(BaseSettings):
+    """What a one-shot command needs of the settings: the cluster, and perhaps a group."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_prefix="CONSUMERD_", env_nested_delimiter="__")
+
+    cluster: Cluster
+    group: InspectionGroup | None = None
+    rebalance: Rebalance = Rebalance()

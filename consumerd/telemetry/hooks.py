@@ -7,6 +7,8 @@ and override what is wanted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from consumerd.model import BrokerId, Gap, SessionEpoch, TopicPartition
 
 
@@ -91,3 +93,24 @@ class Hooks:
 
     def foreign_commit(self, partition: TopicPartition, position: int) -> None:
         """Somebody else wrote the position of a partition that we own."""
+
+
+def _forward(name: str) -> Callable[..., None]:
+    def forward(self: FanOutHooks, *args: object, **kwargs: object) -> None:
+        for hooks in self.targets:
+            getattr(hooks, name)(*args, **kwargs)
+
+    forward.__name__ = name
+    forward.__doc__ = getattr(Hooks, name).__doc__
+    return forward
+
+
+class FanOutHooks(Hooks):
+    """Tells every hook to several listeners, in order."""
+
+    def __init__(self, *targets: Hooks) -> None:
+        self.targets = targets
+
+
+for _name in [name for name in vars(Hooks) if not name.startswith("_")]:
+    setattr(FanOutHooks, _name, _forward(_name))

@@ -1,0 +1,7 @@
+"""``python -m consumerd``."""
+
+import sys
+
+from consumerd.cli.main import main
+
+sys.exit(main())

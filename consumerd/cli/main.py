@@ -1,0 +1,144 @@
+"""``consumerd``: parses the command line and turns errors into exit codes.
+
+0 done, 1 failed, 2 configuration, 3 could not reach what a one-shot command needs, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from consumerd import __version__
+from consumerd.cli import inspection, running
+from consumerd.cli.options import add_connection_options, add_settings_options, add_subscription_options
+from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, CoordinationError
+
+DONE: Final = 0
+FAILED: Final = 1
+CONFIGURATION: Final = 2
+UNREACHABLE: Final = 3
+INTERRUPTED: Final = 130
+
+_EPILOG: Final = """\
+first steps:
+  consumerd topics --zookeeper zk1:2181/kafka             what is there
+  consumerd lag --zookeeper zk1:2181/kafka --group G      how far a group is, ours or a Java one
+  consumerd run --set cluster.zookeeper=zk1:2181/kafka --set group.id=try --topics orders
+                                                          records to stdout, as JSON lines
+  consumerd run --config config.yaml                      the daemon
+
+exit codes: 0 done, 1 failed, 2 configuration, 3 could not reach ZooKeeper or a broker (one-shot commands)
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    args = make_parser().parse_args(arguments)
+    try:
+        code = asyncio.run(args.command(args))
+        sys.stdout.flush()
+    except ConfigError as error:
+        return _fail(str(error), CONFIGURATION)
+    except (CoordinationError, ConnectionLost, TimeoutError) as error:
+        return _fail(str(error) or "no answer in time; raise --timeout", UNREACHABLE)
+    except ConsumerdError as error:
+        return _fail(str(error), FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our output (head, less) has gone; keep the interpreter from flushing into the closed pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    return int(code)
+
+
+def _fail(message: str, code: int) -> int:
+    for line in message.splitlines():
+        sys.stderr.write(f"consumerd: {line}\n")
+    return code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="consumerd",
+        description="A consumer-group daemon for ZooKeeper-era Kafka clusters.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"consumerd {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    run = commands.add_parser("run", help="consume as a member of the group until SIGTERM or Ctrl-C")
+    run.description = (
+        "Register in the group, consume the partitions assigned to this process, and deliver them to the sinks. "
+        "SIGTERM and Ctrl-C drain: flush, commit, release, leave. A second one stops at once."
+    )
+    add_settings_options(run)
+    add_subscription_options(run)
+    run.set_defaults(command=running.run)
+
+    check = commands.add_parser("check-config", help="check the settings; connects to nothing")
+    check.description = "Check the settings of `run` and print what they come to. Connects to nothing."
+    add_settings_options(check)
+    add_subscription_options(check)
+    check.set_defaults(command=running.check_config)
+
+    version = commands.add_parser("version", help="print versions of what matters in a bug report")
+    version.set_defaults(command=running.version)
+
+    topics = commands.add_parser("topics", help="list the topics of the cluster")
+    topics.description = "List topics with their partitions, leaders and incarnations."
+    add_connection_options(topics, group=False)
+    topics.add_argument("topic", nargs="*", help="only these")
+    topics.add_argument("--partitions", action="store_true", help="a line for each partition")
+    topics.set_defaults(command=inspection.topics)
+
+    lag = commands.add_parser("lag", help="show how far a group is behind, owned or not")
+    lag.description = (
+        "Show each partition of a group, with its owner, position, lag in records, and in seconds where records have "
+        "timestamps. Works for any group that keeps its offsets in ZooKeeper."
+    )
+    add_connection_options(lag, group=True)
+    lag.add_argument("topic", nargs="*", help="only these")
+    lag.add_argument(
+        "--watch", type=float, metavar="SECONDS",
+        help="repeat at this interval; without timestamps the lag in seconds is estimated from the progress",
+    )  # fmt: skip
+    lag.set_defaults(command=inspection.lag)
+
+    offsets = commands.add_parser("offsets", help="look at stored positions")
+    offset_commands = offsets.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    show = offset_commands.add_parser("show", help="show a group's stored positions as they stand in ZooKeeper")
+    add_connection_options(show, group=True)
+    show.add_argument("topic", nargs="*", help="only these")
+    show.set_defaults(command=inspection.offsets_show)
+
+    explain = commands.add_parser("explain-rebalance", help="show who owns what, who would, and what would move")
+    explain.description = (
+        "Compute the assignment that every member of the group computes, now and with more replicas, and check that "
+        "Java members' patience (retries times backoff) outlasts a session."
+    )
+    add_connection_options(explain, group=True)
+    explain.add_argument("--replicas", type=int, default=0, metavar="N", help="as if N more consumerd processes joined")
+    explain.add_argument("--streams", type=int, default=1, metavar="N", help="streams of each added replica (1)")
+    explain.add_argument(
+        "--java-retries", type=int, default=4, metavar="N", help="rebalance.max.retries of Java members (4)"
+    )
+    explain.add_argument(
+        "--java-backoff-ms", type=int, default=2000, metavar="MS", help="rebalance.backoff.ms of Java members (2000)"
+    )
+    explain.add_argument(
+        "--java-session-ms", type=int, default=6000, metavar="MS",
+        help="zookeeper.session.timeout.ms of Java members (6000)",
+    )  # fmt: skip
+    explain.set_defaults(command=inspection.explain_rebalance)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Options that several commands share, and the settings they give."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from consumerd.config.load import load_inspection_settings, load_settings
+from consumerd.config.settings import InspectionSettings, Settings
+from consumerd.errors import ConfigError
+
+
+def add_settings_options(parser: argparse.ArgumentParser) -> None:
+    """Where settings come from."""
+    parser.add_argument(
+        "-c", "--config", type=Path, metavar="FILE", help="YAML settings; config.example.yaml lists them all"
+    )
+    parser.add_argument(
+        "--properties",
+        type=Path,
+        metavar="FILE",
+        help="a Java consumer's consumer.properties; the YAML file wins over it",
+    )
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
+        help="one setting, such as group.id=lake; wins over files and environment; may be repeated",
+    )  # fmt: skip
+
+
+def add_subscription_options(parser: argparse.ArgumentParser) -> None:
+    """A subscription without a file."""
+    group = parser.add_argument_group("subscription, instead of the file's")
+    what = group.add_mutually_exclusive_group()
+    what.add_argument("--topics", metavar="A,B", help="topics by name")
+    what.add_argument("--pattern", metavar="REGEX", help="topics whose whole name matches")
+    group.add_argument("--exclude", metavar="REGEX", help="topics of the pattern to leave out")
+    group.add_argument("--sink", metavar="TYPE[=PATH]", help="stdout, null, jsonl=FOLDER or parquet=FOLDER (stdout)")
+
+
+def add_connection_options(parser: argparse.ArgumentParser, *, group: bool) -> None:
+    """What one-shot commands need to look at a cluster."""
+    add_settings_options(parser)
+    parser.add_argument("-z", "--zookeeper", metavar="CONNECT", help="connect string, such as zk1:2181,zk2:2181/kafka")
+    if group:
+        parser.add_argument("-g", "--group", metavar="ID", help="the group to look at; any group, not only one of ours")
+    parser.add_argument("--timeout", type=float, default=15.0, metavar="SECONDS", help="give up after this long (15)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
+
+
+def daemon_settings(args: argparse.Namespace) -> Settings:
+    """Return the settings of ``run`` and ``check-config``. Raises ConfigError."""
+    return load_settings(
+        config=args.config, properties=args.properties, overrides=args.overrides, extra=_subscription(args)
+    )
+
+
+def inspection_settings(args: argparse.Namespace, *, group: bool) -> InspectionSettings:
+    """Return the settings of a one-shot command. Raises ConfigError."""
+    extra: dict[str, object] = {}
+    if args.zookeeper is not None:
+        extra["cluster"] = {"zookeeper": args.zookeeper}
+    if group and args.group is not None:
+        extra["group"] = {"id": args.group}
+    settings = load_inspection_settings(
+        config=args.config, properties=args.properties, overrides=args.overrides, extra=extra
+    )
+    if group and settings.group is None:
+        raise ConfigError("group.id: missing; give --group ID, or a settings file that has it")
+    return settings
+
+
+def _subscription(args: argparse.Namespace) -> dict[str, object]:
+    if args.topics is None and args.pattern is None:
+        if args.exclude is not None or args.sink is not None:
+            raise ConfigError("--exclude and --sink go with --topics or --pattern")
+        return {}
+    kind, separator, path = (args.sink or "stdout").partition("=")
+    subscription: dict[str, object] = {"sink": kind}
+    if args.topics is not None:
+        subscription["topics"] = [topic.strip() for topic in args.topics.split(",") if topic.strip()]
+    else:
+        subscription["pattern"] = args.pattern
+    if args.exclude is not None:
+        subscription["exclude"] = args.exclude
+    sink: dict[str, object] = {"type": kind, **({"path": path} if separator else {})}
+    return {"subscriptions": [subscription], "sinks": {kind: sink}}

@@ -1,0 +1,56 @@
+"""The commands ``run``, ``check-config`` and ``version``."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from importlib import metadata
+
+from consumerd import __version__
+from consumerd.cli.options import daemon_settings
+from consumerd.config.settings import Settings
+from consumerd.daemon.assemble import check_assembly
+from consumerd.daemon.runner import run_until_stopped
+from consumerd.telemetry.logs import configure_logging
+
+
+async def run(args: argparse.Namespace) -> int:
+    """Run the daemon until it is told to stop."""
+    settings = daemon_settings(args)
+    configure_logging(settings.log.level, settings.log.format)
+    await run_until_stopped(settings)
+    return 0
+
+
+async def check_config(args: argparse.Namespace) -> int:
+    """Check settings and say what they come to."""
+    settings = daemon_settings(args)
+    check_assembly(settings)
+    sys.stdout.write(_summary(settings))
+    return 0
+
+
+async def version(_args: argparse.Namespace) -> int:
+    """Print versions."""
+    sys.stdout.write(f"consumerd {__version__}\n")
+    sys.stdout.write(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}\n")
+    sys.stdout.write("decoder: pure Python\n")
+    for name in ("aiozk", "pyarrow", "python-snappy", "lz4", "zstandard", "google-crc32c"):
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found = "not installed"
+        sys.stdout.write(f"{name} {found}\n")
+    sinks = sorted({entry.name for entry in metadata.entry_points(group="consumerd.sinks")})
+    sys.stdout.write(f"sinks: {', '.join(sinks)}\n")
+    return 0
+
+
+def _summary(settings: Settings) -> str:
+    lines = [f"group {settings.group.id} at {settings.cluster.zookeeper}, {settings.group.streams} streams"]
+    for subscription in settings.subscriptions:
+        what = f"topics {', '.join(subscription.topics)}" if subscription.topics else f"pattern {subscription.pattern}"
+        what += f" without {subscription.exclude}" if subscription.exclude else ""
+        lines.append(f"{what} -> {subscription.sink} ({settings.sinks[subscription.sink].type})")
+    return "".join(f"{line}\n" for line in [*lines, "the settings are valid"])

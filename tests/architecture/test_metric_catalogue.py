@@ -1,0 +1,60 @@
+"""docs/metrics.md lists every series that there is, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.telemetry.metrics import GAUGES, MetricsHooks, Reading, StatusCollector
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def names_in_code() -> set[str]:
+    registry = CollectorRegistry()
+    MetricsHooks(registry)
+    names = {spec.name for spec in GAUGES}
+    for family in registry.collect():
+        names.add(f"{family.name}_total" if family.type == "counter" else family.name)
+    return names
+
+
+def test_the_page_and_the_code_agree() -> None:
+    """An alert on a series that does not exist never fires."""
+    documented = set(re.findall(r"^\| `(consumerd_\w+)` \|", PAGE.read_text(), re.MULTILINE))
+
+    assert names_in_code() == documented
+
+
+def test_label_sets_go_when_the_partition_goes() -> None:
+    """A process that has seen many partitions must not report them for ever."""
+    registry = CollectorRegistry()
+    hooks = MetricsHooks(registry)
+    partition = TopicPartition.modern("orders", 3)
+    hooks.batch_delivered(partition, records=5, size=10, position=5)
+    hooks.fetch_error(partition, "NOT_LEADER")
+    hooks.gap_recorded(partition, Gap(0, 4, GapReason.RETENTION))
+    labels = {"topic": "orders", "partition": "3"}
+    before = registry.get_sample_value("consumerd_records_delivered_total", labels)
+    gap = registry.get_sample_value("consumerd_gap_offsets_total", {**labels, "reason": "retention"})
+
+    hooks.partition_released(partition)
+
+    assert (before, gap) == (5.0, 4.0)
+    assert registry.get_sample_value("consumerd_records_delivered_total", labels) is None
+    assert registry.get_sample_value("consumerd_gap_offsets_total", {**labels, "reason": "retention"}) is None
+
+
+def test_gauges_are_read_at_the_scrape() -> None:
+    """A gauge cannot outlive what it measures."""
+    registry = CollectorRegistry()
+    readings = [Reading("consumerd_lag_records", float("nan"), ("orders", "3"))]
+    registry.register(StatusCollector(lambda: readings))
+    value = registry.get_sample_value("consumerd_lag_records", {"topic": "orders", "partition": "3"})
+    readings.clear()
+
+    assert value != value  # NaN: unknown is not zero
+    assert registry.get_sample_value("consumerd_lag_records", {"topic": "orders", "partition": "3"}) is None

@@ -1,0 +1,204 @@
+"""Where settings come from, which source wins, and what the errors say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consumerd.config.load import load_settings
+from consumerd.errors import ConfigError
+
+MINIMAL = """\
+cluster: {zookeeper: "127.0.0.1:2181"}
+group: {id: lake}
+subscriptions:
+  - {topics: [orders], sink: out}
+sinks:
+  out: {type: "null"}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def refusal(config: Path, text: str = "", **options: object) -> str:
+    if text:
+        config.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(config=config, environment=options.pop("environment", {}), **options)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_defaults_fill_what_a_file_leaves_out(config: Path) -> None:
+    """A new user writes five lines."""
+    settings = load_settings(config=config, environment={})
+
+    assert settings.group.session_timeout_ms == 6000
+    assert settings.http.address == ("127.0.0.1", 9309)
+
+
+def test_environment_beats_the_file_and_the_command_line_beats_both(config: Path) -> None:
+    """A container overrides a baked-in file; a person overrides the container."""
+    environment = {"CONSUMERD_GROUP__ID": "from-env", "CONSUMERD_GROUP__STREAMS": "3"}
+    settings = load_settings(config=config, environment=environment, overrides=["group.id=from-set"])
+
+    assert (settings.group.id, settings.group.streams) == ("from-set", 3)
+
+
+def test_a_section_is_merged_key_by_key(config: Path) -> None:
+    """Overriding one key must not reset its neighbours."""
+    settings = load_settings(config=config, environment={}, overrides=["sinks.out.type=null", "group.streams=2"])
+
+    assert (settings.group.id, settings.group.streams) == ("lake", 2)
+
+
+def test_lists_come_from_the_environment_as_yaml(config: Path) -> None:
+    """Helm charts set subscriptions by environment."""
+    environment = {"CONSUMERD_SUBSCRIPTIONS": '[{"pattern": "web.*", "sink": "out"}]'}
+
+    assert load_settings(config=config, environment=environment).subscriptions[0].pattern == "web.*"
+
+
+def test_a_release_stays_text(config: Path) -> None:
+    """0.10 is not a tenth."""
+    assert (
+        load_settings(config=config, environment={}, overrides=["cluster.broker_version=0.10"]).cluster.broker_version
+        == "0.10"
+    )
+
+
+def test_an_unknown_key_is_named_with_its_line_and_the_keys_there_are(config: Path) -> None:
+    """A typo must not be ignored for a year."""
+    message = refusal(config, MINIMAL + "fetch:\n  max_bytes: 3\n")
+
+    assert "fetch.max_bytes: unknown key" in message
+    assert "max_partition_bytes" in message
+    assert "config.yaml, line 8" in message
+
+
+def test_a_misspelled_environment_variable_is_refused(config: Path) -> None:
+    """A silent typo in a deployment is an outage later."""
+    message = refusal(config, environment={"CONSUMERD_GRUOP__ID": "x"})
+
+    assert "gruop" in message
+    assert "CONSUMERD_GRUOP__ID" in message
+
+
+def test_other_variables_of_the_prefix_are_left_alone(config: Path) -> None:
+    """The tests' own switches share the prefix."""
+    assert load_settings(config=config, environment={"CONSUMERD_KAFKA_CACHE": "/x"}).group.id == "lake"
+
+
+def test_missing_keys_say_all_three_ways_to_set_them(config: Path) -> None:
+    """The first error a new user sees."""
+    message = refusal(config, "cluster: {}\n")
+
+    assert "cluster.zookeeper: missing" in message
+    assert "CONSUMERD_CLUSTER__ZOOKEEPER" in message
+    assert "--set cluster.zookeeper" in message
+
+
+def test_a_wrong_sink_option_names_the_sink_and_the_line(config: Path) -> None:
+    """Options are checked against the sink's own model."""
+    message = refusal(config, MINIMAL.replace('type: "null"', 'type: "null", color: red'))
+
+    assert "sinks.out.color: unknown key" in message
+    assert "line 6" in message
+
+
+def test_an_unknown_sink_type_lists_those_there_are(config: Path) -> None:
+    """So that nobody has to look it up."""
+    message = refusal(config, MINIMAL.replace('"null"', "hdfs"))
+
+    assert "sinks.out.type" in message
+    assert "parquet" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("sink: out}\n  - {pattern: 'x.*', sink: out", "either to topics or by pattern"),
+        ("sink: out}\n  - {topics: [orders], sink: other", "two sinks"),
+        ("sink: elsewhere", "names sink 'elsewhere'"),
+        ("pattern: 'x', sink: out", "either topics or a pattern"),
+        ("exclude: 'x', sink: out", "exclude goes with a pattern"),
+    ],
+)
+def test_subscriptions_that_cannot_work_are_refused(config: Path, change: str, expected: str) -> None:
+    """One registration payload a member; a topic has one sink."""
+    text = MINIMAL.replace("sink: out", change, 1) + "  other: {type: 'null'}\n"
+
+    assert expected in refusal(config, text)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("rebalance.drain_timeout_ms=7000", "Java member"),
+        ("fetch.max_wait_ms=30000", "request_timeout_ms"),
+        ("fetch.max_message_bytes=1", "at least max_partition_bytes"),
+        ("fetch.memory_budget_bytes=1", "at least max_partition_bytes"),
+        ("shutdown.timeout_ms=3000", "must exceed"),
+        ("offsets.storage=kafka", "zookeeper"),
+        ("fetch.on_corrupt=skip", "stop"),
+        ("http.listen=nowhere", "http.listen"),
+        ("cluster.tls.key_file=/x", "go together"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused(config: Path, override: str, expected: str) -> None:
+    """Found before anything is connected, not at the first rebalance."""
+    assert expected in refusal(config, overrides=[override])
+
+
+def test_a_credential_in_the_file_is_refused(config: Path) -> None:
+    """Files end up in repositories."""
+    message = refusal(config, MINIMAL.replace('2181"', '2181", zookeeper_auth: {credential: "u:p"}'))
+
+    assert "secrets come from a file" in message
+    assert "u:p" not in message
+
+
+def test_a_credential_comes_from_the_environment_or_a_file(config: Path, tmp_path: Path) -> None:
+    """The two places where orchestrators put secrets."""
+    (tmp_path / "secret").write_text("user:from-file\n")
+    by_file = load_settings(
+        config=config, environment={}, overrides=[f"cluster.zookeeper_auth.credential_file={tmp_path}/secret"]
+    )
+    by_env = load_settings(config=config, environment={"CONSUMERD_CLUSTER__ZOOKEEPER_AUTH__CREDENTIAL": "user:env"})
+
+    assert by_file.cluster.zookeeper_auth is not None
+    assert by_file.cluster.zookeeper_auth.read() == ("digest", "user:from-file")
+    assert by_env.cluster.zookeeper_auth is not None
+    assert by_env.cluster.zookeeper_auth.read() == ("digest", "user:env")
+    assert "user:env" not in repr(by_env)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cluster: [", "line 2: not YAML"),
+        ("- 1\n", "expected sections"),
+        ("", "cluster: missing"),
+    ],
+)
+def test_a_file_that_is_not_settings_says_so(config: Path, text: str, expected: str) -> None:
+    """Empty, a list, or broken YAML."""
+    config.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(config=config, environment={})
+    assert expected in str(caught.value)
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    """The most common mistake of all."""
+    assert "cannot be read: No such file" in refusal(tmp_path / "absent.yaml")
+
+
+def test_bad_overrides_are_named(config: Path) -> None:
+    """``--set`` without a value."""
+    assert "expected section.key=value" in refusal(config, overrides=["group.id"])
