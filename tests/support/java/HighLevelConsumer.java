@@ -44,9 +44,21 @@ public class HighLevelConsumer {
             threads.add(start(stream, number++, out));
         }
         System.err.println("consuming");
-        Runtime.getRuntime().addShutdownHook(new Thread(connector::shutdown));
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            connector.shutdown();
+            // what was taken from the streams counts as consumed, so it must be printed before the process ends
+            threads.forEach(HighLevelConsumer::join);
+        }));
         for (Thread thread : threads) {
             thread.join();
+        }
+    }
+
+    private static void join(Thread thread) {
+        try {
+            thread.join(5000);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
         }
     }
 
