@@ -1,0 +1,114 @@
+"""How far one partition has got, within one claim.
+
+Three positions, each the offset of the *next* record: ``delivered`` (handed to the sink), ``acknowledged`` (everything
+below is safe at the sink) and ``committed`` (what the store holds). Invariants, whatever the order of calls:
+
+- ``start <= acknowledged <= delivered``;
+- ``acknowledged`` never goes back, ``delivered`` only where the sink says that it dropped what it had not acknowledged,
+  and then not below ``acknowledged``;
+- only ``acknowledged`` is ever offered for a commit, so what is committed has been safe at the sink before.
+
+``committed`` may be ahead at first, where another member had consumed further than the sink has landed; nothing is
+offered until the acknowledged position has passed it. A position that moves back on purpose (a reset below the log's
+end) begins a new tracker.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from consumerd.errors import OffsetError
+
+
+class OffsetTracker:
+    """One partition's positions; ``committed`` is what the store held when it was made, None where that is void."""
+
+    __slots__ = ("_acknowledged", "_committed", "_delivered", "_start")
+
+    def __init__(self, start: int, committed: int | None = None) -> None:
+        if start < 0:
+            raise OffsetError(f"position {start}: expected 0 or more")
+        self._start = start
+        self._delivered = start
+        self._acknowledged = start
+        self._committed = committed
+
+    def __repr__(self) -> str:
+        return (
+            f"OffsetTracker(start={self._start}, delivered={self._delivered}, "
+            f"acknowledged={self._acknowledged}, committed={self._committed})"
+        )
+
+    @property
+    def start(self) -> int:
+        """Where this claim began."""
+        return self._start
+
+    @property
+    def delivered(self) -> int:
+        """The next offset to hand to the sink."""
+        return self._delivered
+
+    @property
+    def acknowledged(self) -> int:
+        """Everything from ``start`` up to here is safe at the sink."""
+        return self._acknowledged
+
+    @property
+    def committed(self) -> int | None:
+        """What the store holds, as far as is known."""
+        return self._committed
+
+    @property
+    def pending(self) -> int | None:
+        """The position to commit next, or None while the store holds it already."""
+        if self._committed is not None and self._acknowledged <= self._committed:
+            return None
+        return self._acknowledged
+
+    @property
+    def unacknowledged(self) -> bool:
+        """Whether the sink still holds something that is not safe."""
+        return self._acknowledged < self._delivered
+
+    def deliver(self, start: int, next_offset: int) -> None:
+        """Note that the sink took ``[start, next_offset)``.
+
+        Raises OffsetError when that leaves a hole, repeats something or goes back: nothing is noted then.
+        """
+        if start != self._delivered or next_offset < start:
+            raise OffsetError(f"delivery of [{start}, {next_offset}): expected it to begin at {self._delivered}")
+        self._delivered = next_offset
+
+    def rewind(self, position: int) -> None:
+        """Go on from ``position``, since the sink dropped what it had not acknowledged; it may also lie ahead.
+
+        Raises OffsetError for a position below the acknowledged one: what is safe stays safe.
+        """
+        if position < self._acknowledged:
+            raise OffsetError(f"rewind to {position}: expected at least the acknowledged position {self._acknowledged}")
+        self._delivered = position
+
+    def acknowledge(self, position: int) -> bool:
+        """Note that everything below ``position`` is safe; return whether that is news.
+
+        A position beyond what was delivered is taken as well: the sink holds it from an earlier writer, and delivery
+        goes on from there.
+        """
+        if position <= self._acknowledged:
+            return False
+        self._acknowledged = position
+        self._delivered = max(self._delivered, position)
+        return True
+
+    def commit(self, position: int) -> None:
+        """Note that the store holds ``position``; an older answer than one already noted changes nothing."""
+        if self._committed is None or position > self._committed:
+            self._committed = position
+
+    def lag(self, log_end: int | None) -> int | None:
+        """Records between the delivered position and the end of the log, None while that is unknown.
+
+        An upper bound where the log is compacted. The end as known may be older than the position: never negative.
+        """
+        return None if log_end is None else max(0, log_end - self._delivered)

@@ -1,0 +1,367 @@
+"""Positions under ``/consumers/G/offsets``, as the Java high-level consumer keeps them: decimal text, the next offset.
+
+Writes are fenced. A commit goes out in the session that holds the claim or not at all (the epoch is part of the
+request), as a write conditional on the node's version as we know it, many to a ``multi``. When one does not go through,
+the nodes are read and each is judged by itself:
+
+- the node is as we knew it: nothing of ours took effect, write again;
+- the node is one version on and holds what we sent without hearing an answer: that was ours;
+- anything else is a foreign write. If the owner node is still our session's, ours goes over theirs and theirs is
+  counted; if it is not, the commit is dropped.
+
+The judgement needs no ordering between connections: a request that is still under way in an old connection carries the
+same condition, so at most one of the two takes effect, and the loser reads again.
+
+What is known of a node begins anew with each :meth:`ZooKeeperOffsetStore.load`, which follows every claim. A claim can
+only succeed after the owner node of the earlier session is gone, and with it the server refuses everything else of
+that session, so nothing of an earlier claim can change a node after that read.
+
+Sources: Kafka's ``ZookeeperConsumerConnector.scala`` (``commitOffsetToZooKeeper``, ``fetchOffsetFromZooKeeper``) and
+``ZkUtils.updatePersistentPath``; registries recorded from real clusters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import structlog
+
+from consumerd.errors import CoordinationError, LeasePaused, OwnershipLost, SessionLost
+from consumerd.model import SessionEpoch, TopicPartition
+from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
+from consumerd.zk.layout import offset_path, offsets_path, owner_path
+from consumerd.zk.port import (
+    BadVersion,
+    Create,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    Operation,
+    OutcomeUnknown,
+    SetData,
+    ZkClient,
+)
+from consumerd.zk.znodes import MalformedZnode, encode_offset, parse_offset
+
+MULTI_BYTES: Final = 256 * 1024
+"""A quarter of what a server accepts by default (``jute.maxbuffer``), so that one commit never delays the rest much."""
+
+MULTI_OPERATIONS: Final = 500
+
+_OPERATION_BYTES: Final = 96  # operation header, version or ACL, and some room for a chroot
+_READS_AT_ONCE: Final = 100
+_ROUNDS: Final = 3  # more would mean that somebody writes as often as we do: leave it to the next commit
+
+_T = TypeVar("_T")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Node:
+    """What is known of an offset node.
+
+    ``version`` is None where there is none, ``position`` None where it holds no number; ``unanswered`` are positions
+    sent since, whose fate is unknown.
+    """
+
+    version: int | None
+    position: int | None
+    unanswered: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Write:
+    """One commit on its way, and the node as known while it is."""
+
+    commit: Commit
+    node: _Node
+    path: str
+    foreign: bool = False
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.commit.claim.partition
+
+    @property
+    def needed(self) -> bool:
+        return self.node.position != self.commit.position or bool(self.node.unanswered)
+
+    @property
+    def done(self) -> CommitOutcome:
+        return CommitOutcome.FOREIGN_OVERWRITTEN if self.foreign else CommitOutcome.WRITTEN
+
+    def operation(self) -> Operation:
+        data = encode_offset(self.commit.position)
+        if self.node.version is None:
+            return Create(self.path, data)
+        return SetData(self.path, data, self.node.version)
+
+
+_Outcomes = dict[TopicPartition, CommitOutcome]
+
+
+class ZooKeeperOffsetStore:
+    """The positions of one group in ZooKeeper; calls of :meth:`commit` must not overlap."""
+
+    def __init__(self, zk: ZkClient, group: str) -> None:
+        self._zk = zk
+        self._group = group
+        self._nodes: dict[TopicPartition, _Node] = {}
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+        self._failing = False
+
+    async def load(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, StoredOffset | None]:
+        """Read the positions. A node without a number in it is returned as malformed. Raises CoordinationError."""
+        found = await self._read_nodes(partitions)
+        for partition, stored in found.items():
+            node = _make_node(stored)
+            known = self._nodes.get(partition)
+            if known is None or known.version != node.version:
+                # an unchanged one is kept with what was sent to it and not yet answered
+                self._nodes[partition] = node
+            if stored is not None and stored.malformed is not None:
+                _log.warning(
+                    "offset_malformed",
+                    topic=partition.topic,
+                    partition=str(partition.partition),
+                    path=offset_path(self._group, partition),
+                    text=stored.malformed,
+                )
+        return found
+
+    async def commit(self, commits: Sequence[Commit]) -> Mapping[TopicPartition, CommitOutcome]:
+        """Write positions, each in the session of its claim; every partition given has an outcome, nothing is raised.
+
+        Safe to cancel: what was sent by then is recognised by the next commit.
+        """
+        outcomes: _Outcomes = {}
+        by_epoch: dict[SessionEpoch, list[Commit]] = {}
+        for commit in commits:
+            by_epoch.setdefault(commit.claim.epoch, []).append(commit)
+        for epoch, together in by_epoch.items():
+            try:
+                await self._commit_in(epoch, together, outcomes)
+            except CoordinationError as error:
+                self._settle_rest(together, error, outcomes)
+        self._note_health(outcomes)
+        return outcomes
+
+    async def _commit_in(self, epoch: SessionEpoch, commits: Sequence[Commit], outcomes: _Outcomes) -> None:
+        writes = await self._prepare(commits)
+        for write in writes:
+            if not write.needed:
+                outcomes[write.partition] = CommitOutcome.UNCHANGED
+        writes = [write for write in writes if write.needed]
+        for _ in range(_ROUNDS):
+            await self._make_parents(writes)
+            again: list[_Write] = []
+            for chunk in _split(writes):
+                again += await self._write(epoch, chunk, outcomes)
+            if not again:
+                return
+            writes = again
+        for write in writes:
+            outcomes[write.partition] = CommitOutcome.FAILED
+
+    async def _prepare(self, commits: Sequence[Commit]) -> list[_Write]:
+        unknown = [commit.claim.partition for commit in commits if commit.claim.partition not in self._nodes]
+        if unknown:
+            await self.load(unknown)
+        return [
+            _Write(
+                commit=commit,
+                node=self._nodes[commit.claim.partition],
+                path=offset_path(self._group, commit.claim.partition),
+            )
+            for commit in commits
+        ]
+
+    async def _make_parents(self, writes: Iterable[_Write]) -> None:
+        """Make the topics' folders for nodes to be created: persistent and empty, as Java's."""
+        for topic in sorted({write.partition.topic for write in writes if write.node.version is None}):
+            await self._zk.ensure_path(offsets_path(self._group, topic))
+
+    async def _write(self, epoch: SessionEpoch, chunk: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
+        """Send one multi and settle what it settles; return what is to be tried again."""
+        ready = []
+        # from here to the multi nothing is awaited: what passes the check is sent under it
+        for write in chunk:
+            try:
+                write.commit.claim.check()
+            except LeasePaused:
+                outcomes[write.partition] = CommitOutcome.FAILED
+            except OwnershipLost:
+                outcomes[write.partition] = CommitOutcome.NOT_OWNER
+            else:
+                ready.append(write)
+        if not ready:
+            return []
+        fresh = [write for write in ready if write.commit.position not in write.node.unanswered]
+        for write in ready:
+            write.node.unanswered.add(write.commit.position)
+        try:
+            stats = await self._zk.multi([write.operation() for write in ready], epoch=epoch)
+        except OutcomeUnknown:
+            return await self._judge(epoch, ready, outcomes)
+        except MultiFailed as error:
+            self._forget(fresh)
+            return await self._judge_failure(epoch, ready, error, outcomes)
+        except CoordinationError:
+            self._forget(fresh)
+            raise
+        for write, stat in zip(ready, stats, strict=True):
+            write.node.version = 0 if stat is None else stat.version
+            write.node.position = write.commit.position
+            write.node.unanswered.clear()
+            outcomes[write.partition] = write.done
+        return []
+
+    @staticmethod
+    def _forget(writes: Iterable[_Write]) -> None:
+        for write in writes:
+            write.node.unanswered.discard(write.commit.position)
+
+    async def _judge_failure(
+        self, epoch: SessionEpoch, writes: Sequence[_Write], error: MultiFailed, outcomes: _Outcomes
+    ) -> list[_Write]:
+        if isinstance(error.cause, BadVersion | NodeExists | NoNode):
+            return await self._judge(epoch, writes, outcomes)
+        # refused for a reason of its own (no permission): it must not hold up the others
+        refused = writes[error.index]
+        outcomes[refused.partition] = CommitOutcome.FAILED
+        self._note_failure(error)
+        return [write for write in writes if write is not refused]
+
+    async def _judge(self, epoch: SessionEpoch, writes: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
+        """Read the nodes of a multi that failed, or may have, and return what is still to be written."""
+        found = await self._read_nodes([write.partition for write in writes])
+        changed = [write for write in writes if not self._recognise(write, found[write.partition])]
+        owned = await self._find_owned(epoch, [write.partition for write in changed])
+        for write in changed:
+            if write.partition not in owned:
+                outcomes[write.partition] = CommitOutcome.NOT_OWNER
+                continue
+            self._take_over(write, found[write.partition])
+        again = []
+        for write in writes:
+            if write.partition in outcomes:
+                continue
+            if write.needed:
+                again.append(write)
+            else:
+                outcomes[write.partition] = write.done
+        return again
+
+    @staticmethod
+    def _recognise(write: _Write, stored: StoredOffset | None) -> bool:
+        """Take note of a node that nobody but us has written since; return False when somebody else has."""
+        node = write.node
+        now = _make_node(stored)
+        if now.version == node.version:
+            return True
+        ours = 0 if node.version is None else node.version + 1
+        if now.version != ours or now.position not in node.unanswered:
+            return False
+        node.version, node.position = now.version, now.position
+        node.unanswered.clear()
+        return True
+
+    async def _find_owned(self, epoch: SessionEpoch, partitions: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those whose owner node was made by our session: its data could be an older self's."""
+        stats = await self._read_all(partitions, lambda partition: self._zk.exists(owner_path(self._group, partition)))
+        state = self._zk.state
+        if state.epoch != epoch:
+            return frozenset()
+        return frozenset(
+            partition
+            for partition, stat in stats.items()
+            if stat is not None and stat.ephemeral_owner == state.session_id
+        )
+
+    def _take_over(self, write: _Write, stored: StoredOffset | None) -> None:
+        """Note a foreign write over which ours is about to go."""
+        now = _make_node(stored)
+        write.node.version, write.node.position = now.version, now.position
+        write.node.unanswered.clear()
+        write.foreign = True
+        _log.warning(
+            "foreign_commit_found",
+            topic=write.partition.topic,
+            partition=str(write.partition.partition),
+            theirs=now.position,
+            ours=write.commit.position,
+        )
+
+    def _settle_rest(self, commits: Sequence[Commit], error: CoordinationError, outcomes: _Outcomes) -> None:
+        """Give an outcome to what could not be tried: a session that is over holds no claims any more."""
+        rest = CommitOutcome.NOT_OWNER if isinstance(error, SessionLost) else CommitOutcome.FAILED
+        for commit in commits:
+            outcomes.setdefault(commit.claim.partition, rest)
+        self._note_failure(error)
+
+    def _note_failure(self, error: CoordinationError) -> None:
+        if not self._failing:
+            self._failing = True
+            _log.warning("offsets_commit_failed", group=self._group, error=str(error))
+
+    def _note_health(self, outcomes: _Outcomes) -> None:
+        if self._failing and outcomes and CommitOutcome.FAILED not in outcomes.values():
+            self._failing = False
+            _log.info("offsets_commit_recovered", group=self._group)
+
+    async def _read_nodes(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset | None]:
+        return await self._read_all(partitions, self._read_node)
+
+    async def _read_node(self, partition: TopicPartition) -> StoredOffset | None:
+        found = await self._zk.find(offset_path(self._group, partition))
+        if found is None:
+            return None
+        data, stat = found
+        try:
+            position = parse_offset(data)
+        except MalformedZnode:
+            position = -1
+        malformed = data.decode(errors="replace") if position < 0 else None
+        return StoredOffset(position=max(position, -1), mzxid=stat.mzxid, version=stat.version, malformed=malformed)
+
+    async def _read_all(
+        self, partitions: Sequence[TopicPartition], read: Callable[[TopicPartition], Awaitable[_T]]
+    ) -> dict[TopicPartition, _T]:
+        """Read something of each partition, so many at a time; the first failure is raised."""
+        found: dict[TopicPartition, _T] = {}
+
+        async def read_one(partition: TopicPartition) -> None:
+            async with self._reads:
+                found[partition] = await read(partition)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for partition in partitions:
+                    tasks.create_task(read_one(partition))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return found
+
+
+def _make_node(stored: StoredOffset | None) -> _Node:
+    if stored is None:
+        return _Node(version=None, position=None)
+    return _Node(version=stored.version, position=None if stored.malformed is not None else stored.position)
+
+
+def _split(writes: Sequence[_Write]) -> Iterator[Sequence[_Write]]:
+    """Cut into multis within the limits of size and count."""
+    begin = size = 0
+    for index, write in enumerate(writes):
+        # 20 digits hold any offset
+        cost = _OPERATION_BYTES + len(write.path.encode()) + 20
+        if index > begin and (size + cost > MULTI_BYTES or index - begin == MULTI_OPERATIONS):
+            yield writes[begin:index]
+            begin, size = index, 0
+        size += cost
+    if begin < len(writes):
+        yield writes[begin:]
