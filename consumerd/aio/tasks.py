@@ -60,6 +60,12 @@ class TaskSet(Generic[K]):
         task.cancel()
         await self.join(key)
 
+    def cancel_soon(self, key: K) -> None:
+        """Ask what runs under ``key`` to end, and wait for nothing; asking again does not disturb its clean-up."""
+        task = self._tasks.get(key)
+        if task is not None and not task.cancelling():
+            task.cancel()
+
     async def join(self, key: K) -> None:
         """Wait until what runs under ``key`` has ended, however it ends; its failure goes to the owning block."""
         task = self._tasks.get(key)

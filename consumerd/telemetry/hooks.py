@@ -68,6 +68,12 @@ class Hooks:
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         """Offsets were passed over that hold no delivered record."""
 
+    def committed_behind(self, partition: TopicPartition, *, committed: int, landed: int) -> None:
+        """A claim found the committed position below what the sink has landed: a commit was lost, or rewound by hand."""
+
+    def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
+        """A policy moved a position that the broker does not hold; ``reason`` names the policy."""
+
     def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
         """A sink refused a write or flush."""
 
@@ -92,7 +98,7 @@ class Hooks:
         """A commit was not written; it is tried again with the newest position."""
 
     def foreign_commit(self, partition: TopicPartition, position: int) -> None:
-        """Somebody else wrote the position of a partition that we own."""
+        """Somebody else wrote the position of a partition that we own; ``position`` is ours, written over theirs."""
 
 
 def _forward(name: str) -> Callable[..., None]:

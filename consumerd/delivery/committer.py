@@ -1,0 +1,130 @@
+"""Commits acknowledged positions: the newest of each partition, all in one call, no more often than the interval.
+
+A commit that fails is not repeated as it was: the next pass sends whatever is acknowledged by then. Passes never overlap,
+so that each starts from node versions that the last one has settled. A position is noted in the very tracker that it was
+taken from: one that has been replaced meanwhile (the partition started again elsewhere) is not touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+import structlog
+
+from consumerd.errors import CoordinationError
+from consumerd.model import Claim
+from consumerd.offsets.store import Commit, CommitOutcome, OffsetStore
+from consumerd.offsets.tracker import OffsetTracker
+from consumerd.telemetry.hooks import Hooks
+
+_log = structlog.get_logger(__name__)
+
+
+class Committable(Protocol):
+    """Something whose positions are committed: one partition under one claim."""
+
+    @property
+    def claim(self) -> Claim:
+        """In whose session the commit goes out."""
+
+    @property
+    def tracker(self) -> OffsetTracker | None:
+        """The positions, or None while nothing may be committed."""
+
+
+P = TypeVar("P", bound=Committable)
+
+
+class Committer:
+    """Commits for the partitions added to it. ``not_owner`` is told, at once, of each that is no longer ours."""
+
+    def __init__(
+        self, store: OffsetStore, *, interval_s: float, hooks: Hooks, not_owner: Callable[[Claim], None]
+    ) -> None:
+        self._store = store
+        self._interval_s = interval_s
+        self._hooks = hooks
+        self._not_owner = not_owner
+        self._parts: dict[Committable, None] = {}
+        self._urgent: dict[Committable, None] = {}
+        self._turn = asyncio.Lock()
+        self._failing = False
+
+    def add(self, part: Committable) -> None:
+        """Commit this one too, from the next pass on."""
+        self._parts[part] = None
+
+    def remove(self, part: Committable) -> None:
+        """Commit this one no more."""
+        self._parts.pop(part, None)
+
+    async def run(self) -> None:
+        """Commit every interval, until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.commit(list(self._parts))
+
+    async def commit(self, parts: Iterable[Committable]) -> None:
+        """Commit what is pending of these. Bounded by the store's own deadlines; safe to cancel."""
+        async with self._turn:
+            await self._pass(parts)
+
+    async def commit_at_once(self, part: Committable) -> bool:
+        """Commit this one without waiting for the interval, and return whether the store now holds its position.
+
+        Those who ask while a pass is under way share the next one.
+        """
+        self._urgent[part] = None
+        try:
+            async with self._turn:
+                if part in self._urgent:
+                    together = list(self._urgent)
+                    self._urgent.clear()
+                    await self._pass(together)
+        finally:
+            self._urgent.pop(part, None)
+        return part.tracker is not None and part.tracker.pending is None
+
+    async def _pass(self, parts: Iterable[Committable]) -> None:
+        sent: list[tuple[Commit, OffsetTracker]] = []
+        for part in parts:
+            tracker = part.tracker
+            if tracker is not None and (position := tracker.pending) is not None:
+                sent.append((Commit(part.claim, position), tracker))
+        if not sent:
+            return
+        try:
+            outcomes = await self._store.commit([commit for commit, _ in sent])
+        except CoordinationError as error:
+            self._note_failure(error)
+            outcomes = {}
+        else:
+            self._note_success()
+        for commit, tracker in sent:
+            self._settle(commit, tracker, outcomes.get(commit.claim.partition, CommitOutcome.FAILED))
+
+    def _settle(self, commit: Commit, tracker: OffsetTracker, outcome: CommitOutcome) -> None:
+        partition = commit.claim.partition
+        if outcome is CommitOutcome.FAILED:
+            self._hooks.commit_failed(partition, "failed")
+            return
+        if outcome is CommitOutcome.NOT_OWNER:
+            self._hooks.commit_failed(partition, "not owner")
+            self._not_owner(commit.claim)
+            return
+        if outcome is CommitOutcome.FOREIGN_OVERWRITTEN:
+            self._hooks.foreign_commit(partition, commit.position)
+        tracker.commit(commit.position)
+        self._hooks.offset_committed(partition, commit.position)
+
+    def _note_failure(self, error: CoordinationError) -> None:
+        if not self._failing:
+            self._failing = True
+            _log.warning("commit_failed", error=str(error))
+
+    def _note_success(self) -> None:
+        if self._failing:
+            self._failing = False
+            _log.info("commit_recovered")

@@ -1,0 +1,194 @@
+"""All partitions of this process: pipelines come with claims and go with them.
+
+Has the shape of the listener that ``group`` tells about claims. For one partition, pipelines of successive claims run
+strictly one after the other: a new one waits until the one before has ended to the last line of its clean-up, however
+long that takes, while ``claimed``, ``drain`` and ``lost`` themselves wait for nobody longer than they must.
+
+Owned tasks: one pipeline a claim and the committer, all inside :meth:`Deliveries.run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+import structlog
+
+from consumerd.aio.tasks import TaskSet
+from consumerd.delivery.committer import Committer
+from consumerd.delivery.pipeline import PartitionPipeline
+from consumerd.delivery.ports import (
+    DeliveryReports,
+    DeliverySettings,
+    FeedSource,
+    LogRanges,
+    PartitionHistory,
+    SinkRoute,
+)
+from consumerd.delivery.start import StartFinder
+from consumerd.delivery.status import PartitionStatus
+from consumerd.errors import ConsumerdError, OwnershipLost
+from consumerd.model import Claim, TopicPartition
+from consumerd.offsets.store import OffsetStore
+from consumerd.telemetry.hooks import Hooks
+
+_COMMIT_SHARE = 0.25
+"""The part of a drain's time that is kept for the commit."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Running:
+    key: Hashable
+    pipeline: PartitionPipeline
+
+
+class Deliveries:
+    """Delivers what is claimed. ``route`` says which sink a partition goes to; sinks are closed by whoever made them."""
+
+    def __init__(
+        self,
+        *,
+        route: Callable[[TopicPartition], SinkRoute],
+        feeds: FeedSource,
+        store: OffsetStore,
+        ranges: LogRanges,
+        history: PartitionHistory,
+        settings: DeliverySettings,
+        reports: DeliveryReports,
+        hooks: Hooks,
+        now: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self._route = route
+        self._feeds = feeds
+        self._starts = StartFinder(store, ranges, history, settings.offsets)
+        self._settings = settings
+        self._reports = reports
+        self._hooks = hooks
+        self._now = now
+        self._random = random
+        self._committer = Committer(
+            store,
+            interval_s=settings.commit_interval_ms / 1000,
+            hooks=hooks,
+            not_owner=lambda claim: self._lose(
+                claim, OwnershipLost(f"{claim.partition}: a commit found that it is not ours any more")
+            ),
+        )
+        self._tasks: TaskSet[Hashable] = TaskSet()
+        self._entered = asyncio.Event()
+        self._numbers = itertools.count()
+        self._running: dict[TopicPartition, _Running] = {}
+        self._turns: WeakValueDictionary[TopicPartition, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def statuses(self) -> tuple[PartitionStatus, ...]:
+        """How each claimed partition stands now, sorted."""
+        return tuple(self._running[partition].pipeline.status for partition in sorted(self._running))
+
+    async def run(self) -> None:
+        """Own all pipelines, until cancelled; what is not drained by then is abandoned."""
+        async with self._tasks:
+            self._tasks.start("committer", self._committer.run(), name="commit offsets")
+            self._entered.set()
+
+    async def claimed(self, claims: Sequence[Claim]) -> None:
+        """Begin to deliver. Waits only until :meth:`run` has begun."""
+        await self._entered.wait()
+        for claim in claims:
+            before = self._running.get(claim.partition)
+            if before is not None:
+                if before.pipeline.claim is claim:
+                    continue
+                self._drop(claim.partition, before)
+            self._start(claim)
+
+    async def drain(self, partitions: Collection[TopicPartition], deadline_s: float) -> None:
+        """Stop fetching, flush, commit and end within ``deadline_s`` seconds; the rest is abandoned.
+
+        When it returns, or is cancelled, nothing more is committed for these partitions.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        ending = {
+            partition: running for partition in partitions if (running := self._running.get(partition)) is not None
+        }
+        try:
+            for running in ending.values():
+                if not running.pipeline.drain():
+                    self._tasks.cancel_soon(running.key)
+            await self._join(ending, begun + deadline_s * (1 - _COMMIT_SHARE))
+            async with asyncio.timeout_at(begun + deadline_s):
+                await self._committer.commit([running.pipeline for running in ending.values()])
+        except TimeoutError:
+            _log.warning("drain_commit_timed_out", partitions=len(ending), deadline_s=deadline_s)
+        finally:
+            for partition, running in ending.items():
+                self._drop(partition, running)
+
+    async def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop at once: nothing is flushed, nothing committed. The pipelines unwind by themselves."""
+        for partition in partitions:
+            running = self._running.get(partition)
+            if running is not None:
+                self._drop(partition, running)
+
+    async def commit(self) -> None:
+        """Commit what is acknowledged now, without waiting for the interval."""
+        await self._committer.commit([running.pipeline for running in self._running.values()])
+
+    def _start(self, claim: Claim) -> None:
+        pipeline = PartitionPipeline(
+            claim,
+            self._route(claim.partition),
+            feeds=self._feeds,
+            starts=self._starts,
+            committer=self._committer,
+            settings=self._settings,
+            reports=DeliveryReports(lost=self._lose, sink_closed=self._reports.sink_closed),
+            hooks=self._hooks,
+            now=self._now,
+            random=self._random,
+        )
+        running = _Running(key=(claim.partition, next(self._numbers)), pipeline=pipeline)
+        self._running[claim.partition] = running
+        self._committer.add(pipeline)
+        self._tasks.start(running.key, self._run(pipeline), name=f"deliver {claim.partition}")
+
+    async def _run(self, pipeline: PartitionPipeline) -> None:
+        turn = self._turns.setdefault(pipeline.claim.partition, asyncio.Lock())
+        async with turn:
+            await pipeline.run()
+
+    async def _join(self, ending: dict[TopicPartition, _Running], until: float) -> None:
+        """Wait for pipelines to end, and cancel those that have not by then."""
+        try:
+            async with asyncio.timeout_at(until):
+                for running in ending.values():
+                    await self._tasks.join(running.key)
+        except TimeoutError:
+            late = [partition for partition, running in ending.items() if running.key in self._tasks]
+            for partition in late:
+                self._tasks.cancel_soon(ending[partition].key)
+            _log.warning("drain_abandoned", partitions=[str(partition) for partition in late])
+
+    def _drop(self, partition: TopicPartition, running: _Running) -> None:
+        """Let go of a pipeline at once, whatever it is doing; unless a later claim's has its place already."""
+        running.pipeline.revoke()
+        self._committer.remove(running.pipeline)
+        self._tasks.cancel_soon(running.key)
+        if self._running.get(partition) is running:
+            del self._running[partition]
+            self._hooks.partition_released(partition)
+
+    def _lose(self, claim: Claim, error: ConsumerdError) -> None:
+        """Drop a partition whose claim turned out to be gone, and tell who claimed it."""
+        running = self._running.get(claim.partition)
+        if running is not None and running.pipeline.claim is claim:
+            self._drop(claim.partition, running)
+            self._reports.lost(claim, error)

@@ -1,0 +1,69 @@
+"""Finds where a claimed partition starts: reads what :mod:`consumerd.delivery.policy` decides upon.
+
+Everything is read after the claim. A member that held the partition before has committed for the last time by then, so
+that nothing that it still acknowledged is delivered twice.
+"""
+
+from __future__ import annotations
+
+from consumerd.delivery.policy import (
+    Earlier,
+    LogRange,
+    OffsetPolicy,
+    StartAt,
+    StartAtEnd,
+    StartFacts,
+    Stop,
+    find_committed,
+    in_log,
+    plan_start,
+)
+from consumerd.delivery.ports import LogRanges, PartitionHistory
+from consumerd.errors import ConnectionLost
+from consumerd.model import Claim, TopicPartition
+from consumerd.offsets.store import OffsetStore, StoredOffset
+
+
+class StartFinder:
+    """Gathers the facts for a start, and looks whether a stopped partition's situation has changed."""
+
+    def __init__(self, store: OffsetStore, ranges: LogRanges, history: PartitionHistory, policy: OffsetPolicy) -> None:
+        self._store = store
+        self._ranges = ranges
+        self._history = history
+        self._policy = policy
+
+    async def find(self, claim: Claim, resume: int | None, earlier: Earlier | None) -> StartAt | Stop:
+        """Decide where to start. Raises CoordinationError, BrokerError, ConnectionLost."""
+        partition = claim.partition
+        stored = await self._load(partition)
+        # asked only where it matters: it costs two reads a partition
+        newborn = stored is None and resume is None and await self._history.made_after_group(partition)
+        facts = StartFacts(
+            incarnation=claim.incarnation, stored=stored, resume=resume, newborn=newborn, earlier=earlier
+        )
+        plan = plan_start(facts, self._policy)
+        if isinstance(plan, StartAtEnd):
+            log = await self._read_range(partition)
+            position = log.earliest if plan.end == "earliest" else log.latest
+            return StartAt(position=position, committed=None, reason=plan.reason)
+        return plan
+
+    async def moved(self, claim: Claim, earlier: Earlier | None) -> bool:
+        """Tell whether somebody else has changed the committed position since. Raises CoordinationError."""
+        committed = find_committed(await self._load(claim.partition), claim.incarnation)
+        known = (None,) if earlier is None else (earlier.committed, earlier.acknowledged)
+        return committed not in known
+
+    async def holds(self, partition: TopicPartition, position: int) -> bool:
+        """Tell whether the broker holds ``position``. Raises BrokerError, ConnectionLost."""
+        return in_log(position, await self._read_range(partition))
+
+    async def _read_range(self, partition: TopicPartition) -> LogRange:
+        log = (await self._ranges.read([partition])).get(partition)
+        if log is None:
+            raise ConnectionLost(f"{partition}: no broker says what offsets it holds")
+        return log
+
+    async def _load(self, partition: TopicPartition) -> StoredOffset | None:
+        return (await self._store.load([partition]))[partition]
