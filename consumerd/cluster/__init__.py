@@ -1,0 +1,1 @@
+"""What brokers, topics and leaders there are, from ZooKeeper and from the brokers themselves."""

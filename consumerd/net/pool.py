@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -154,15 +154,6 @@ class ConnectionPool:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 for connection in connections:
                     await connection.wait_closed()
-
-    def retain(self, brokers: Collection[BrokerId]) -> None:
-        """Close the connections to all other brokers: they have left the cluster."""
-        self._patience = {broker: patience for broker, patience in self._patience.items() if broker in brokers}
-        for key in [key for key in self._slots if key[0] not in brokers]:
-            slot = self._slots[key]
-            slot.drop()
-            if not slot.connecting.locked():
-                del self._slots[key]
 
     async def _connect(self, slot: _Slot, broker: Endpoint) -> BrokerConnection:
         self._raise_closed()

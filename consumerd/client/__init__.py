@@ -1,0 +1,1 @@
+"""Kafka client pieces that need no daemon: a library above the connections and the cluster view."""

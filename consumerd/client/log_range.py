@@ -1,0 +1,228 @@
+"""What offsets a partition's log holds: its first, its next one, and the first from a time on.
+
+Asks each partition's leader (ListOffsets v0 to v2), all partitions of a leader in one request, all leaders at once.
+Partitions whose leader has moved, is not there yet, or does not answer are asked again after the cluster was read anew,
+until the time is over.
+
+Version 0 (before 0.10.1) knows times only as exactly as log segments are modified: :meth:`LogRangeReader.offset_for_time`
+then gives an offset at or before the one wanted, never one after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from consumerd.aio.backoff import Backoff
+from consumerd.client.leaders import Connections, Leaders
+from consumerd.cluster.view import Broker
+from consumerd.errors import BrokerError, ConnectionLost, ConsumerdError, ProtocolError, RequestTimedOut
+from consumerd.model import TopicPartition
+from consumerd.net.pool import Purpose
+from consumerd.wire.errorcodes import broker_error
+from consumerd.wire.modern.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from consumerd.wire.modern.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListedPartition,
+    ListOffsetsRequest,
+    ListPartition,
+    ListTopic,
+)
+
+_FIRST_WITH_ONE_OFFSET: Final = 1
+_FIRST_WITH_ISOLATION: Final = 2
+_NO_OFFSET: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Offsets ``[earliest, latest)`` are what a consumer can read; ``latest`` is the next to come."""
+
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One partition, and the time to look up, in ms or one of ListOffsets' two special ones."""
+
+    partition: TopicPartition
+    timestamp: int
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What has become of the questions so far: an offset (None: no record is that new), or the last failure."""
+
+    offsets: dict[_Question, int | None] = field(default_factory=dict)
+    failures: dict[_Question, ConsumerdError] = field(default_factory=dict)
+
+    def take(self, question: _Question, outcome: int | ConsumerdError | None) -> None:
+        if isinstance(outcome, ConsumerdError):
+            self.failures[question] = outcome
+        else:
+            self.failures.pop(question, None)
+            self.offsets[question] = outcome
+
+
+class LogRangeReader:
+    """Reads offsets of logs. ``read_committed`` makes ``latest`` the last stable offset where the broker knows one.
+
+    Each call takes ``timeout_s`` at most, each request in it ``request_timeout_s``.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        leaders: Leaders,
+        *,
+        random: Callable[[], float],
+        read_committed: bool = False,
+        timeout_s: float = 30.0,
+        request_timeout_s: float = 10.0,
+    ) -> None:
+        self._connections = connections
+        self._leaders = leaders
+        self._random = random
+        self._isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
+        self._timeout_s = timeout_s
+        self._request_timeout_s = request_timeout_s
+
+    async def read(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+        """Return the range of every partition given.
+
+        Raises BrokerError, ConnectionLost or ProtocolError for the first partition that could not be read; RequestTimedOut
+        when its leader was not found.
+        """
+        answers = await self._look_up(_ends_of(partitions))
+        _raise_first(answers)
+        return _ranges(partitions, answers)
+
+    async def find(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+        """Return the ranges that could be had; a partition that could not be read is left out."""
+        return _ranges(partitions, await self._look_up(_ends_of(partitions)))
+
+    async def offset_for_time(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | None]:
+        """Return each partition's first offset whose record is of ``timestamp_ms`` or later; None where none is.
+
+        Raises as :meth:`read` does.
+        """
+        answers = await self._look_up([_Question(partition, timestamp_ms) for partition in partitions])
+        _raise_first(answers)
+        return {question.partition: offset for question, offset in answers.offsets.items()}
+
+    # -- asking until all is answered
+
+    async def _look_up(self, questions: Iterable[_Question]) -> _Answers:
+        """Ask, and ask again what may still be answered. Bounded by ``timeout_s``. Raises nothing but LocalProtocolError."""
+        answers = _Answers()
+        pending = dict.fromkeys(questions)
+        backoff = Backoff(initial_s=0.05, maximum_s=2.0, random=self._random)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while pending:
+                    await self._ask_leaders(pending, answers)
+                    again = [one for one in pending if (cause := answers.failures.get(one)) and _may_pass(cause)]
+                    pending = dict.fromkeys(again)
+                    if pending:
+                        await self._leaders.refresh(f"ListOffsets: {answers.failures[again[0]]}")
+                        await asyncio.sleep(backoff.next())
+        except TimeoutError:
+            late = f"no offsets within {self._timeout_s:g} s"
+            for one in pending:
+                if one not in answers.offsets:
+                    answers.failures.setdefault(one, RequestTimedOut(f"{one.partition}: {late}"))
+        return answers
+
+    async def _ask_leaders(self, questions: Iterable[_Question], answers: _Answers) -> None:
+        """Ask every leader once, each in a task of its own."""
+        by_leader: dict[Broker, dict[int, list[_Question]]] = defaultdict(lambda: defaultdict(list))
+        for question in questions:
+            leader = self._leaders.find_leader(question.partition)
+            if leader is None:
+                answers.take(question, RequestTimedOut(f"{question.partition}: no leader is known"))
+            else:
+                # a partition may stand in a request only once: one request for each time
+                by_leader[leader][question.timestamp].append(question)
+        async with asyncio.TaskGroup() as tasks:
+            for leader, by_time in by_leader.items():
+                for batch in by_time.values():
+                    tasks.create_task(self._ask(leader, batch, answers), name=f"list offsets at broker {leader.id}")
+
+    async def _ask(self, leader: Broker, questions: list[_Question], answers: _Answers) -> None:
+        context = f"ListOffsets at broker {leader}"
+        try:
+            connection = await self._connections.get(leader, Purpose.CONTROL)
+            version = connection.version_of(ListOffsetsRequest)
+            request = plan_request(
+                [one.partition for one in questions], questions[0].timestamp, version, self._isolation
+            )
+            response = await connection.request(request, timeout_s=self._request_timeout_s, version=version)
+        except (ConnectionLost, ProtocolError) as error:
+            for question in questions:
+                answers.take(question, error)
+            return
+        listed = {
+            TopicPartition.modern(topic.topic, one.partition): one
+            for topic in response.topics
+            for one in topic.partitions
+        }
+        for question in questions:
+            answer = listed.get(question.partition)
+            if answer is None:
+                answers.take(question, ConnectionLost(f"{context}: {question.partition} is missing from the answer"))
+            else:
+                answers.take(question, self._read_answer(question, answer, version, context))
+
+    def _read_answer(
+        self, question: _Question, answer: ListedPartition, version: int, context: str
+    ) -> int | BrokerError | None:
+        if answer.error_code:
+            return broker_error(answer.error_code, f"{context} for {question.partition}")
+        if version >= _FIRST_WITH_ONE_OFFSET:
+            return None if answer.offset == _NO_OFFSET else answer.offset
+        return answer.offsets[0] if answer.offsets else None
+
+
+def plan_request(
+    partitions: Iterable[TopicPartition], timestamp: int, version: int, isolation: int = READ_UNCOMMITTED
+) -> ListOffsetsRequest:
+    """Return the request that looks one time up in all these partitions; each may stand there once."""
+    by_topic: dict[str, list[ListPartition]] = defaultdict(list)
+    for partition in sorted(partitions):
+        by_topic[partition.topic].append(ListPartition(partition=partition.partition.number, timestamp=timestamp))
+    topics = tuple(ListTopic(topic=topic, partitions=tuple(listed)) for topic, listed in by_topic.items())
+    if version < _FIRST_WITH_ISOLATION:
+        return ListOffsetsRequest(topics=topics)
+    return ListOffsetsRequest(topics=topics, isolation_level=isolation)
+
+
+def _may_pass(failure: ConsumerdError) -> bool:
+    """Whether asking again can help."""
+    return isinstance(failure, ConnectionLost) or (isinstance(failure, BrokerError) and failure.retriable)
+
+
+def _ends_of(partitions: Iterable[TopicPartition]) -> list[_Question]:
+    return [_Question(one, time) for one in partitions for time in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)]
+
+
+def _ranges(partitions: Iterable[TopicPartition], answers: _Answers) -> dict[TopicPartition, LogRange]:
+    found = {}
+    for partition in partitions:
+        earliest = answers.offsets.get(_Question(partition, EARLIEST_TIMESTAMP))
+        latest = answers.offsets.get(_Question(partition, LATEST_TIMESTAMP))
+        if earliest is not None and latest is not None:
+            # two requests: retention may have moved the start past an end that was read before
+            found[partition] = LogRange(earliest, max(earliest, latest))
+    return found
+
+
+def _raise_first(answers: _Answers) -> None:
+    if answers.failures:
+        raise next(iter(answers.failures.values()))

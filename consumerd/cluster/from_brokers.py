@@ -1,0 +1,116 @@
+"""The cluster as a broker tells it: Metadata.
+
+Topics are never named where that could make one: up to version 3, a broker with ``auto.create.topics.enable`` (its
+default) creates what it is asked about, so that a topic that was just deleted would come back. Up to then all topics are
+asked for, and what was not wanted is dropped; from version 4 on they are named, with creation forbidden.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+import structlog
+
+from consumerd.cluster.view import Broker, ClusterView, PartitionView, TopicView
+from consumerd.errors import ConnectionLost, ProtocolError
+from consumerd.model import BrokerId, PartitionKey
+from consumerd.net.pool import ConnectionPool, Purpose
+from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.metadata import MetadataRequest, MetadataResponse, MetadataTopic
+
+_FIRST_WITHOUT_CREATION: Final = 4
+_FIRST_WITH_EMPTY_LIST: Final = 1
+_LAST_PORT: Final = 65535
+
+
+def plan_request(topics: Collection[str] | None, version: int) -> MetadataRequest:
+    """Return the request that learns of ``topics`` (None: of all) and creates none of them."""
+    if topics is None:
+        return MetadataRequest(topics=None, allow_auto_topic_creation=version < _FIRST_WITHOUT_CREATION)
+    if version >= _FIRST_WITHOUT_CREATION:
+        return MetadataRequest(topics=tuple(sorted(topics)), allow_auto_topic_creation=False)
+    if not topics and version >= _FIRST_WITH_EMPTY_LIST:
+        return MetadataRequest(topics=())
+    return MetadataRequest(topics=None)
+
+
+def make_view(response: MetadataResponse, topics: Collection[str] | None, *, tls: bool) -> ClusterView:
+    """Make a view of an answer, of the topics asked for alone; ``tls`` is whether it came over TLS."""
+    brokers = {
+        BrokerId(one.node_id): Broker(id=BrokerId(one.node_id), host=one.host, port=one.port, tls=tls, rack=one.rack)
+        for one in response.brokers
+        if one.host and 0 < one.port <= _LAST_PORT
+    }
+    found = (_make_topic(one) for one in response.topics if topics is None or one.topic in topics)
+    return ClusterView(
+        brokers=dict(sorted(brokers.items())),
+        topics={topic.name: topic for topic in found if topic.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+        cluster_id=response.cluster_id,
+        controller=_as_broker(response.controller_id),
+    )
+
+
+def _make_topic(topic: MetadataTopic) -> TopicView:
+    partitions = {
+        PartitionKey(one.partition): PartitionView(
+            leader=_as_broker(one.leader),
+            replicas=tuple(map(BrokerId, one.replicas)),
+            isr=tuple(map(BrokerId, one.isr)),
+            error=one.error_code,
+        )
+        for one in topic.partitions
+    }
+    return TopicView(name=topic.topic, partitions=dict(sorted(partitions.items())), error=topic.error_code)
+
+
+def _as_broker(number: int) -> BrokerId | None:
+    return None if number < 0 else BrokerId(number)
+
+
+class BrokerSource:
+    """Asks one of the brokers that are known; the next one if that one does not answer.
+
+    ``known`` gives the brokers to ask; ``timeout_s`` bounds each request and ``patience_s`` all of them together.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        known: Callable[[], Collection[Broker]],
+        *,
+        random: Callable[[], float],
+        timeout_s: float = 10.0,
+        patience_s: float = 60.0,
+    ) -> None:
+        self._pool = pool
+        self._known = known
+        self._random = random
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._log = structlog.get_logger(__name__)
+
+    async def read(self, topics: Collection[str] | None) -> ClusterView:
+        """Read the cluster from any broker. Raises ConnectionLost when none answers."""
+        # those that fail come last, the others in random order, so that the members of a group spread
+        candidates = sorted(self._known(), key=lambda broker: (self._pool.waits_s(broker), self._random()))
+        failure: Exception = ConnectionLost("no broker is known")
+        try:
+            async with asyncio.timeout(self._patience_s):
+                for broker in candidates:
+                    try:
+                        return await self._ask(broker, topics)
+                    except (ConnectionLost, ProtocolError) as error:
+                        self._log.debug("metadata_not_answered", broker=broker.id, reason=str(error))
+                        failure = error
+        except TimeoutError as error:
+            failure = error
+        raise ConnectionLost(f"Metadata: none of {len(candidates)} brokers answered; last: {failure}") from failure
+
+    async def _ask(self, broker: Broker, topics: Collection[str] | None) -> ClusterView:
+        connection = await self._pool.get(broker, Purpose.CONTROL)
+        version = connection.version_of(MetadataRequest)
+        request = plan_request(topics, version)
+        response = await connection.request(request, timeout_s=self._timeout_s, version=version)
+        return make_view(response, topics, tls=broker.tls)

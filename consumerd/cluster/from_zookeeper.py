@@ -1,0 +1,160 @@
+"""The cluster as ZooKeeper has it: registered brokers, topics, partitions, leaders.
+
+Reads ``/brokers/ids/*``, ``/brokers/topics/T`` and ``/brokers/topics/T/partitions/P/state`` ("Kafka 0.10
+implementation", ZooKeeper Directories), in parallel and bounded. A topic's incarnation is the ``czxid`` of its node.
+
+Nodes that cannot be understood are left out, with one warning each: what other nodes say is still true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, TypeVar
+
+import structlog
+
+from consumerd.cluster.view import Broker, ClusterView, PartitionView, TopicView
+from consumerd.errors import CoordinationError
+from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
+from consumerd.zk.layout import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, broker_path, topic_path
+from consumerd.zk.layout_modern import CONTROLLER, partition_state_path
+from consumerd.zk.port import NoNode, NotConnected, Stat, ZkClient
+from consumerd.zk.znodes import (
+    MalformedZnode,
+    parse_broker,
+    parse_cluster_id,
+    parse_controller,
+    parse_partition_state,
+    parse_topic,
+)
+
+T = TypeVar("T")
+
+_Nodes = Mapping[str, tuple[bytes, Stat] | None]
+
+PLAINTEXT: Final = "PLAINTEXT"
+SSL: Final = "SSL"
+
+
+class ZooKeeperSource:
+    """Reads the cluster through a ZooKeeper session.
+
+    ``protocol`` is the security protocol of the listeners that we want, PLAINTEXT or SSL; brokers without one are left
+    out. At most ``parallel`` reads are in flight.
+    """
+
+    def __init__(self, zk: ZkClient, *, protocol: str = PLAINTEXT, parallel: int = 64) -> None:
+        self._zk = zk
+        self._protocol = protocol
+        self._parallel = parallel
+        self._log = structlog.get_logger(__name__)
+        self._complaints: set[tuple[str, str]] = set()
+
+    async def read(self, topics: Collection[str] | None) -> ClusterView:
+        """Read the cluster. Each ZooKeeper call bounds itself. Raises CoordinationError."""
+        if not self._zk.state.connected:
+            # the session waits for a server; whoever asks has Metadata to go by meanwhile
+            raise NotConnected("ZooKeeper: not connected")
+        ids = [BrokerId(int(name)) for name in await self._children(BROKER_IDS) if name.isdecimal()]
+        names = sorted(await self._children(BROKER_TOPICS) if topics is None else topics)
+        nodes = await self._find_all(
+            [CLUSTER_ID, CONTROLLER, *map(broker_path, ids), *(topic_path(name) for name in names)]
+        )
+        assigned = {name: self._parse(nodes, topic_path(name), parse_topic) for name in names}
+        states = await self._find_all(
+            [
+                partition_state_path(TopicPartition(name, key))
+                for name, partitions in assigned.items()
+                for key in partitions or ()
+            ]
+        )
+        found = (self._make_broker(broker, nodes) for broker in sorted(ids))
+        return ClusterView(
+            brokers={broker.id: broker for broker in found if broker is not None},
+            topics={
+                name: self._make_topic(name, nodes, partitions, states)
+                for name, partitions in assigned.items()
+                if partitions is not None
+            },
+            cluster_id=self._parse(nodes, CLUSTER_ID, parse_cluster_id),
+            controller=self._parse(nodes, CONTROLLER, parse_controller),
+        )
+
+    # -- values
+
+    def _make_broker(self, broker: BrokerId, nodes: _Nodes) -> Broker | None:
+        path = broker_path(broker)
+        registration = self._parse(nodes, path, lambda data: parse_broker(broker, data))
+        if registration is None:
+            return None
+        endpoint = registration.find_endpoint(self._protocol)
+        if endpoint is None:
+            offered = ", ".join(sorted({one.protocol for one in registration.endpoints}))
+            self._complain(path, f"no {self._protocol} listener, only {offered}; see cluster.tls")
+            return None
+        return Broker(
+            id=broker, host=endpoint.host, port=endpoint.port, tls=self._protocol == SSL, rack=registration.rack
+        )
+
+    def _make_topic(
+        self, name: str, nodes: _Nodes, assigned: Mapping[PartitionKey, tuple[BrokerId, ...]], states: _Nodes
+    ) -> TopicView:
+        node = nodes[topic_path(name)]
+        assert node is not None, "it was parsed"
+        partitions = {}
+        for key, replicas in assigned.items():
+            state = self._parse(states, partition_state_path(TopicPartition(name, key)), parse_partition_state)
+            if state is None:  # assigned, and not created yet
+                partitions[key] = PartitionView(leader=None, replicas=replicas)
+            else:
+                partitions[key] = PartitionView(
+                    leader=state.leader, leader_epoch=state.leader_epoch, replicas=replicas, isr=state.isr
+                )
+        return TopicView(name=name, partitions=partitions, incarnation=Incarnation(node[1].czxid))
+
+    def _parse(self, nodes: _Nodes, path: str, parse: Callable[[bytes], T]) -> T | None:
+        """Return what a node says, or None for one that is not there or makes no sense."""
+        node = nodes[path]
+        if node is None:
+            return None
+        try:
+            return parse(node[0])
+        except MalformedZnode as error:
+            self._complain(path, str(error))
+            return None
+
+    def _complain(self, path: str, what: str) -> None:
+        if (path, what) not in self._complaints:
+            self._complaints.add((path, what))
+            self._log.warning("znode_ignored", path=path, reason=what)
+
+    # -- reads
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return (await self._zk.children(path))[0]
+        except NoNode:
+            return []  # a cluster that has never had a broker, or a chroot that nobody uses
+
+    async def _find_all(self, paths: Iterable[str]) -> _Nodes:
+        """Read nodes in parallel. The first failure ends the whole of it. Raises CoordinationError."""
+        pending = iter(paths)
+        found: dict[str, tuple[bytes, Stat] | None] = {}
+        failures: list[CoordinationError] = []
+
+        async def work() -> None:
+            try:
+                for path in pending:
+                    if failures:
+                        return
+                    found[path] = await self._zk.find(path)
+            except CoordinationError as error:
+                failures.append(error)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._parallel):
+                tasks.create_task(work(), name="read znodes")
+        if failures:
+            raise failures[0]
+        return found
