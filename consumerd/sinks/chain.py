@@ -1,0 +1,404 @@
+"""Chains on paper: the names, records and metadata of landed files. Pure; nothing here touches a disk.
+
+``<path>/topic=<T>/partition=<P>/chain=<n>/<position>.<extension>``. A chain is a run of files without overlap: a file is
+named by its *chain position*, twenty digits, which is the ``next_offset`` of the file before it, or the chain's origin
+for the first. So the name that the next file must have follows from what is there, and a name can be taken only once.
+
+Readers skip names that begin with ``_`` or ``.``, as Spark does: those are the records of this module and the files
+that are still being written. Every record is one JSON object; keys that a reader does not know are to be passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final, NewType
+from urllib.parse import quote
+
+from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
+from consumerd.wire.records import NO_TIMESTAMP, RecordBatch
+
+FORMAT_VERSION: Final = 1
+ROOT_RECORD: Final = "_consumerd.json"
+CHAIN_RECORD: Final = "_chain.json"
+META_FOLDER: Final = "_meta"
+HIDDEN_PREFIX: Final = "."
+MAX_GAPS: Final = 1000
+"""Gaps a file lists one by one; beyond, those of the most frequent reason are summed up in one entry."""
+
+FileId = NewType("FileId", str)
+"""Which attempt at a file: the process's writer id and a number, never used twice."""
+
+_CHAIN_FOLDER = re.compile(r"chain=([1-9][0-9]*)")
+_DATA_NAME = re.compile(r"([0-9]{20})\.([a-z0-9]+)")
+_META_NAME = re.compile(r"([0-9]{20})\.(.+)\.json")
+
+
+class MalformedRecord(ValueError):
+    """Bytes that are not the record they should be; the message names no path."""
+
+
+# -- names
+
+
+def partition_folder(partition: TopicPartition) -> tuple[str, str]:
+    """Return the two folder names of a partition, percent-encoded where a file system or Spark would misread them."""
+    return f"topic={quote(partition.topic, safe='')}", f"partition={quote(str(partition.partition), safe='')}"
+
+
+def chain_folder(number: int) -> str:
+    """Return the folder name of a partition's ``number``-th chain, from 1."""
+    return f"chain={number}"
+
+
+def parse_chain_folder(name: str) -> int | None:
+    """Read a chain's number, or None if the name is not a chain's."""
+    match = _CHAIN_FOLDER.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def data_name(position: int, extension: str) -> str:
+    """Return the final name of the file at ``position``."""
+    return f"{position:020d}.{extension}"
+
+
+def parse_data_name(name: str, extension: str) -> int | None:
+    """Read the position off a data file's name, or None if the name is no data file's of that extension."""
+    match = _DATA_NAME.fullmatch(name)
+    return int(match[1]) if match and match[2] == extension else None
+
+
+def hidden_name(name: str, file_id: FileId) -> str:
+    """Return the name under which the file ``name`` is written before it is published."""
+    return f"{HIDDEN_PREFIX}{name}.{quote(file_id, safe='')}.tmp"
+
+
+def is_hidden(name: str) -> bool:
+    """Tell whether a name is one that :func:`hidden_name` makes."""
+    return name.startswith(HIDDEN_PREFIX) and name.endswith(".tmp")
+
+
+def meta_name(position: int, file_id: FileId) -> str:
+    """Return the name, in ``_meta``, of the metadata that one attempt wrote for the file at ``position``."""
+    return f"{position:020d}.{quote(file_id, safe='')}.json"
+
+
+def parse_meta_name(name: str) -> int | None:
+    """Read the position off a metadata file's name, or None."""
+    match = _META_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+# -- records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootRecord:
+    """``_consumerd.json``: whose path this is. ``root`` is random, so that one volume is told from another."""
+
+    root: str
+    cluster: str
+    group: str
+
+    def encode(self) -> bytes:
+        """Return the record's bytes."""
+        return _encode({"format": FORMAT_VERSION, **asdict(self)})
+
+    @classmethod
+    def parse(cls, data: bytes) -> RootRecord:
+        """Read a record. Raises MalformedRecord."""
+        fields = _decode(data)
+        return cls(root=_text(fields, "root"), cluster=_text(fields, "cluster"), group=_text(fields, "group"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRecord:
+    """``_chain.json``: what is fixed when a chain begins."""
+
+    origin: int
+    incarnation: Incarnation
+    extension: str
+    reason: str
+    writer: str
+
+    def encode(self) -> bytes:
+        """Return the record's bytes."""
+        return _encode(
+            {
+                "format": FORMAT_VERSION,
+                "origin": self.origin,
+                "incarnation": str(self.incarnation),
+                "extension": self.extension,
+                "reason": self.reason,
+                "writer": self.writer,
+            }
+        )
+
+    @classmethod
+    def parse(cls, data: bytes) -> ChainRecord:
+        """Read a record. Raises MalformedRecord."""
+        fields = _decode(data)
+        return cls(
+            origin=_number(fields, "origin"),
+            incarnation=_incarnation(fields),
+            extension=_text(fields, "extension"),
+            reason=_text(fields, "reason"),
+            writer=_text(fields, "writer"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedGap:
+    """Offsets without a landed record. ``offsets`` is how many: less than the span where several gaps are summed up."""
+
+    start: int
+    end: int
+    reason: GapReason
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileMetadata:
+    """What a landed file says of itself: a Parquet footer's ``consumerd`` entry, or a JSON file in ``_meta``.
+
+    ``next_offset`` is where the chain goes on. Between ``position`` and ``next_offset`` every offset is a record of
+    this file or lies in one of ``gaps``. Where the metadata stands beside the data (JSON lines), ``size``, ``sha256``
+    and ``modified_ns`` say which data it belongs to.
+    """
+
+    writer: str
+    group: str
+    cluster: str
+    topic: str
+    partition: PartitionKey
+    incarnation: Incarnation
+    chain: int
+    position: int
+    next_offset: int
+    count: int
+    first_offset: int | None
+    last_offset: int | None
+    min_timestamp: int | None
+    max_timestamp: int | None
+    gaps: tuple[LandedGap, ...]
+    size: int | None = None
+    sha256: str | None = None
+    modified_ns: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the metadata as one JSON object."""
+        fields: dict[str, object] = {"format": FORMAT_VERSION, **asdict(self)}
+        fields["partition"] = str(self.partition)
+        fields["incarnation"] = str(self.incarnation)
+        return _encode({name: value for name, value in fields.items() if name not in _BESIDE or value is not None})
+
+    @classmethod
+    def parse(cls, data: bytes) -> FileMetadata:
+        """Read metadata. Raises MalformedRecord."""
+        fields = _decode(data)
+        try:
+            partition = PartitionKey.parse(_text(fields, "partition"))
+        except ValueError as error:
+            raise MalformedRecord(str(error)) from error
+        metadata = cls(
+            writer=_text(fields, "writer"),
+            group=_text(fields, "group"),
+            cluster=_text(fields, "cluster"),
+            topic=_text(fields, "topic"),
+            partition=partition,
+            incarnation=_incarnation(fields),
+            chain=_number(fields, "chain"),
+            position=_number(fields, "position"),
+            next_offset=_number(fields, "next_offset"),
+            count=_number(fields, "count"),
+            first_offset=_find_number(fields, "first_offset"),
+            last_offset=_find_number(fields, "last_offset"),
+            min_timestamp=_find_number(fields, "min_timestamp"),
+            max_timestamp=_find_number(fields, "max_timestamp"),
+            gaps=_gaps(fields),
+            size=_find_number(fields, "size"),
+            sha256=_text(fields, "sha256") if "sha256" in fields else None,
+            modified_ns=_find_number(fields, "modified_ns"),
+        )
+        if metadata.next_offset < metadata.position:
+            raise MalformedRecord(f"next_offset {metadata.next_offset} is below the position {metadata.position}")
+        return metadata
+
+
+_BESIDE: Final = frozenset({"size", "sha256", "modified_ns"})
+
+
+# -- what a file is going to say
+
+
+class GapLedger:
+    """The gaps of one file, within a bound: a compacted topic can have as many as records."""
+
+    def __init__(self, limit: int = MAX_GAPS) -> None:
+        self._limit = limit
+        self._listed: list[LandedGap] = []
+        self._summed: dict[GapReason, LandedGap] = {}
+
+    def add(self, gap: Gap) -> None:
+        """Note a gap that begins at or after the end of those noted before."""
+        entry = LandedGap(start=gap.start, end=gap.end, reason=gap.reason, offsets=gap.end - gap.start)
+        if gap.reason in self._summed:
+            self._summed[gap.reason] = _sum_up([self._summed[gap.reason], entry])
+        elif self._listed and self._listed[-1].reason is gap.reason and self._listed[-1].end == gap.start:
+            self._listed[-1] = _sum_up([self._listed[-1], entry])
+        else:
+            self._listed.append(entry)
+            if len(self._listed) > self._limit:
+                self._sum_up_most_frequent()
+
+    def entries(self) -> tuple[LandedGap, ...]:
+        """Return the gaps by where they start; a summed one spans others."""
+        return tuple(sorted([*self._listed, *self._summed.values()], key=lambda gap: (gap.start, gap.end)))
+
+    def _sum_up_most_frequent(self) -> None:
+        reason, _ = Counter(gap.reason for gap in self._listed).most_common(1)[0]
+        self._summed[reason] = _sum_up([gap for gap in self._listed if gap.reason is reason])
+        self._listed = [gap for gap in self._listed if gap.reason is not reason]
+
+
+class FileSummary:
+    """What a file holds so far."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.next_offset = position
+        self.count = 0
+        self._first_offset: int | None = None
+        self._last_offset: int | None = None
+        self._min_timestamp: int | None = None
+        self._max_timestamp: int | None = None
+        self._gaps = GapLedger()
+
+    def pass_over(self, gap: Gap) -> None:
+        """Note offsets that this file leaves out and no batch tells of."""
+        self._gaps.add(gap)
+        self.next_offset = gap.end
+
+    def add(self, batch: RecordBatch) -> None:
+        """Note a batch that the file has taken."""
+        if batch.offsets:
+            if self._first_offset is None:
+                self._first_offset = batch.offsets[0]
+            self._last_offset = batch.offsets[-1]
+            self.count += len(batch)
+            self._add_timestamps(batch)
+        for gap in batch.gaps:
+            self._gaps.add(gap)
+        self.next_offset = batch.next_offset
+
+    def describe(
+        self, partition: TopicPartition, *, writer: str, group: str, cluster: str, incarnation: Incarnation, chain: int
+    ) -> FileMetadata:
+        """Return the metadata of a file with this content."""
+        return FileMetadata(
+            writer=writer,
+            group=group,
+            cluster=cluster,
+            topic=partition.topic,
+            partition=partition.partition,
+            incarnation=incarnation,
+            chain=chain,
+            position=self.position,
+            next_offset=self.next_offset,
+            count=self.count,
+            first_offset=self._first_offset,
+            last_offset=self._last_offset,
+            min_timestamp=self._min_timestamp,
+            max_timestamp=self._max_timestamp,
+            gaps=self._gaps.entries(),
+        )
+
+    def _add_timestamps(self, batch: RecordBatch) -> None:
+        if not batch.timestamps:
+            return
+        known: Iterable[int] = batch.timestamps
+        if min(known) <= NO_TIMESTAMP:
+            known = [timestamp for timestamp in known if timestamp != NO_TIMESTAMP]
+            if not known:
+                return
+        low, high = min(known), max(known)
+        self._min_timestamp = low if self._min_timestamp is None else min(self._min_timestamp, low)
+        self._max_timestamp = high if self._max_timestamp is None else max(self._max_timestamp, high)
+
+
+def _sum_up(gaps: list[LandedGap]) -> LandedGap:
+    return replace(
+        gaps[0],
+        start=min(gap.start for gap in gaps),
+        end=max(gap.end for gap in gaps),
+        offsets=sum(gap.offsets for gap in gaps),
+    )
+
+
+def _encode(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _decode(data: bytes) -> Mapping[str, object]:
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRecord(f"no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise MalformedRecord("no JSON object")
+    version = fields.get("format")
+    if version != FORMAT_VERSION:
+        raise MalformedRecord(f"format {version!r}, this release reads {FORMAT_VERSION}")
+    return fields
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise MalformedRecord(f"{name} is {value!r}, expected a string")
+    return value
+
+
+def _number(fields: Mapping[str, object], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int):
+        raise MalformedRecord(f"{name} is {value!r}, expected a number")
+    return value
+
+
+def _find_number(fields: Mapping[str, object], name: str) -> int | None:
+    return None if fields.get(name) is None else _number(fields, name)
+
+
+def _incarnation(fields: Mapping[str, object]) -> Incarnation:
+    text = _text(fields, "incarnation")
+    try:
+        return Incarnation.parse(text)
+    except ValueError as error:
+        raise MalformedRecord(f"incarnation {text!r}, expected CZXID or CZXID.K") from error
+
+
+def _gaps(fields: Mapping[str, object]) -> tuple[LandedGap, ...]:
+    entries = fields.get("gaps")
+    if not isinstance(entries, list):
+        raise MalformedRecord(f"gaps is {entries!r}, expected a list")
+    gaps = []
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise MalformedRecord(f"gap {entry!r}, expected an object")
+        try:
+            reason = GapReason(_text(entry, "reason"))
+        except ValueError as error:
+            raise MalformedRecord(f"gap {entry!r}: {error}") from error
+        gaps.append(
+            LandedGap(
+                start=_number(entry, "start"),
+                end=_number(entry, "end"),
+                reason=reason,
+                offsets=_number(entry, "offsets"),
+            )
+        )
+    return tuple(gaps)

@@ -1,0 +1,375 @@
+"""The writer behind every sink that lands files: one chain, one partition, one claim.
+
+Life of a file: opened with the first batch that moves the position, filled, and rolled when it is large enough, when
+``roll_ms`` have passed since its first batch, or when the pipeline flushes. Publishing is always
+
+    finish (write, fsync the file and its metadata) -> ``claim.confirm()`` -> link -> fsync the folder -> acknowledge
+
+The claim is asked on the loop, the link happens in a thread, and any time may pass in between; ``publish`` tells why
+that is harmless. When an await is cancelled, its step may still be running: the file is doomed at once, which stops a
+link that has not begun, and whether one that had begun went through is seen when the chain's end is read again.
+
+Positions: ``_chain.end`` is the name of the next file; ``_acknowledged`` is what may be committed, above the former only
+while offsets that somebody else has consumed wait to be recorded; ``_next`` is where the next batch must start.
+A failed file takes everything back to ``_acknowledged`` and leaves the writer *stale*: it reads the chain's end again
+before it goes on, since a link that failed to report may have happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
+
+from consumerd.errors import (
+    ConfigError,
+    CoordinationError,
+    CorruptMessageError,
+    IncarnationChanged,
+    LeasePaused,
+    OwnershipLost,
+    PermanentSinkError,
+    RetriableSinkError,
+    SessionLost,
+    SinkError,
+)
+from consumerd.model import Claim, Gap, GapReason
+from consumerd.sinks.chain import ChainRecord, FileSummary
+from consumerd.sinks.chain_store import ChainStore
+from consumerd.sinks.failures import describe_failure
+from consumerd.sinks.files import OpenFile
+from consumerd.sinks.publish import Chain, Outcome, find_chain, prepare_chain, sync_upwards
+from consumerd.wire.records import RecordBatch
+
+T = TypeVar("T")
+
+CLEAN_UP_S: Final = 5.0
+_OPEN_ATTEMPTS: Final = 8
+
+
+class ChainWriter:
+    """See the module's docstring, and ``sinks.base.PartitionWriter`` for what each call promises."""
+
+    def __init__(self, store: ChainStore, claim: Claim) -> None:
+        self._store = store
+        self._claim = claim
+        self._chain: Chain | None = None
+        self._acknowledged = 0
+        self._next = 0
+        self._reason = ""
+        self._file: OpenFile | None = None
+        self._summary = FileSummary(0)
+        self._finished = False
+        self._opened_at = 0.0
+        self._stale = False
+        self._failure: RetriableSinkError | None = None
+        self._trash: list[OpenFile] = []
+        # calls of the pipeline come one by one; a spill, asked for by another partition's writer, comes in between
+        self._turn = asyncio.Lock()
+
+    # -- the port
+
+    @property
+    def resume_position(self) -> int | None:
+        """The chain's end; None if there is none for this incarnation of the topic."""
+        return self._chain.end if self._chain is not None and self._is_current(self._chain) else None
+
+    async def recover(self) -> None:
+        """Find the partition's chain and remove what others left half done. Raises SinkError, ConfigError,
+        IncarnationChanged.
+        """
+        self._chain = await self._do("find the chain", self._find_chain)
+        if self._chain is not None and self._chain.record.incarnation.czxid > self._claim.incarnation.czxid:
+            raise IncarnationChanged(
+                f"{self._claim.partition}: {self._chain.folder} is of incarnation {self._chain.record.incarnation} of "
+                f"the topic, later than {self._claim.incarnation}, for which the partition was claimed"
+            )
+
+    async def start(self, position: int, reason: str) -> None:
+        """See PartitionWriter; opens the chain if there is none for this incarnation."""
+        async with self._turn:
+            chain = self._chain
+            if chain is None or not self._is_current(chain):
+                chain = await self._open_chain(position, reason)
+            elif position < chain.end:
+                raise PermanentSinkError(
+                    f"{self._claim.partition}: cannot start at {position}, below {chain.end}, the end of {chain.folder}"
+                )
+            self._chain = chain
+            self._acknowledged = self._next = max(position, chain.end)
+            self._reason = reason
+
+    async def write(self, batch: RecordBatch) -> int:
+        """See PartitionWriter; acknowledges when the batch made the file large enough."""
+        async with self._turn:
+            await self._settle()
+            if batch.next_offset > self._next:
+                await self._append(batch)
+        await self._store.relieve()
+        return self._acknowledged
+
+    async def flush(self) -> int:
+        """See PartitionWriter; publishes what there is."""
+        async with self._turn:
+            if self._failure is not None:
+                raise self._take_failure()
+            if self._file is not None:
+                await self._publish(self._file)
+            return self._acknowledged
+
+    def deadline(self) -> float | None:
+        """See PartitionWriter: ``roll_ms`` after the first batch of the open file."""
+        return None if self._file is None else self._opened_at + self._store.roll_s
+
+    async def abandon(self) -> None:
+        """See PartitionWriter. Bounded; what cannot be removed in time is left to the next claim."""
+        self._drop()
+        try:
+            async with asyncio.timeout(CLEAN_UP_S):
+                await self._empty_trash()
+        except TimeoutError:
+            return
+
+    # -- what the store asks
+
+    async def spill(self) -> None:
+        """See BufferingWriter. A failure is kept for this writer's own pipeline. To cancel it is safe: the file does
+        its steps in order, whether somebody waits for them or not.
+        """
+        async with self._turn:
+            if self._file is None or self._finished:
+                return
+            try:
+                await self._store.threads.run(self._file.spill)
+            except OSError as error:
+                self._failure = self._give_up(error, "write the file")
+            self._charge()
+
+    # -- chain
+
+    def _is_current(self, chain: Chain) -> bool:
+        return chain.record.incarnation.czxid == self._claim.incarnation.czxid
+
+    def _find_chain(self) -> Chain | None:
+        store = self._store
+        return find_chain(
+            store.files,
+            store.path,
+            self._claim.partition,
+            extension=store.format.extension,
+            read_metadata=store.format.read_metadata,
+        )
+
+    async def _open_chain(self, position: int, reason: str) -> Chain:
+        """Open the partition's next chain, or join one that another writer of this incarnation has just opened."""
+        record = ChainRecord(
+            origin=position,
+            incarnation=self._claim.incarnation,
+            extension=self._store.format.extension,
+            reason=reason,
+            writer=self._store.writer_id,
+        )
+        newest = self._chain
+        for _ in range(_OPEN_ATTEMPTS):
+            number = 1 if newest is None else newest.number + 1
+            opened = await self._try_open_chain(number, record)
+            if opened is not None:
+                return opened
+            newest = await self._do("find the chain", self._find_chain)
+            if newest is not None and self._is_current(newest):
+                return newest
+        raise RetriableSinkError(f"{self._claim.partition}: others keep opening chains below {self._store.path}")
+
+    async def _try_open_chain(self, number: int, record: ChainRecord) -> Chain | None:
+        store = self._store
+        folder, hidden = await self._do(
+            "open the next chain",
+            lambda: prepare_chain(
+                store.files,
+                store.path,
+                self._claim.partition,
+                number=number,
+                record=record,
+                file_id=store.next_file_id(),
+                subfolders=store.format.subfolders,
+            ),
+        )
+
+        def publish() -> Outcome:
+            try:
+                outcome = hidden.publish()
+                sync_upwards(store.files, folder, store.path)
+            finally:
+                hidden.discard()
+            return outcome
+
+        try:
+            await self._confirm()
+        except BaseException:
+            store.threads.post(hidden.discard)
+            raise
+        outcome = await self._do("open the next chain", publish)
+        if outcome is Outcome.TAKEN:
+            return None
+        return Chain(number=number, folder=folder, record=record, end=record.origin)
+
+    # -- file
+
+    async def _settle(self) -> None:
+        """Bring to an end what an earlier call left: a failure to tell, a stale position, a finished file."""
+        if self._failure is not None:
+            raise self._take_failure()
+        if self._stale:
+            await self._refresh()
+        if self._file is not None and self._finished:
+            await self._publish(self._file)
+
+    async def _append(self, batch: RecordBatch) -> None:
+        if batch.start != self._next:
+            raise RetriableSinkError(
+                f"{self._claim.partition}: got a batch from {batch.start} on, expected one from {self._next} on",
+                resume_position=self._next,
+            )
+        file = self._file or self._open_file()
+        await self._do("write the file", lambda: file.append(batch))
+        self._summary.add(batch)
+        self._next = batch.next_offset
+        self._charge()
+        if file.size >= self._store.roll_bytes:
+            await self._publish(file)
+
+    def _open_file(self) -> OpenFile:
+        chain = self._get_chain()
+        self._summary = FileSummary(chain.end)
+        if self._acknowledged > chain.end:
+            self._summary.pass_over(Gap(chain.end, self._acknowledged, _gap_reason(self._reason)))
+        self._file = self._store.open_file(chain)
+        self._finished = False
+        self._opened_at = self._store.now()
+        return self._file
+
+    async def _publish(self, file: OpenFile) -> None:
+        chain = self._get_chain()
+        if not self._finished:
+            await self._do(
+                "finish the file", lambda: file.finish(self._store.describe(chain, self._claim, self._summary, file))
+            )
+            self._finished = True
+            self._charge()
+        await self._confirm()
+        outcome = await self._do("publish the file", file.publish)
+        if outcome is Outcome.TAKEN:
+            await self._yield_to_other()
+        self._file = None
+        self._move_end(self._next)
+        self._charge()
+        self._store.report_published(self._summary, file)
+
+    async def _yield_to_other(self) -> NoReturn:
+        """Somebody else's file has the name, or our hidden one was removed: drop ours, and go on behind what is there
+        if the partition is still ours.
+        """
+        position = self._get_chain().end
+        self._drop()
+        await self._confirm()
+        await self._refresh()
+        raise RetriableSinkError(
+            f"{self._claim.partition}: another writer has published at position {position}; going on from "
+            f"{self._acknowledged}",
+            resume_position=self._acknowledged,
+        )
+
+    async def _refresh(self) -> None:
+        """Read the chain's end again, after something whose outcome is unknown."""
+        await self._empty_trash()
+        chain, known = await self._do("find the chain", self._find_chain), self._get_chain()
+        if chain is None or chain.number != known.number or chain.end < known.end:
+            found = "no chain" if chain is None else f"{chain.folder} up to {chain.end}"
+            raise RetriableSinkError(
+                f"{self._claim.partition}: expected {known.folder} up to {known.end}, found {found}; was "
+                f"{self._store.path} unmounted, moved, or cleaned?"
+            )
+        self._move_end(chain.end)
+        self._stale = False
+
+    def _move_end(self, end: int) -> None:
+        chain = self._get_chain()
+        self._chain = Chain(number=chain.number, folder=chain.folder, record=chain.record, end=end)
+        self._acknowledged = max(self._acknowledged, end)
+        self._next = max(self._next, self._acknowledged)
+
+    async def _confirm(self) -> None:
+        """Return when the partition is ours at this moment, waiting out a paused lease.
+
+        Raises OwnershipLost, IncarnationChanged, and RetriableSinkError when nobody can tell: the file is kept then.
+        """
+        while True:
+            try:
+                return await self._claim.confirm()
+            except LeasePaused:
+                await self._claim.wait_usable()
+            except (OwnershipLost, IncarnationChanged):
+                raise
+            except SessionLost as error:
+                raise OwnershipLost(str(error)) from error
+            except CoordinationError as error:
+                raise RetriableSinkError(
+                    f"{self._claim.partition}: the claim could not be confirmed: {error}"
+                ) from error
+
+    # -- failures
+
+    async def _do(self, doing: str, work: Callable[[], T]) -> T:
+        """Do a step in a thread. When it fails, or its outcome is not awaited, the open file is given up."""
+        try:
+            return await self._store.threads.run(work)
+        except (SinkError, ConfigError, CorruptMessageError):
+            raise
+        except OSError as error:
+            raise self._give_up(error, doing) from error
+        except BaseException:
+            self._drop()
+            raise
+
+    def _give_up(self, error: OSError, doing: str) -> RetriableSinkError:
+        resume_position = None if self._file is None else self._acknowledged
+        self._drop()
+        what = f"{doing} of {self._claim.partition}"
+        if self._chain is not None:
+            what += f" at position {self._chain.end}"
+        message = describe_failure(error, what, self._store.path)
+        return RetriableSinkError(message, resume_position=resume_position)
+
+    def _drop(self) -> None:
+        """Give up the open file and what it held: the position goes back to what is acknowledged."""
+        if self._file is not None:
+            self._file.doom()
+            self._trash.append(self._file)
+            self._file = None
+            self._stale = True
+        self._next = self._acknowledged
+        self._charge()
+
+    async def _empty_trash(self) -> None:
+        while self._trash:
+            await self._store.threads.run(self._trash[-1].discard)
+            self._trash.pop()
+
+    def _take_failure(self) -> RetriableSinkError:
+        failure, self._failure = self._failure, None
+        assert failure is not None
+        return failure
+
+    def _charge(self) -> None:
+        self._store.charge(self, 0 if self._file is None else self._file.held_bytes)
+
+    def _get_chain(self) -> Chain:
+        assert self._chain is not None, "start comes before write"
+        return self._chain
+
+
+def _gap_reason(reason: str) -> GapReason:
+    try:
+        return GapReason(reason)
+    except ValueError:
+        return GapReason.CONSUMED_ELSEWHERE

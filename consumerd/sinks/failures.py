@@ -1,0 +1,30 @@
+"""What to say about a system call that failed: where, why, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+_ADVICE: Final = {
+    errno.ENOSPC: "free space on the volume; it is tried again",
+    errno.EDQUOT: "free space or raise the quota; it is tried again",
+    errno.EACCES: "let the daemon's user write there; it is tried again",
+    errno.EPERM: "let the daemon's user write there, on a file system that has hard links; it is tried again",
+    errno.EROFS: "mount the volume writable; it is tried again",
+    errno.EIO: "check the disk and the kernel's log; it is tried again with a new file",
+    errno.ENOENT: "see whether the volume is mounted; it is tried again",
+    errno.ENOTDIR: "something that is no folder has the place of one: move it away; it is tried again",
+    errno.EMFILE: "raise the daemon's limit of open files (ulimit -n); it is tried again",
+    errno.ENFILE: "raise the system's limit of open files; it is tried again",
+    errno.ENAMETOOLONG: "use a file system whose names may have 255 bytes",
+    errno.EOPNOTSUPP: "use a file system that has hard links",
+    errno.EXDEV: "keep the whole path on one file system",
+}
+
+
+def describe_failure(error: OSError, doing: str, place: Path | str) -> str:
+    """Return ``<place>: cannot <doing>: <cause>; <advice>``."""
+    cause = os.strerror(error.errno) if error.errno else str(error)
+    return f"{place}: cannot {doing}: {cause}; {_ADVICE.get(error.errno or 0, 'it is tried again')}"

@@ -1,0 +1,134 @@
+"""One data file of a chain, from its first byte to its final name, in any format.
+
+A :class:`FileFormat` knows how bytes are made of batches; :class:`OpenFile` knows the order of the steps. The steps
+block and run in threads, one after the other even if whoever waited for one was cancelled and asks for the next.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from consumerd.errors import CorruptMessageError, PermanentSinkError
+from consumerd.sinks.chain import FileId, FileMetadata
+from consumerd.sinks.filesystem import FileSystem
+from consumerd.sinks.publish import HiddenFile, Outcome
+from consumerd.wire.records import RecordBatch
+
+
+class FileEncoder(Protocol):
+    """Turns batches into one file's bytes."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept in memory and is not in the file yet."""
+
+    def append(self, batch: RecordBatch) -> None:
+        """Take a batch that has records.
+
+        Raises OSError; PermanentSinkError or CorruptMessageError if the batch cannot be encoded, before any of it is
+        taken.
+        """
+
+    def spill(self) -> None:
+        """Write what is held to the file. Raises OSError."""
+
+    def finish(self, metadata: FileMetadata) -> None:
+        """Complete the file, sync it, and put its metadata where it belongs, just as durable. Raises OSError."""
+
+    def drop(self) -> None:
+        """Let go of memory; the file was discarded. Idempotent, raises nothing."""
+
+
+class FileFormat(Protocol):
+    """One kind of file."""
+
+    @property
+    def extension(self) -> str:
+        """The last part of its names."""
+
+    @property
+    def subfolders(self) -> tuple[str, ...]:
+        """Folders within a chain's that it needs."""
+
+    def open(
+        self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
+    ) -> tuple[HiddenFile, FileEncoder]:
+        """Prepare a file; nothing is on the disk before the hidden file's ``create``."""
+
+    def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:
+        """Read what a published file says of itself. Raises MalformedRecord, OSError."""
+
+
+class OpenFile:
+    """A file that is being written. Not to be used again after any step failed, but for :meth:`discard`."""
+
+    def __init__(self, file_id: FileId, hidden: HiddenFile, encoder: FileEncoder) -> None:
+        self.file_id = file_id
+        self._hidden = hidden
+        self._encoder = encoder
+        self._turn = threading.Lock()
+        self._created = False
+        self._intact = True
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept in memory."""
+        return self._encoder.held_bytes
+
+    @property
+    def size(self) -> int:
+        """How large the file would be if it ended now; what is held counts as it is, uncompressed."""
+        return self._hidden.size + self._encoder.held_bytes
+
+    def append(self, batch: RecordBatch) -> None:
+        """Take a batch. Raises as :meth:`FileEncoder.append`."""
+        with self._step():
+            if not self._created:
+                self._hidden.create()
+                self._created = True
+            if len(batch):
+                self._encoder.append(batch)
+
+    def spill(self) -> None:
+        """Write what is held to the file. Raises OSError."""
+        with self._step():
+            self._encoder.spill()
+
+    def finish(self, metadata: FileMetadata) -> None:
+        """Complete the file and make it durable. Raises OSError."""
+        with self._step():
+            self._encoder.finish(metadata)
+
+    def publish(self) -> Outcome:
+        """Link the finished file to its final name and sync the folder. Raises OSError."""
+        with self._step():
+            return self._hidden.publish()
+
+    def doom(self) -> None:
+        """At once and without waiting for a step that runs: this file is not going to be published any more."""
+        self._hidden.doom()
+
+    def discard(self) -> None:
+        """Remove the file as far as that can be done; waits for a step that runs. Idempotent, raises nothing."""
+        with self._turn:
+            self._hidden.discard()
+            self._encoder.drop()
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        """Let steps happen one by one, and none after one that failed: what a failed write left is unknown."""
+        with self._turn:
+            if not self._intact:
+                raise OSError(errno.EIO, "an earlier write to the file failed")
+            self._intact = False
+            try:
+                yield
+            except (PermanentSinkError, CorruptMessageError):
+                self._intact = True
+                raise
+            self._intact = True

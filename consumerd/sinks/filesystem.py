@@ -1,0 +1,138 @@
+"""The system calls behind landed files, as a port, so that a test can let any of them fail or be the last.
+
+Every method blocks and raises OSError; they are called in threads only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+_READ_BYTES: Final = 1 << 20
+
+
+class FileSystem(Protocol):
+    """What chains need of a file system: exclusive names by ``link(2)``, and durability on demand."""
+
+    def make_folders(self, path: Path) -> None:
+        """Make a folder and its parents, whichever are missing; durable are none of them before their parents are
+        synced.
+        """
+
+    def create(self, path: Path) -> int:
+        """Make a new file for writing and return its descriptor. Raises FileExistsError."""
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> None:
+        """Write all of ``data``."""
+
+    def sync(self, descriptor: int) -> None:
+        """Make a file's content durable. After a failure nobody knows what of it is: the file must not be used."""
+
+    def modified_ns(self, descriptor: int) -> int:
+        """Return an open file's time of modification."""
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name. Raises FileExistsError if that is taken; never replaces anything."""
+
+    def is_same(self, descriptor: int, path: Path) -> bool:
+        """Tell whether an open file is the one at ``path``; False if there is none."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable."""
+
+    def unlink(self, path: Path) -> None:
+        """Take a name away; one that is not there is fine."""
+
+    def names(self, path: Path) -> list[str]:
+        """List a folder, in no order; empty if there is none."""
+
+    def read(self, path: Path) -> bytes:
+        """Read a whole small file. Raises FileNotFoundError."""
+
+    def size_and_mtime(self, path: Path) -> tuple[int, int]:
+        """Return a file's size in bytes and its time of modification in ns."""
+
+    def sha256(self, path: Path) -> str:
+        """Return the SHA-256 of a file's content, in hexadecimal."""
+
+
+class OsFileSystem:
+    """The real one."""
+
+    def make_folders(self, path: Path) -> None:
+        """See FileSystem."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def create(self, path: Path) -> int:
+        """See FileSystem."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> None:
+        """See FileSystem."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+    def sync(self, descriptor: int) -> None:
+        """See FileSystem."""
+        os.fsync(descriptor)
+
+    def modified_ns(self, descriptor: int) -> int:
+        """See FileSystem."""
+        return os.fstat(descriptor).st_mtime_ns
+
+    def close(self, descriptor: int) -> None:
+        """See FileSystem."""
+        os.close(descriptor)
+
+    def link(self, source: Path, target: Path) -> None:
+        """See FileSystem."""
+        os.link(source, target)
+
+    def is_same(self, descriptor: int, path: Path) -> bool:
+        """See FileSystem."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), path.stat())
+        except FileNotFoundError:
+            return False
+
+    def sync_folder(self, path: Path) -> None:
+        """See FileSystem."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def unlink(self, path: Path) -> None:
+        """See FileSystem."""
+        path.unlink(missing_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        """See FileSystem."""
+        with contextlib.suppress(FileNotFoundError):
+            return [entry.name for entry in path.iterdir()]
+        return []
+
+    def read(self, path: Path) -> bytes:
+        """See FileSystem."""
+        return path.read_bytes()
+
+    def size_and_mtime(self, path: Path) -> tuple[int, int]:
+        """See FileSystem."""
+        found = path.stat()
+        return found.st_size, found.st_mtime_ns
+
+    def sha256(self, path: Path) -> str:
+        """See FileSystem."""
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while data := file.read(_READ_BYTES):
+                digest.update(data)
+        return digest.hexdigest()

@@ -1,0 +1,133 @@
+"""A sink that reads everything and delivers nothing: for measuring, and for checking that two runs saw the same.
+
+Checksums of the wire formats were verified by the decoder. What is folded here are the records themselves, as streams of
+bytes: all offsets, all key lengths, all keys, all value lengths, all values, one CRC-32 each. Those depend on the records
+and their order and on nothing else, so that any division into batches gives the same result.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Mapping
+from operator import sub
+from typing import Final
+
+from consumerd.model import Claim, TopicPartition
+from consumerd.sinks.base import SinkContext
+from consumerd.sinks.options import SinkOptions
+from consumerd.sinks.threads import WorkThreads
+from consumerd.wire.records import NULL_SPAN, RecordBatch
+
+_INLINE_BYTES: Final = 64 << 10
+_CLOSE_S: Final = 5.0
+
+
+class Checksum:
+    """The fold over one partition's records."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._streams = [0] * 5
+
+    @property
+    def value(self) -> int:
+        """The checksum of everything added so far."""
+        return zlib.crc32(struct.pack("<q5I", self.count, *self._streams))
+
+    def add(self, batch: RecordBatch) -> None:
+        """Fold a batch in."""
+        if not batch.offsets:
+            return
+        buffer = batch.buffer if isinstance(batch.buffer, bytes) else bytes(batch.buffer)
+        key_lengths, keys = _column(buffer, batch.key_starts, batch.key_ends)
+        value_lengths, values = _column(buffer, batch.value_starts, batch.value_ends)
+        parts = (_little_endian(batch.offsets), key_lengths, keys, value_lengths, values)
+        self._streams = [zlib.crc32(part, crc) for part, crc in zip(parts, self._streams, strict=True)]
+        self.count += len(batch)
+
+
+def _column(buffer: bytes, starts: array[int], ends: array[int]) -> tuple[bytes, bytes]:
+    """Return the lengths of keys or values, -1 for null, and their bytes in a row."""
+    if max(ends) < 0:
+        return _little_endian(array("q", [NULL_SPAN]) * len(ends)), b""
+    if min(starts) >= 0:
+        lengths = array("q", map(sub, ends, starts))
+    else:
+        lengths = array(
+            "q", [end - start if start >= 0 else NULL_SPAN for start, end in zip(starts, ends, strict=True)]
+        )
+    return _little_endian(lengths), b"".join(map(buffer.__getitem__, map(slice, starts, ends)))
+
+
+def _little_endian(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column = array("q", column)
+        column.byteswap()
+    return column.tobytes()
+
+
+class NullWriter:
+    """Acknowledges what it has folded."""
+
+    resume_position = None
+
+    def __init__(self, checksum: Checksum, threads: WorkThreads) -> None:
+        self._checksum = checksum
+        self._threads = threads
+        self._acknowledged = 0
+
+    async def start(self, position: int, reason: str) -> None:  # noqa: ARG002 - the port's
+        """See PartitionWriter."""
+        self._acknowledged = position
+
+    async def write(self, batch: RecordBatch) -> int:
+        """See PartitionWriter. A batch of some size is folded in a thread, for the loop's sake."""
+        if batch.next_offset > self._acknowledged:
+            if len(batch.buffer) > _INLINE_BYTES:
+                await self._threads.run(lambda: self._checksum.add(batch))
+            else:
+                self._checksum.add(batch)
+            self._acknowledged = batch.next_offset
+        return self._acknowledged
+
+    async def flush(self) -> int:
+        """See PartitionWriter."""
+        return self._acknowledged
+
+    def deadline(self) -> float | None:
+        """See PartitionWriter."""
+        return None
+
+    async def abandon(self) -> None:
+        """See PartitionWriter."""
+
+
+class NullSink:
+    """Reads everything, delivers nothing."""
+
+    Options = SinkOptions
+
+    def __init__(self, context: SinkContext, options: SinkOptions) -> None:  # noqa: ARG002 - as every sink
+        self._checksums: dict[TopicPartition, Checksum] = {}
+        self._threads = WorkThreads(name=f"sink-{context.sink_name}", count=1)
+
+    @property
+    def checksums(self) -> Mapping[TopicPartition, Checksum]:
+        """What was read of each partition since the start, over all claims."""
+        return self._checksums
+
+    @property
+    def count(self) -> int:
+        """How many records were read since the start."""
+        return sum(checksum.count for checksum in self._checksums.values())
+
+    async def open(self, claim: Claim) -> NullWriter:
+        """See Sink."""
+        return NullWriter(self._checksums.setdefault(claim.partition, Checksum()), self._threads)
+
+    async def close(self) -> None:
+        """See Sink."""
+        await self._threads.close(timeout_s=_CLOSE_S)

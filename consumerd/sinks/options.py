@@ -1,0 +1,25 @@
+"""Settings that sinks share; each sink has its own model, ``<Sink>.Options``, which refuses keys it does not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SinkOptions(BaseModel):
+    """Settings of every sink."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    on_rejected: Literal["stop"] = Field(default="stop", description="What follows a record that cannot be written.")
+
+
+class ChainOptions(SinkOptions):
+    """Settings of every sink that lands files."""
+
+    path: Path = Field(description="The folder below which files land: one cluster's, one group's, one sink's.")
+    roll_bytes: int = Field(default=128 << 20, ge=1, description="A file is published when it is this large.")
+    roll_ms: int = Field(default=60_000, ge=1, description="A file is published this long after its first record.")
+    shared: Literal[True] = Field(default=True, description="All replicas write below this path, on one file system.")

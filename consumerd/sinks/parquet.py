@@ -1,0 +1,172 @@
+"""Parquet files, exactly once.
+
+Columns are those of ``wire.arrow``; what a file says of itself is one JSON object under ``consumerd`` in the footer's
+key-value metadata. Batches are kept as Arrow and written as a row group when there are 8 MiB of them, when all writers of
+the sink together hold too much, and at the end of the file.
+
+Offsets grow by one from row to row and are delta-encoded. Keys and values are dictionary-encoded only where the first
+row group shows that they repeat; payloads mostly do not, and a dictionary that overflows costs time for nothing. Only
+columns that a reader would skip row groups by have statistics: the minimum of a payload column is a payload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from consumerd.errors import PermanentSinkError
+from consumerd.sinks.base import SinkContext
+from consumerd.sinks.chain import FileId, FileMetadata, MalformedRecord, data_name
+from consumerd.sinks.chain_sink import ChainSink
+from consumerd.sinks.filesystem import FileSystem
+from consumerd.sinks.options import ChainOptions
+from consumerd.sinks.publish import HiddenFile
+from consumerd.wire.arrow import SCHEMA
+from consumerd.wire.records import RecordBatch
+
+EXTENSION: Final = "parquet"
+FOOTER_KEY: Final = b"consumerd"
+ROW_GROUP_BYTES: Final = 8 << 20
+
+Compression = Literal["zstd", "snappy", "none"]
+
+_DELTA_COLUMNS: Final = ("offset", "next_offset", "timestamp")
+_CONSTANT_COLUMNS: Final = ("index", "timestamp_type")
+_PAYLOAD_COLUMNS: Final = ("key", "value")
+_SAMPLE_ROWS: Final = 2000
+_REPEATS: Final = 0.25
+"""A column repeats if at most this part of a sample is distinct."""
+
+
+class ParquetOptions(ChainOptions):
+    """Settings of the sink."""
+
+    compression: Compression = Field(default="zstd", description="How pages are compressed.")
+
+
+class ParquetEncoder:
+    """Collects batches and writes them as row groups."""
+
+    def __init__(self, hidden: HiddenFile, compression: Compression) -> None:
+        self._hidden = hidden
+        self._compression = compression
+        self._batches: list[pa.RecordBatch] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """See FileEncoder."""
+        return self._held_bytes
+
+    def append(self, batch: RecordBatch) -> None:
+        """See FileEncoder."""
+        try:
+            columns = batch.to_arrow()
+        except pa.ArrowException as error:
+            raise PermanentSinkError(
+                f"{batch.partition}: records from offset {batch.start} on do not fit into Arrow columns: {error}"
+            ) from error
+        self._batches.append(columns)
+        self._held_bytes += columns.nbytes
+        if self._held_bytes >= ROW_GROUP_BYTES:
+            self.spill()
+
+    def spill(self) -> None:
+        """See FileEncoder: write a row group."""
+        if not self._batches:
+            return
+        with _arrow_failures():
+            table = pa.Table.from_batches(self._batches, schema=SCHEMA)
+            self._get_writer(table).write_table(table, row_group_size=len(table))
+        self._batches = []
+        self._held_bytes = 0
+
+    def finish(self, metadata: FileMetadata) -> None:
+        """See FileEncoder: write the last row group and the footer."""
+        self.spill()
+        with _arrow_failures():
+            writer = self._get_writer(SCHEMA.empty_table())
+            writer.add_key_value_metadata({FOOTER_KEY: metadata.encode()})
+            writer.close()
+        self._hidden.sync()
+
+    def drop(self) -> None:
+        """See FileEncoder. The footer that is written here goes nowhere, as the hidden file was discarded."""
+        self._batches = []
+        self._held_bytes = 0
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                writer.close()
+            writer.is_open = False  # or it would try again when it is collected
+
+    def _get_writer(self, first: pa.Table) -> pq.ParquetWriter:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._hidden,
+                SCHEMA,
+                compression=self._compression,
+                use_dictionary=[*_CONSTANT_COLUMNS, *(name for name in _PAYLOAD_COLUMNS if _repeats(first[name]))],
+                column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
+                write_statistics=["offset", "next_offset", "index", "timestamp"],
+            )
+        return self._writer
+
+
+class ParquetFormat:
+    """See FileFormat."""
+
+    extension = EXTENSION
+    subfolders = ()
+
+    def __init__(self, compression: Compression) -> None:
+        self._compression = compression
+
+    def open(
+        self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
+    ) -> tuple[HiddenFile, ParquetEncoder]:
+        """See FileFormat."""
+        hidden = HiddenFile(files, folder=folder, name=data_name(position, EXTENSION), file_id=file_id)
+        return hidden, ParquetEncoder(hidden, self._compression)
+
+    def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:  # noqa: ARG002 - the port's
+        """Read a file's footer. Raises MalformedRecord, OSError."""
+        try:
+            footer = pq.read_metadata(folder / data_name(position, EXTENSION)).metadata or {}
+        except pa.ArrowException as error:
+            raise MalformedRecord(f"no Parquet footer: {error}") from error
+        if FOOTER_KEY not in footer:
+            raise MalformedRecord(f"no {FOOTER_KEY.decode()!r} in the Parquet footer; who wrote this file?")
+        return FileMetadata.parse(footer[FOOTER_KEY])
+
+
+class ParquetSink(ChainSink):
+    """Lands Parquet files."""
+
+    Options = ParquetOptions
+
+    def __init__(self, context: SinkContext, options: ParquetOptions, *, files: FileSystem | None = None) -> None:
+        super().__init__(context, options, ParquetFormat(options.compression), files=files)
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    sample = column.slice(0, _SAMPLE_ROWS)
+    return len(sample) > 0 and pc.count_distinct(sample, mode="all").as_py() <= len(sample) * _REPEATS
+
+
+@contextlib.contextmanager
+def _arrow_failures() -> Iterator[None]:
+    """Turn a failure within Arrow into that of the file which it was writing; OSError passes as it is."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise OSError(errno.EIO, f"Arrow: {error}") from error
