@@ -11,7 +11,7 @@
 | 7 | fetch sessions: only what changed is asked for and answered (KIP-227) |
 | 8 | on a quota violation the broker answers first and goes silent then (KIP-219) |
 | 9 | the leader epoch that the client believes in (KIP-320) |
-| 10 | zstd (KIP-110); before it a zstd batch gets error 76 |
+| 10 | zstd (KIP-110); before it a topic with ``compression.type=zstd`` gets error 76, a producer's own zstd comes as it is |
 | 11 | rack of the client, preferred read replica (KIP-392) |
 """
 
@@ -52,7 +52,7 @@ class FetchedPartition:
     """What one partition gave.
 
     ``record_set`` is a view into the frame and may end in the middle of a message. With an error code it is empty or
-    None, and the offsets are -1.
+    None, and the offsets are -1. With a ``preferred_read_replica`` it is empty: the records are to be had there.
     """
 
     partition: int = field(INT32)

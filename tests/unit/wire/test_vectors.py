@@ -1,0 +1,105 @@
+"""Every recorded frame is read, and written again byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumerd.errors import RemoteProtocolError
+from consumerd.wire.framing import SIZE_BYTES, FrameReader
+from consumerd.wire.schema import Codec, compile_codec
+from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, RequestHeader, encode_request
+from tests.support.frames import VERSIONS, RecordedFrame, load_frames
+
+FRAMES = load_frames()
+ANSWERED = [frame for frame in FRAMES if frame.response is not None]
+DECLARED = [frame for frame in FRAMES if frame.version in frame.request_class.versions]
+every_request = pytest.mark.parametrize("frame", DECLARED, ids=str)
+every_answer = pytest.mark.parametrize("frame", ANSWERED, ids=str)
+
+
+def split_request(frame: RecordedFrame) -> tuple[RequestHeader, bytes]:
+    """Part a request frame into its header and its body."""
+    data = memoryview(frame.request)[SIZE_BYTES:]
+    header, at = HEADER_CODEC.read(data, 0, len(data))
+    return header, bytes(data[at:])
+
+
+def response_of(frame: RecordedFrame) -> tuple[Codec[object], bytes]:
+    """Return the codec and the body of a response frame."""
+    assert frame.response is not None
+    return compile_codec(frame.request_class.response, frame.response_version), frame.response[
+        SIZE_BYTES + CORRELATION_BYTES :
+    ]
+
+
+def prefixes(body: bytes) -> list[bytes]:
+    """Every prefix of a short message; of a long one those around its fields, which stand at its beginning."""
+    return [body[:end] for end in {*range(min(len(body), 200)), len(body) - 1} if end >= 0]
+
+
+def test_every_declared_version_was_recorded() -> None:
+    """A version that no real broker has confirmed would be a guess."""
+    recorded = {(frame.request_class, frame.version) for frame in ANSWERED if frame in DECLARED}
+
+    assert set(VERSIONS) == recorded
+
+
+@every_request
+def test_request_is_read_and_written_back(frame: RecordedFrame) -> None:
+    """What a real client sent is exactly what we would send for the values read from it."""
+    header, body = split_request(frame)
+    request = compile_codec(frame.request_class, frame.version).decode(body)
+
+    assert (frame.api, frame.version) == (header.api_key, header.api_version)
+    assert frame.request == encode_request(
+        request, frame.version, correlation_id=header.correlation_id, client_id=header.client_id
+    )
+
+
+@every_answer
+def test_response_is_read_and_written_back(frame: RecordedFrame) -> None:
+    """Nothing that a real broker said is lost in reading it."""
+    codec, body = response_of(frame)
+
+    assert body == codec.encode(codec.decode(body))
+
+
+@every_answer
+def test_truncated_response_names_the_byte(frame: RecordedFrame) -> None:
+    """A body that ends too early fails as the peer's fault, wherever it ends."""
+    codec, body = response_of(frame)
+
+    for prefix in prefixes(body):
+        with pytest.raises(RemoteProtocolError, match=r"byte \d+ of \d+"):
+            codec.decode(prefix)
+
+
+@every_answer
+def test_response_with_trailing_bytes_is_refused(frame: RecordedFrame) -> None:
+    """Left-over bytes mean that the two sides speak of different versions."""
+    codec, body = response_of(frame)
+
+    with pytest.raises(RemoteProtocolError, match="1 bytes are left over"):
+        codec.decode(body + b"\0")
+
+
+@every_answer
+def test_frame_is_cut_however_it_arrives(frame: RecordedFrame) -> None:
+    """Whole, byte by byte, or with the next frame behind it: the same body; any prefix: need more."""
+    whole = frame.response
+    assert whole is not None
+    body, trailing = whole[SIZE_BYTES:], b"\0\0\0\x05ab"
+
+    at_once = FrameReader(1 << 20)
+    at_once.feed(whole)
+    assert (body, None, 0) == (at_once.next_frame(), at_once.next_frame(), at_once.buffered)
+
+    behind = FrameReader(1 << 20)
+    behind.feed(whole + trailing)
+    assert (body, None) == (behind.next_frame(), behind.next_frame())
+
+    drop_by_drop = FrameReader(1 << 20)
+    for number in range(len(whole)):
+        assert drop_by_drop.next_frame() is None
+        drop_by_drop.feed(whole[number : number + 1])
+    assert body == drop_by_drop.next_frame()

@@ -1,0 +1,279 @@
+"""Records frames between our own encoder and real brokers: what no Java client of the recorded releases ever asked.
+
+    python -m tests.vectors.record 1.1.1        # rewrites tests/vectors/modern/recorded-kafka-1.1.1.json
+
+Needs Java, and maven on first use (``tests.support.kafka``). Offsets, errors and record values come out the same every
+time; ports, timestamps, cluster and session ids do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.framing import SIZE_BYTES, decode_frame_size, encode_frame
+from consumerd.wire.modern.api_versions import ApiVersionsRequest
+from consumerd.wire.modern.fetch import (
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION_ID,
+    READ_COMMITTED,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
+from consumerd.wire.modern.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsRequest,
+    ListPartition,
+    ListTopic,
+)
+from consumerd.wire.modern.metadata import MetadataRequest
+from consumerd.wire.schema import Request
+from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, RequestHeader, encode_request
+from tests.support.frames import VECTORS
+from tests.support.kafka import Cluster
+
+CLIENT_ID: Final = "recorder"
+TOPIC: Final = "t"
+LINES: Final = b"".join(b"key-%d\tvalue-%d\n" % (number, number) for number in range(4))
+FAR_FUTURE_MS: Final = 4_000_000_000_000
+
+R = TypeVar("R")
+
+
+class Recorder:
+    """Asks brokers of one cluster, and keeps every frame of it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.frames: list[dict[str, Any]] = []
+
+    def ask(self, note: str, request: Request[R], version: int, *, broker: int = 0) -> R:
+        """Send one request, on a connection of its own, and return what the broker answered."""
+        asked = encode_request(request, version, correlation_id=len(self.frames), client_id=CLIENT_ID)
+        answered = self._exchange(asked, broker)
+        self._keep(note, request.api, version, asked, answered)
+        return request.decode_response(version, memoryview(answered)[SIZE_BYTES + CORRELATION_BYTES :])
+
+    def ask_unsupported(self, version: int) -> None:
+        """Ask which requests a broker knows in a version that it does not; it answers in the form of version 0.
+
+        Newer versions than 2 end their header with tagged fields, of which there are none.
+        """
+        header = RequestHeader(
+            api_key=ApiKey.API_VERSIONS, api_version=version, correlation_id=len(self.frames), client_id=CLIENT_ID
+        )
+        asked = encode_frame(HEADER_CODEC.encode(header) + b"\0")
+        note = "a version that it does not know"
+        self._keep(note, ApiKey.API_VERSIONS, version, asked, self._exchange(asked, broker=0), response_version=0)
+
+    def _exchange(self, asked: bytes, broker: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", self.cluster.ports[broker]), 10.0) as sock:
+            sock.sendall(asked)
+            stream = sock.makefile("rb")
+            prefix = stream.read(SIZE_BYTES)
+            if len(prefix) < SIZE_BYTES:
+                raise RuntimeError(f"broker {broker} closed the connection instead of answering {asked.hex()}")
+            return prefix + stream.read(decode_frame_size(prefix, 1 << 20))
+
+    def _keep(self, note: str, api: ApiKey, version: int, asked: bytes, answered: bytes, **more: int) -> None:
+        self.frames.append(
+            {
+                "asked_by": "consumerd",
+                "note": note,
+                "api": api.name,
+                "api_key": api,
+                "api_version": version,
+                **more,
+                "request_hex": asked.hex(),
+                "response_hex": answered.hex(),
+            }
+        )
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Return partition to leading broker, as broker 0 knows it; not recorded."""
+        kept = len(self.frames)
+        answer = self.ask("", MetadataRequest(topics=(topic,)), 0)
+        del self.frames[kept:]
+        return {one.partition: one.leader for one in answer.topics[0].partitions}
+
+
+def fetch(topic: str = TOPIC, *, offset: int = 0, partition: int = 0, epoch: int = -1, **fields: Any) -> FetchRequest:
+    """Return a request for one partition that the broker does not hold back for long."""
+    asked = FetchPartition(
+        partition=partition, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=1 << 16
+    )
+    topics = (FetchTopic(topic=topic, partitions=(asked,)),)
+    return FetchRequest(**{"max_wait_ms": 100, "min_bytes": 1, "topics": topics, **fields})
+
+
+def list_offsets(
+    timestamp: int, topic: str = TOPIC, *, partition: int = 0, max_num_offsets: int = 1, isolation_level: int = 0
+) -> ListOffsetsRequest:
+    """Return a lookup in one partition."""
+    asked = ListPartition(partition=partition, timestamp=timestamp, max_num_offsets=max_num_offsets)
+    return ListOffsetsRequest(isolation_level=isolation_level, topics=(ListTopic(topic=topic, partitions=(asked,)),))
+
+
+# -- what is asked of each release
+
+
+def record_0_8(recorder: Recorder) -> None:
+    """Version 0 of everything, with its errors."""
+    recorder.ask("all topics", MetadataRequest(topics=None), 0)
+    recorder.ask("unknown topic", MetadataRequest(topics=("absent",)), 0)
+    recorder.ask("from the start", fetch(), 0)
+    recorder.ask("at the end", fetch(offset=4), 0)
+    recorder.ask("beyond the end", fetch(offset=99), 0)
+    recorder.ask("unknown partition", fetch(partition=7), 0)
+    recorder.ask("latest", list_offsets(LATEST_TIMESTAMP, max_num_offsets=5), 0)
+    recorder.ask("earliest", list_offsets(EARLIEST_TIMESTAMP, max_num_offsets=5), 0)
+    recorder.ask("unknown partition", list_offsets(LATEST_TIMESTAMP, partition=7), 0)
+
+
+def record_0_10(recorder: Recorder) -> None:
+    """Messages of magic 1, offsets by time, null topics."""
+    recorder.ask("what it knows", ApiVersionsRequest(), 0)
+    recorder.ask_unsupported(9)
+    recorder.ask("all topics", MetadataRequest(topics=None), 1)
+    recorder.ask("no topics", MetadataRequest(topics=()), 1)
+    recorder.ask("unknown topic", MetadataRequest(topics=(TOPIC, "absent")), 1)
+    recorder.ask("from the start", fetch(), 2)
+    recorder.ask("limited as a whole", fetch(offset=2, max_bytes=1), 3)
+    for note, timestamp in {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "by time": 1}.items():
+        recorder.ask(note, list_offsets(timestamp), 1)
+    recorder.ask("beyond the last time", list_offsets(FAR_FUTURE_MS), 1)
+
+
+def record_1_1(recorder: Recorder) -> None:
+    """Record batches, transactions, fetch sessions."""
+    cluster = recorder.cluster
+    cluster.create_topic("tx")
+    source = Path(__file__).with_name("TransactionProducer.java")
+    cluster.run_tool(str(source), cluster.bootstrap, "tx")
+
+    recorder.ask_unsupported(9)
+    recorder.ask("all topics", MetadataRequest(topics=None), 3)
+    recorder.ask(
+        "unknown topic, not to be created", MetadataRequest(topics=("absent",), allow_auto_topic_creation=False), 4
+    )
+    recorder.ask("named", MetadataRequest(topics=(TOPIC,), allow_auto_topic_creation=False), 5)
+    recorder.ask("from the start", fetch(), 4)
+    recorder.ask("read committed", fetch("tx", isolation_level=READ_COMMITTED), 4)
+    recorder.ask("read uncommitted", fetch("tx"), 5)
+    recorder.ask("from the start", fetch(), 6)
+    recorder.ask("beyond the end", fetch(offset=99), 6)
+    recorder.ask(
+        "latest, read committed", list_offsets(LATEST_TIMESTAMP, topic="tx", isolation_level=READ_COMMITTED), 2
+    )
+    recorder.ask("latest, read uncommitted", list_offsets(LATEST_TIMESTAMP, topic="tx"), 2)
+    _record_session(recorder)
+
+
+def _record_session(recorder: Recorder) -> None:
+    """Take a fetch session through its life."""
+    begun = fetch(session_id=NO_SESSION_ID, session_epoch=INITIAL_SESSION_EPOCH)
+    session_id = recorder.ask("new session", begun, 7).session_id
+    moved = fetch(offset=4, session_id=session_id, session_epoch=1)
+    recorder.ask("session goes on", moved, 7)
+    quiet = fetch(session_id=session_id, session_epoch=2, topics=())
+    recorder.ask("session without news", quiet, 7)
+    forgotten = (ForgottenTopic(topic=TOPIC, partitions=(0,)),)
+    left = fetch("tx", session_id=session_id, session_epoch=3, forgotten_topics=forgotten)
+    recorder.ask("session forgets", left, 7)
+    recorder.ask("wrong session epoch", fetch(session_id=session_id, session_epoch=9), 7)
+    recorder.ask("unknown session", fetch(session_id=session_id ^ 1, session_epoch=1), 7)
+    recorder.ask("session ends", fetch(session_id=session_id, session_epoch=FINAL_SESSION_EPOCH), 7)
+
+
+def record_2_8(recorder: Recorder) -> None:
+    """Leader epochs, zstd, fetching from followers; at last a broker stops."""
+    cluster = recorder.cluster
+    cluster.create_topic("zstd", compression_type="zstd")
+    cluster.produce("zstd", LINES)
+    zstd_leader = recorder.leaders("zstd")[0]
+    cluster.create_topic("producers-zstd")
+    cluster.produce("producers-zstd", LINES, codec="zstd")
+    producers_leader = recorder.leaders("producers-zstd")[0]
+    led_by = {broker: partition for partition, broker in recorder.leaders(TOPIC).items()}
+
+    recorder.ask("what it knows", ApiVersionsRequest(), 0)
+    recorder.ask_unsupported(9)
+    recorder.ask("from the start", fetch(partition=led_by[0]), 8)
+    recorder.ask("right leader epoch", fetch(partition=led_by[0], epoch=0), 9)
+    recorder.ask("unknown leader epoch", fetch(partition=led_by[0], epoch=9), 9)
+    recorder.ask("topic's zstd before its version", fetch("zstd"), 9, broker=zstd_leader)
+    recorder.ask("producer's zstd before its version", fetch("producers-zstd"), 9, broker=producers_leader)
+    recorder.ask("zstd", fetch("zstd"), 10, broker=zstd_leader)
+    recorder.ask("in the leader's rack", fetch(partition=led_by[0], rack_id="rack-0"), 11)
+    recorder.ask("in the follower's rack", fetch(partition=led_by[0], rack_id="rack-1"), 11)
+    recorder.ask("from the follower", fetch(partition=led_by[0], rack_id="rack-1"), 11, broker=1)
+    named = MetadataRequest(topics=(TOPIC,), allow_auto_topic_creation=False)
+    recorder.ask("racks", named, 5)
+
+    cluster.stop("broker-1")
+    deadline = time.monotonic() + 30.0
+    while set(recorder.leaders(TOPIC).values()) != {0}:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{TOPIC} still has other leaders than 0: {recorder.leaders(TOPIC)}")
+        time.sleep(0.1)
+    recorder.ask("offline replica", named, 5)
+    recorder.ask("fenced leader epoch", fetch(partition=led_by[1], epoch=0), 9)
+
+
+# -- clusters
+
+
+class RackCluster(Cluster):
+    """Brokers in racks of their own, ``rack-0`` and so on, which let a consumer read from its own rack (KIP-392)."""
+
+    def start_broker(self, index: int, *, wait: bool = True) -> None:
+        """Start broker ``index`` in its rack."""
+        selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+        self.properties = {"broker.rack": f"rack-{index}", "replica.selector.class": selector}
+        super().start_broker(index, wait=wait)
+
+
+RELEASES: Final[dict[str, Callable[[Recorder], None]]] = {
+    "0.8.2.2": record_0_8,
+    "0.10.2.2": record_0_10,
+    "1.1.1": record_1_1,
+    "2.8.2": record_2_8,
+}
+
+
+def record(release: str) -> Path:
+    """Ask a fresh cluster of ``release`` everything that is recorded of it, and write the file."""
+    racks = release == "2.8.2"
+    with RackCluster(release, brokers=2) if racks else Cluster(release) as cluster:
+        cluster.create_topic(TOPIC, partitions=2 if racks else 1, replication=cluster.brokers)
+        cluster.produce(TOPIC, LINES)
+        recorder = Recorder(cluster)
+        RELEASES[release](recorder)
+    path = VECTORS / f"recorded-kafka-{release}.json"
+    head = {"release": release, "recorded": str(datetime.now(UTC).date()), "how": "tests/vectors/record.py"}
+    lines = ",\n".join(json.dumps(frame) for frame in recorder.frames)
+    path.write_text(f'{json.dumps(head)[:-1]}, "frames": [\n{lines}\n]}}\n')
+    return path
+
+
+def main() -> None:
+    """Record the releases named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("release", nargs="+", choices=RELEASES)
+    for release in parser.parse_args().release:
+        print(record(release))  # noqa: T201 - the command's output
+
+
+if __name__ == "__main__":
+    main()
