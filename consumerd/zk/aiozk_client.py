@@ -1,0 +1,367 @@
+"""The ZooKeeper client: :class:`~consumerd.zk.port.ZkClient` over the protocol classes of aiozk.
+
+The only module that knows aiozk, and it takes of it what is sound: the serialisation of requests and responses. Its
+session, connection, retries, recipes and transactions are not used, since they lose track of sessions, wait for ever,
+send writes again and miss the end of a connection; ``zk.session`` and ``zk.watch`` do that work. What is used is not
+all public, so exactly one release is accepted, which is checked on import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import struct
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aiozk import exc, protocol
+from aiozk.protocol.primitives import Int
+from aiozk.protocol.transaction import MultiHeader
+
+from consumerd.errors import ConfigError, CoordinationError
+from consumerd.model import SessionEpoch
+from consumerd.zk.connect_string import ConnectString, parse_connect_string
+from consumerd.zk.connection import Reply, Request, RequestTooLarge
+from consumerd.zk.port import (
+    ANY_VERSION,
+    BadVersion,
+    CheckVersion,
+    Create,
+    Delete,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    SessionState,
+    SetData,
+    Stat,
+    Watch,
+    WatchKind,
+)
+from consumerd.zk.session import Credential, Identity, Session, Welcome
+from consumerd.zk.watch import Arming, Change
+
+AIOZK_RELEASE: Final = "0.32.0"
+
+if (_installed := importlib.metadata.version("aiozk")) != AIOZK_RELEASE:
+    raise ConfigError(f"needs aiozk {AIOZK_RELEASE} exactly, found {_installed}: pip install aiozk=={AIOZK_RELEASE}")
+
+_ALL_ZXIDS: Final = 2**63 - 1
+_NO_NODE: Final = -101
+_MULTI_ERROR: Final = -1
+_ROLLED_BACK: Final = frozenset({0, -2})
+"""What a failed multi says of operations that did not fail themselves: those before the failed one, those after it."""
+
+_ERRORS: Final[dict[int, type[CoordinationError]]] = {
+    _NO_NODE: NoNode,
+    -103: BadVersion,
+    -110: NodeExists,
+    -111: NotEmpty,
+}
+_HINTS: Final = {
+    -8: " (ZooKeeper takes no such path: no characters beyond the basic plane, no control characters)",
+    -102: " (no permission: check the node's ACL and cluster.zookeeper's credentials)",
+    -108: " (an ephemeral node has no children)",
+}
+
+
+class AiozkClient:
+    """A session with the servers of a connect string; ``async with`` keeps it alive.
+
+    Entering starts to connect and returns at once: :meth:`wait_connected` waits, and so does each call, up to
+    ``call_timeout_s`` (the session timeout unless given). Leaving ends the session in order, so that ephemeral nodes
+    are gone at once, or, without a connection, leaves it to expire.
+
+    ``now`` is the clock of the lease and should count suspension (``aio.clock.boottime``). ``auth`` is a scheme and a
+    credential (``("digest", b"user:password")``), used on every connection. Nodes are open to everyone, as those of
+    the Java consumer are, unless ``private``: then they are created for the authenticated user alone.
+    """
+
+    def __init__(
+        self,
+        connect_string: str,
+        *,
+        session_timeout_s: float,
+        now: Callable[[], float],
+        random: Callable[[], float],
+        auth: tuple[str, bytes] | None = None,
+        private: bool = False,
+        call_timeout_s: float | None = None,
+    ) -> None:
+        if private and auth is None:
+            raise ConfigError("private nodes need credentials: set those of cluster.zookeeper")
+        self._address = parse_connect_string(connect_string)
+        self._acl = [protocol.AUTHED_UNRESTRICTED if private else protocol.UNRESTRICTED_ACCESS]
+        self._session = Session(
+            self._address.servers,
+            _Codec(self._address.chroot or "/"),
+            timeout_s=session_timeout_s,
+            call_timeout_s=session_timeout_s if call_timeout_s is None else call_timeout_s,
+            now=now,
+            random=random,
+            credentials=() if auth is None else (Credential(*auth),),
+        )
+        self._tasks = asyncio.TaskGroup()
+        self._runner: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._runner = self._tasks.create_task(self._session.run(), name="zookeeper-session")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._session.close()
+        finally:
+            assert self._runner is not None
+            self._runner.cancel()
+            # the body's own failure stays what it is, outside of any group; a cancellation is the group's to judge
+            cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+            await self._tasks.__aexit__(*((kind, error, traceback) if cancelled else (None, None, None)))
+
+    @property
+    def address(self) -> ConnectString:
+        """Servers and chroot."""
+        return self._address
+
+    async def wait_connected(self) -> None:
+        """Wait for the first connection, or the next one. Unbounded; cancel freely.
+
+        Raises ConfigError when the chroot does not exist or the credentials are refused.
+        """
+        await self._session.wait_connected()
+
+    # -- ZkClient; each method does what the port says
+
+    @property
+    def state(self) -> SessionState:  # noqa: D102
+        return self._session.state
+
+    async def wait_state(self, seen: SessionState) -> SessionState:  # noqa: D102
+        return await self._session.wait_state(seen)
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:  # noqa: D102
+        what = f"get {path}"
+        reply = await self._read(protocol.GetDataRequest(path=self._full(path), watch=False), what)
+        response = _decode(protocol.GetDataResponse, reply, what)
+        return response.data or b"", _stat(response.stat)
+
+    async def find(self, path: str) -> tuple[bytes, Stat] | None:  # noqa: D102
+        try:
+            return await self.get(path)
+        except NoNode:
+            return None
+
+    async def exists(self, path: str) -> Stat | None:  # noqa: D102
+        what = f"exists {path}"
+        try:
+            reply = await self._read(protocol.ExistsRequest(path=self._full(path), watch=False), what)
+        except NoNode:
+            return None
+        return _stat(_decode(protocol.ExistsResponse, reply, what).stat)
+
+    async def children(self, path: str) -> tuple[list[str], Stat]:  # noqa: D102
+        what = f"children of {path}"
+        reply = await self._read(protocol.GetChildren2Request(path=self._full(path), watch=False), what)
+        response = _decode(protocol.GetChildren2Response, reply, what)
+        return sorted(response.children), _stat(response.stat)
+
+    async def create(  # noqa: D102
+        self, path: str, data: bytes, *, ephemeral: bool = False, epoch: SessionEpoch | None = None
+    ) -> None:
+        await self._write(self._request(Create(path, data, ephemeral)), f"create {path}", epoch)
+
+    async def set(  # noqa: D102
+        self, path: str, data: bytes, *, version: int = ANY_VERSION, epoch: SessionEpoch | None = None
+    ) -> Stat:
+        what = f"set {path}"
+        reply = await self._write(self._request(SetData(path, data, version)), what, epoch)
+        return _stat(_decode(protocol.SetDataResponse, reply, what).stat)
+
+    async def delete(  # noqa: D102
+        self, path: str, *, version: int = ANY_VERSION, epoch: SessionEpoch | None = None
+    ) -> None:
+        await self._write(self._request(Delete(path, version)), f"delete {path}", epoch)
+
+    async def multi(  # noqa: D102
+        self, operations: Sequence[Operation], *, epoch: SessionEpoch | None = None
+    ) -> list[Stat | None]:
+        if not operations:
+            return []
+        what = f"multi of {len(operations)} operations on {operations[0].path}, ..."
+        request = protocol.TransactionRequest()
+        for operation in operations:
+            request.add(self._request(operation))
+        reply = await self._write(request, what, epoch)
+        results = _decode(_MultiResponse, reply, what).results
+        if len(results) != len(operations):
+            raise CoordinationError(f"{what}: expected as many results, got {len(results)}")
+        codes = [result if isinstance(result, int) else 0 for result in results]
+        for index, code in enumerate(codes):
+            if code not in _ROLLED_BACK:
+                operation = operations[index]
+                raise MultiFailed(index, _error(code, f"{type(operation).__name__} {operation.path}"))
+        if any(isinstance(result, int) for result in results):
+            raise CoordinationError(f"{what}: rolled back, the server does not say why")
+        return [_stat(result.stat) if isinstance(result, protocol.SetDataResponse) else None for result in results]
+
+    async def ensure_path(self, path: str, data: bytes = b"") -> None:  # noqa: D102
+        if path == "/" or await self.exists(path) is not None:
+            return
+        names = path.strip("/").split("/")
+        for depth in range(1, len(names) + 1):
+            ancestor = "/" + "/".join(names[:depth])
+            last = depth == len(names)
+            if last or await self.exists(ancestor) is None:
+                try:
+                    await self.create(ancestor, data if last else b"")
+                except NodeExists:
+                    continue
+
+    def watch(self, path: str, kind: WatchKind, dirty: Callable[[], None]) -> Watch:  # noqa: D102
+        return self._session.watches.add(self._full(path), kind, dirty)
+
+    # -- how
+
+    def _full(self, path: str) -> str:
+        if not path.startswith("/") or (path != "/" and path.endswith("/")):
+            raise ValueError(f"path {path!r}: expected /, or a path that begins with / and does not end with it")
+        return self._address.chroot + path if path != "/" else self._address.chroot or "/"
+
+    def _request(self, operation: Operation) -> Request:
+        request: Request
+        match operation:
+            case Create(path, data, ephemeral):
+                flags = protocol.CreateRequest.EPHEMERAL_FLAG if ephemeral else 0
+                request = protocol.CreateRequest(path=self._full(path), data=data, acl=self._acl, flags=flags)
+            case SetData(path, data, version):
+                request = protocol.SetDataRequest(path=self._full(path), data=data, version=version)
+            case Delete(path, version):
+                request = protocol.DeleteRequest(path=self._full(path), version=version)
+            case CheckVersion(path, version):
+                request = protocol.CheckVersionRequest(path=self._full(path), version=version)
+        return request
+
+    async def _read(self, request: Request, what: str) -> Reply:
+        return _checked(await self._session.read(request, what), what)
+
+    async def _write(self, request: Request, what: str, epoch: SessionEpoch | None) -> Reply:
+        try:
+            return _checked(await self._session.write(request, what, epoch), what)
+        except RequestTooLarge as error:
+            raise RequestTooLarge(f"{what}: {error}") from None
+
+
+class _Codec:
+    """What the session itself sends and receives, in aiozk's classes."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def connect(self, identity: Identity, *, timeout_s: float, last_zxid: int) -> bytes:
+        frame: bytes = protocol.ConnectRequest(
+            protocol_version=0,
+            last_seen_zxid=last_zxid,
+            timeout=round(timeout_s * 1000),
+            session_id=identity.session_id,
+            password=identity.password,
+            read_only=False,
+        ).serialize()
+        return frame
+
+    def read_welcome(self, frame: bytes) -> Welcome:
+        response = _parse(protocol.ConnectResponse, frame)
+        return Welcome(Identity(response.session_id, response.password or b""), response.timeout / 1000)
+
+    def authenticate(self, credential: Credential) -> Request:
+        request: Request = protocol.AuthRequest(type=0, scheme=credential.scheme, auth=credential.value)
+        return request
+
+    def probe(self) -> Request:
+        request: Request = protocol.ExistsRequest(path=self._root, watch=False)
+        return request
+
+    def arm(self, arming: Arming) -> Request:
+        request: Request = protocol.SetWatchesRequest(
+            relative_zxid=_ALL_ZXIDS,
+            data_watches=arming.data,
+            exist_watches=arming.exist,
+            child_watches=arming.children,
+        )
+        return request
+
+    def close(self) -> Request:
+        request: Request = protocol.CloseRequest()
+        return request
+
+    def read_change(self, body: bytes) -> tuple[Change, str] | None:
+        event = _parse(protocol.WatchEvent, body)
+        # events of other types are about the session, and only clients make them
+        return (Change(event.type), event.path) if event.type in {change.value for change in Change} else None
+
+
+class _MultiResponse:
+    """The results of a multi: a response, or an error code, for each operation.
+
+    aiozk's own class prints error codes that it does not know on the standard output, which belongs to a sink.
+    """
+
+    def __init__(self, results: list[object]) -> None:
+        self.results = results
+
+    @classmethod
+    def deserialize(cls, body: bytes) -> Self:
+        results: list[object] = []
+        header, offset = MultiHeader.parse(body, 0)
+        while not header.done:
+            kind = Int if header.type == _MULTI_ERROR else protocol.response_xref[header.type]
+            result, offset = kind.parse(body, offset)
+            results.append(result)
+            header, offset = MultiHeader.parse(body, offset)
+        return cls(results)
+
+
+def _parse(kind: Any, body: bytes) -> Any:  # aiozk's classes carry no types
+    """Deserialise a body. Raises ValueError for nonsense."""
+    try:
+        return kind.deserialize(body)
+    except (struct.error, IndexError, KeyError) as error:
+        raise ValueError(f"{len(body)} bytes are no {kind.__name__}: {error}") from error
+
+
+def _decode(kind: Any, reply: Reply, what: str) -> Any:
+    try:
+        return _parse(kind, reply.body)
+    except ValueError as error:
+        raise CoordinationError(f"{what}: {error}") from error
+
+
+def _checked(reply: Reply, what: str) -> Reply:
+    if reply.error:
+        raise _error(reply.error, what)
+    return reply
+
+
+def _error(code: int, what: str) -> CoordinationError:
+    known = exc.response_error_xref.get(code)
+    name = "unknown error" if known is None else known.__name__
+    return _ERRORS.get(code, CoordinationError)(f"{what}: {name} {code}{_HINTS.get(code, '')}")
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(
+        czxid=stat.created_zxid,
+        mzxid=stat.last_modified_zxid,
+        pzxid=stat.last_modified_children,
+        ctime_ms=stat.created,
+        mtime_ms=stat.modified,
+        version=stat.version,
+        cversion=stat.child_version,
+        ephemeral_owner=stat.ephemeral_owner,
+        data_length=stat.data_length,
+        num_children=stat.num_children,
+    )

@@ -1,0 +1,60 @@
+"""ZooKeeper connect strings: ``host:port,host:port/chroot``, as every Java client takes them. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from consumerd.errors import ConfigError
+
+DEFAULT_PORT: Final = 2181
+
+_SERVER: Final = re.compile(
+    r"(?:\[(?P<bracketed>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]/]+))(?::(?P<port>[0-9]{1,5}))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One member of the ensemble."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectString:
+    """The servers, and the path under which everything lies (empty: the root)."""
+
+    servers: tuple[Server, ...]
+    chroot: str
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.servers)) + self.chroot
+
+
+def parse_connect_string(text: str) -> ConnectString:
+    """Read a connect string. Raises ConfigError, which says what is wrong with which part."""
+    hosts, slash, rest = text.strip().partition("/")
+    chroot = f"{slash}{rest}".rstrip("/")
+    if any(part in {"", ".", ".."} for part in chroot.split("/")[1:]):
+        raise ConfigError(f"ZooKeeper connect string {text!r}: {chroot!r} is no path of a node")
+    servers = tuple(_parse_server(text, part.strip()) for part in hosts.split(",") if part.strip())
+    if not servers:
+        raise ConfigError(f"ZooKeeper connect string {text!r}: expected host:port,host:port/chroot, got no host")
+    return ConnectString(servers, chroot)
+
+
+def _parse_server(text: str, part: str) -> Server:
+    match = _SERVER.fullmatch(part)
+    if match is None:
+        hint = "; write an IPv6 address in brackets" if part.count(":") > 1 and "[" not in part else ""
+        raise ConfigError(f"ZooKeeper connect string {text!r}: expected host:port, got {part!r}{hint}")
+    port = int(match["port"] or DEFAULT_PORT)
+    if not 0 < port <= 65535:
+        raise ConfigError(f"ZooKeeper connect string {text!r}: {port} is no port")
+    return Server(match["bracketed"] or match["host"], port)
