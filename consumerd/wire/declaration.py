@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast, dataclass_transform
@@ -74,11 +73,6 @@ class Fixed:
     """A number of fixed width; ``code`` is its ``struct`` character."""
 
     code: str
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes."""
-        return struct.calcsize(f">{self.code}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ fault for ever.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from typing import Final
 
 from consumerd.errors import LocalProtocolError, RemoteProtocolError
@@ -43,57 +42,58 @@ def decode_frame_size(prefix: bytes | bytearray | memoryview, max_frame_bytes: i
 class FrameReader:
     """Cuts a stream of bytes, fed as they come, into the bodies of frames.
 
-    What was fed is kept as it is until a frame is whole, and then copied at most once; a frame that arrived in one
-    piece is a view into it. Never holds more than one frame beyond what was fed last.
+    Take frames until there is none after each :meth:`feed`. A frame that arrived in one piece is a view into it; the
+    pieces of others are joined as they come, so that what is held is one frame and what was fed last, however small
+    the pieces are.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._pieces: deque[memoryview] = deque()
-        self._buffered = 0
+        self._start = bytearray()
+        """Of a prefix or a body that is not whole yet."""
+        self._rest = memoryview(b"")
+        """Fed and not looked at; follows ``_start`` in the stream."""
         self._size: int | None = None
         self._fault: RemoteProtocolError | None = None
 
     @property
     def buffered(self) -> int:
         """Bytes that were fed and are not part of a frame taken yet."""
-        return self._buffered
+        return len(self._start) + len(self._rest)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream; they must not change afterwards."""
-        if data:
-            self._pieces.append(memoryview(data))
-            self._buffered += len(data)
+        self._rest = memoryview(bytes(self._rest) + data if self._rest else data)
 
     def next_frame(self) -> memoryview | None:
-        """Return the body of the next whole frame, None when more is needed.
+        """Return the body of the next whole frame, read-only; None when more is needed.
 
         Raises RemoteProtocolError for a size that cannot be; then again at every call.
         """
         if self._fault is not None:
             raise self._fault
         if self._size is None:
-            if self._buffered < SIZE_BYTES:
+            prefix = self._take(SIZE_BYTES)
+            if prefix is None:
                 return None
             try:
-                self._size = decode_frame_size(self._take(SIZE_BYTES), self._max_frame_bytes)
+                self._size = decode_frame_size(prefix, self._max_frame_bytes)
             except RemoteProtocolError as fault:
                 self._fault = fault
                 raise
-        if self._buffered < self._size:
-            return None
-        size, self._size = self._size, None
-        return self._take(size)
+        body = self._take(self._size)
+        if body is not None:
+            self._size = None
+        return body
 
-    def _take(self, count: int) -> memoryview:
-        """Remove the first ``count`` bytes, which must be there."""
-        self._buffered -= count
-        taken: list[memoryview] = []
-        while count > 0:
-            piece = self._pieces.popleft()
-            if len(piece) > count:
-                self._pieces.appendleft(piece[count:])
-                piece = piece[:count]
-            taken.append(piece)
-            count -= len(piece)
-        return taken[0] if len(taken) == 1 else memoryview(b"".join(taken))
+    def _take(self, count: int) -> memoryview | None:
+        """Remove the first ``count`` bytes if they are there, else collect what is."""
+        missing = count - len(self._start)
+        part, self._rest = self._rest[:missing], self._rest[missing:]
+        if not self._start and len(part) == count:
+            return part
+        self._start += part
+        if len(part) < missing:
+            return None
+        whole, self._start = self._start, bytearray()
+        return memoryview(whole).toreadonly()
