@@ -9,16 +9,38 @@ for a record until :meth:`RecordBatch.records` makes one.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from consumerd.errors import ConfigError, CorruptMessageError
 from consumerd.model import Gap, TimestampType, TopicPartition
+from consumerd.wire.varint import read_varint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NULL_SPAN: Final = -1
 """The start and the end of a span whose key or value is null."""
 
 NO_TIMESTAMP: Final = -1
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+_TIMESTAMP_TYPES: Final = (TimestampType.NONE, TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What decoding one fetched record set may cost, whatever its bytes say.
+
+    ``decompressed_bytes`` bounds everything that is decompressed for it, ``nesting`` how deep compressed message sets
+    may stand in each other (1: a compressed set of plain messages).
+    """
+
+    decompressed_bytes: int = 128 << 20
+    nesting: int = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,41 +52,177 @@ class Record:
     timestamp_type: TimestampType
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: Headers = ()
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _int64() -> array[int]:
+    return array("q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RecordBatch:
     """The records of one partition between two positions, as columns.
 
     ``start`` is the position that was asked for and ``next_offset`` the one to ask for next: every offset in
-    ``[start, next_offset)`` is either a record here or inside one of ``gaps``. ``timestamp_types`` has one byte a
-    record (``TimestampType`` + 1), or is empty where no record has a timestamp. ``header_starts``/``header_ends`` span
-    the encoded headers and are empty where no record of the batch has any. ``indexes`` is empty but for legacy sets.
-    ``size_bytes`` is what the batch holds in memory.
+    ``[start, next_offset)`` is either a record here or inside one of ``gaps``, which are in order. ``timestamp_types``
+    has one byte a record (``TimestampType`` + 1), or is empty where no record has a timestamp. ``header_starts`` and
+    ``header_ends`` span the encoded headers (null where there are none) and are empty where no record of the batch has
+    any. ``indexes`` is empty but for legacy sets. ``size_bytes`` is what the batch holds in memory.
     """
 
     partition: TopicPartition
     start: int
     next_offset: int
     buffer: bytes | bytearray | memoryview = b""
-    offsets: array[int] = field(default_factory=lambda: array("q"))
-    timestamps: array[int] = field(default_factory=lambda: array("q"))
+    offsets: array[int] = field(default_factory=_int64)
+    timestamps: array[int] = field(default_factory=_int64)
     timestamp_types: bytes = b""
-    key_starts: array[int] = field(default_factory=lambda: array("q"))
-    key_ends: array[int] = field(default_factory=lambda: array("q"))
-    value_starts: array[int] = field(default_factory=lambda: array("q"))
-    value_ends: array[int] = field(default_factory=lambda: array("q"))
-    header_starts: array[int] = field(default_factory=lambda: array("q"))
-    header_ends: array[int] = field(default_factory=lambda: array("q"))
-    indexes: array[int] = field(default_factory=lambda: array("q"))
+    key_starts: array[int] = field(default_factory=_int64)
+    key_ends: array[int] = field(default_factory=_int64)
+    value_starts: array[int] = field(default_factory=_int64)
+    value_ends: array[int] = field(default_factory=_int64)
+    header_starts: array[int] = field(default_factory=_int64)
+    header_ends: array[int] = field(default_factory=_int64)
+    indexes: array[int] = field(default_factory=_int64)
     gaps: tuple[Gap, ...] = ()
     size_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def __repr__(self) -> str:
+        return f"<RecordBatch {self.partition} [{self.start}, {self.next_offset}): {len(self)} records>"
+
     def records(self) -> Iterator[Record]:
         """Make the records, one by one. Raises CorruptMessageError where headers cannot be read."""
-        raise NotImplementedError
+        count = len(self.offsets)
+        types = self.timestamp_types or bytes(count)
+        indexes: Sequence[int] = self.indexes or bytes(count)
+        headers: Iterator[Headers] = self._headers() if self.header_starts else iter([()] * count)
+        for row in zip(self.offsets, self.timestamps, types, self.keys(), self.values(), headers, indexes, strict=True):
+            yield Record(
+                offset=row[0],
+                timestamp=row[1],
+                timestamp_type=_TIMESTAMP_TYPES[row[2]],
+                key=row[3],
+                value=row[4],
+                headers=row[5],
+                index=row[6],
+            )
+
+    def keys(self) -> list[bytes | None]:
+        """Return the keys as a list; None where a record has none."""
+        return _cut(self.buffer, self.key_starts, self.key_ends)
+
+    def values(self) -> list[bytes | None]:
+        """Return the values as a list; None where a record has none."""
+        return _cut(self.buffer, self.value_starts, self.value_ends)
+
+    def _headers(self) -> Iterator[Headers]:
+        for start, end in zip(self.header_starts, self.header_ends, strict=True):
+            yield decode_headers(self.buffer, start, end) if start >= 0 else ()
+
+    def payload_chunks(self) -> Iterator[memoryview]:
+        """Give the part of the buffer that holds every key, value and header in order, without copying.
+
+        What stands between them on the wire is included, so that bytes, not records, are seen: for checksums and
+        counts. Nothing is given when all keys and values are null.
+        """
+        starts = [column[0] for column in (self.key_starts, self.value_starts) if column and column[0] >= 0]
+        ends = [column[-1] for column in (self.key_ends, self.value_ends, self.header_ends) if column]
+        first = min(starts) if starts else min((s for s in (*self.key_starts, *self.value_starts) if s >= 0), default=0)
+        last = max(ends, default=0)
+        if last < 0:
+            last = max(map(max, (self.key_ends, self.value_ends)))
+        if last > first:
+            yield memoryview(self.buffer)[first:last]
+
+    def slice_from(self, offset: int) -> RecordBatch:
+        """Return what is left when everything below ``offset`` is dropped; the buffer is shared."""
+        if offset <= self.start:
+            return self
+        if offset >= self.next_offset:
+            return empty_batch(self.partition, offset, offset)
+        cut = bisect_left(self.offsets, offset)
+        return RecordBatch(
+            partition=self.partition,
+            start=offset,
+            next_offset=self.next_offset,
+            buffer=self.buffer,
+            offsets=self.offsets[cut:],
+            timestamps=self.timestamps[cut:],
+            timestamp_types=self.timestamp_types[cut:],
+            key_starts=self.key_starts[cut:],
+            key_ends=self.key_ends[cut:],
+            value_starts=self.value_starts[cut:],
+            value_ends=self.value_ends[cut:],
+            header_starts=self.header_starts[cut:],
+            header_ends=self.header_ends[cut:],
+            indexes=self.indexes[cut:],
+            gaps=tuple(Gap(max(gap.start, offset), gap.end, gap.reason) for gap in self.gaps if gap.end > offset),
+            size_bytes=self.size_bytes,
+        )
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the records as an Arrow record batch with the columns of ``wire.arrow``. Needs pyarrow.
+
+        Raises CorruptMessageError where headers cannot be read, ConfigError without pyarrow.
+        """
+        try:
+            from consumerd.wire.arrow import to_arrow
+        except ImportError as error:
+            raise ConfigError("Arrow data needs pyarrow: pip install 'consumerd[parquet]'") from error
+        return to_arrow(self)
+
+
+def empty_batch(partition: TopicPartition, start: int, next_offset: int, gaps: tuple[Gap, ...] = ()) -> RecordBatch:
+    """Return a batch without records; ``gaps`` must explain ``[start, next_offset)``."""
+    return RecordBatch(partition=partition, start=start, next_offset=next_offset, gaps=gaps)
+
+
+def _cut(buffer: bytes | bytearray | memoryview, starts: array[int], ends: array[int]) -> list[bytes | None]:
+    if not isinstance(buffer, bytes):
+        return [None if s < 0 else bytes(buffer[s:e]) for s, e in zip(starts, ends, strict=True)]
+    if starts and min(starts) >= 0:
+        return list(map(buffer.__getitem__, map(slice, starts, ends)))
+    return [None if s < 0 else buffer[s:e] for s, e in zip(starts, ends, strict=True)]
+
+
+def decode_headers(buffer: bytes | bytearray | memoryview, start: int, end: int) -> Headers:
+    """Read a record's headers: their count, then key and value of each. Keys that are not UTF-8 are read as Java does,
+    with replacement characters.
+
+    Raises CorruptMessageError unless they fill ``[start, end)`` exactly.
+    """
+    return tuple(
+        (str(buffer[key_start:key_end], "utf-8", "replace"), None if s < 0 else bytes(buffer[s:e]))
+        for key_start, key_end, s, e in header_spans(buffer, start, end)
+    )
+
+
+def header_spans(buffer: bytes | bytearray | memoryview, start: int, end: int) -> list[tuple[int, int, int, int]]:
+    """Return key and value spans of a record's headers. Raises CorruptMessageError as :func:`decode_headers`."""
+    count, at = read_varint(buffer, start, end)
+    if not 0 <= count <= (end - at) // 2:
+        raise CorruptMessageError(f"{count} headers in {end - at} bytes")
+    spans = []
+    for _ in range(count):
+        key_start, key_end, at = _read_span(buffer, at, end)
+        if key_start < 0:
+            raise CorruptMessageError("a header without a key")
+        value_start, value_end, at = _read_span(buffer, at, end)
+        spans.append((key_start, key_end, value_start, value_end))
+    if at != end:
+        raise CorruptMessageError(f"{end - at} bytes left behind the headers")
+    return spans
+
+
+def _read_span(buffer: bytes | bytearray | memoryview, at: int, end: int) -> tuple[int, int, int]:
+    """Read a header's key or value: its span, ``(-1, -1)`` for null, and the position behind it."""
+    length, at = read_varint(buffer, at, end)
+    if length == NULL_SPAN:
+        return NULL_SPAN, NULL_SPAN, at
+    if not 0 <= length <= end - at:
+        raise CorruptMessageError(f"a header of {length} bytes where {end - at} are left")
+    return at, at + length, at + length

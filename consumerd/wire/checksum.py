@@ -1,0 +1,80 @@
+"""The checksums of stored messages.
+
+CRC-32 (IEEE 802.3) guards messages of magic 0 and 1, CRC-32C (Castagnoli) the record batches of magic 2. The first is
+zlib's. The second comes from google-crc32c where its compiled part is there, else from the table below, which is also
+the reference that the tests compare it with. xxHash-32 guards the header of an LZ4 frame; only its short form is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+__all__ = ["crc32", "crc32c", "crc32c_reference", "xxh32_short"]
+
+_CASTAGNOLI: Final = 0x82F63B78
+_MASK: Final = 0xFFFFFFFF
+
+
+def _table(polynomial: int) -> tuple[int, ...]:
+    """Return the register after each single byte, for a reflected polynomial."""
+    table = []
+    for byte in range(256):
+        register = byte
+        for _ in range(8):
+            register = register >> 1 ^ (polynomial if register & 1 else 0)
+        table.append(register)
+    return tuple(table)
+
+
+_CASTAGNOLI_TABLE: Final = _table(_CASTAGNOLI)
+
+
+def crc32c_reference(data: bytes) -> int:
+    """Return the CRC-32C of ``data``, byte by byte (RFC 3720, B.4)."""
+    table = _CASTAGNOLI_TABLE
+    register = _MASK
+    for byte in data:
+        register = register >> 8 ^ table[(register ^ byte) & 0xFF]
+    return register ^ _MASK
+
+
+def _choose_crc32c() -> Callable[[bytes], int]:
+    """Return the fastest CRC-32C there is; a google-crc32c without its compiled part is slower than the reference."""
+    try:
+        import google_crc32c
+    except ImportError:
+        return crc32c_reference
+    value: Callable[[bytes], int] = google_crc32c.value
+    return value if google_crc32c.implementation == "c" else crc32c_reference
+
+
+crc32c: Final = _choose_crc32c()
+"""Return the CRC-32C of bytes (no other buffer: the compiled one takes read-only objects alone)."""
+
+
+_PRIME_2: Final = 2246822519
+_PRIME_3: Final = 3266489917
+_PRIME_4: Final = 668265263
+_PRIME_5: Final = 374761393
+
+
+def _rotate(value: int, bits: int) -> int:
+    value &= _MASK
+    return (value << bits | value >> 32 - bits) & _MASK
+
+
+def xxh32_short(data: bytes) -> int:
+    """Return the xxHash-32, seed 0, of fewer than 16 bytes (the specification's path for short input)."""
+    assert len(data) < 16, "longer input has stripes, which a frame header never has"
+    value = _PRIME_5 + len(data)
+    words = len(data) & ~3
+    for at in range(0, words, 4):
+        value = _rotate(value + int.from_bytes(data[at : at + 4], "little") * _PRIME_3, 17) * _PRIME_4
+    for byte in data[words:]:
+        value = _rotate(value + byte * _PRIME_5, 11) * 2654435761
+    value &= _MASK
+    value = (value ^ value >> 15) * _PRIME_2 & _MASK
+    value = (value ^ value >> 13) * _PRIME_3 & _MASK
+    return value ^ value >> 16

@@ -1,0 +1,215 @@
+"""The columns of a :class:`RecordBatch` while they are filled, unit by unit.
+
+A *unit* is the smallest piece of a record set that can be told apart: a message, a compressed wrapper or a record
+batch. Decoders append to the arrays directly and give offsets as ascending ``(first, end)`` segments of consecutive
+ones to :meth:`ColumnBuilder.commit`, which books the holes between them as gaps; so the offsets of a wrapper's inner
+messages can be shifted at no cost once the last is known. A unit that turns out to be corrupt is taken back with
+:meth:`ColumnBuilder.roll_back`.
+
+Spans refer to the buffer that :meth:`ColumnBuilder.finish` puts together. While nothing is compressed that is the
+fetched bytes themselves; else it is what was decompressed, joined with the uncompressed stretches between.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+from consumerd.errors import CorruptMessageError
+from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
+from consumerd.wire.records import NULL_SPAN, RecordBatch
+
+Segment = tuple[int, int]
+"""Consecutive offsets ``[first, end)``."""
+
+NO_TYPE: Final = bytes((TimestampType.NONE + 1,))
+CREATE_TIME: Final = bytes((TimestampType.CREATE_TIME + 1,))
+LOG_APPEND_TIME: Final = bytes((TimestampType.LOG_APPEND_TIME + 1,))
+"""How a timestamp's type stands in the column of types."""
+
+
+_MOST_OFFSET: Final = (1 << 63) - 1
+
+
+class ColumnBuilder:
+    """Collects the columns of one fetched record set.
+
+    ``position`` is the first offset that is not accounted for yet, ``end`` the one behind the last unit, which may lie below. ``decompressed_bytes`` counts what codecs gave.
+    """
+
+    def __init__(self, data: bytes, partition: TopicPartition, start: int) -> None:
+        self.position = start
+        self.decompressed_bytes = 0
+        self.offsets = array("q")
+        self.timestamps = array("q")
+        self.timestamp_types = bytearray()
+        self.key_starts = array("q")
+        self.key_ends = array("q")
+        self.value_starts = array("q")
+        self.value_ends = array("q")
+        self.headers: list[tuple[int, int, int]] = []
+        """Row, start and end, for the rows that have headers."""
+        self._data = data
+        self._partition = partition
+        self._start = start
+        self.end = 0
+        self._gaps: list[Gap] = []
+        self._blocks: list[bytes | memoryview] = []
+        self._blocks_bytes = 0
+        self._stretch: int | None = None  # where in the data the uncompressed stretch began that goes on now
+
+    # -- the buffer
+
+    def plain_shift(self, at: int) -> int:
+        """Return what to add to positions in the fetched data, from ``at`` on, to make them positions in the buffer."""
+        if self._stretch is None:
+            self._stretch = at if self._blocks else 0
+        return self._blocks_bytes - self._stretch
+
+    def add_block(self, at: int, block: bytes) -> int:
+        """Take decompressed bytes of the unit at ``at``; returns the shift for positions in them."""
+        if self._stretch is not None:
+            self._append(memoryview(self._data)[self._stretch : at])
+            self._stretch = None
+        shift = self._blocks_bytes
+        self._append(block)
+        self.decompressed_bytes += len(block)
+        return shift
+
+    def _append(self, block: bytes | memoryview) -> None:
+        self._blocks.append(block)
+        self._blocks_bytes += len(block)
+
+    # -- units
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def commit(self, segments: Iterable[Segment], end: int) -> None:
+        """Book a unit's records, whose columns are filled already; it accounts for everything below ``end``.
+
+        Raises CorruptMessageError, with nothing booked, when offsets do not ascend.
+        """
+        segments = list(segments)
+        last = self.end
+        for first, stop in segments:
+            if first < last:
+                raise CorruptMessageError(f"offset {first} where at least {last} is due")
+            last = stop
+        if not last <= end <= _MOST_OFFSET:
+            raise CorruptMessageError(f"offset {last - 1} in a unit that ends before {end}")
+        offsets = self.offsets
+        for first, stop in segments:
+            if first > self.position:
+                self._gap(first, GapReason.COMPACTION)
+            offsets.extend(range(first, stop))
+            self.position = max(self.position, stop)
+        self.end = end
+        if end > self.position:
+            self._gap(end, GapReason.COMPACTION)
+
+    def skip_unit(self, first: int, end: int, reason: GapReason) -> None:
+        """Book a unit ``[first, end)`` whose records, if any, are not for consumers. Raises as :meth:`commit`."""
+        self.commit((), first)
+        self.end = end
+        if end > self.position:
+            self._gap(end, reason)
+
+    def _gap(self, end: int, reason: GapReason) -> None:
+        if self._gaps and self._gaps[-1].end == self.position and self._gaps[-1].reason is reason:
+            self._gaps[-1] = Gap(self._gaps[-1].start, end, reason)
+        else:
+            self._gaps.append(Gap(self.position, end, reason))
+        self.position = end
+
+    def roll_back(self) -> None:
+        """Take back the rows that were appended but not committed."""
+        count = len(self.offsets)
+        for column in (self.timestamps, self.key_starts, self.key_ends, self.value_starts, self.value_ends):
+            del column[count:]
+        del self.timestamp_types[count:]
+        while self.headers and self.headers[-1][0] >= count:
+            self.headers.pop()
+
+    def finish(self, stop: int) -> RecordBatch:
+        """Return what was committed; ``stop`` is where in the data the last unit ended.
+
+        Rows below the position that was asked for are dropped: a compressed unit is always fetched as a whole.
+        """
+        below = bisect_left(self.offsets, self._start)
+        count = len(self.offsets)
+        if below:
+            for column in (
+                self.offsets,
+                self.timestamps,
+                self.key_starts,
+                self.key_ends,
+                self.value_starts,
+                self.value_ends,
+            ):
+                del column[:below]
+            del self.timestamp_types[:below]
+        header_starts, header_ends = self._header_columns(below, count)
+        types = bytes(self.timestamp_types)
+        buffer = self._buffer(stop) if count > below else b""
+        columns = 6 + (2 if header_starts else 0)
+        return RecordBatch(
+            partition=self._partition,
+            start=self._start,
+            next_offset=self.position,
+            buffer=buffer,
+            offsets=self.offsets,
+            timestamps=self.timestamps,
+            timestamp_types=b"" if types.count(NO_TYPE) == len(types) else types,
+            key_starts=self.key_starts,
+            key_ends=self.key_ends,
+            value_starts=self.value_starts,
+            value_ends=self.value_ends,
+            header_starts=header_starts,
+            header_ends=header_ends,
+            gaps=tuple(self._gaps),
+            size_bytes=len(buffer) + (count - below) * (8 * columns + 1),
+        )
+
+    def _header_columns(self, below: int, count: int) -> tuple[array[int], array[int]]:
+        rows = [row for row in self.headers if row[0] >= below]
+        starts, ends = array("q"), array("q")
+        if rows:
+            starts = array("q", [NULL_SPAN]) * (count - below)
+            ends = starts[:]
+            for row, start, end in rows:
+                starts[row - below] = start
+                ends[row - below] = end
+        return starts, ends
+
+    def _buffer(self, stop: int) -> bytes:
+        if not self._blocks:
+            return self._data
+        if self._stretch is not None:
+            self._append(memoryview(self._data)[self._stretch : stop])
+        return (
+            self._blocks[0] if len(self._blocks) == 1 and isinstance(self._blocks[0], bytes) else b"".join(self._blocks)
+        )
+
+
+_NULLS: Final = array("q", [NULL_SPAN])
+
+
+def agreement(column: bytes, expected: bytes) -> int:
+    """Return how many bytes agree before the first that differs; ``expected`` is as long as ``column``."""
+    if column == expected:
+        return len(column)
+    difference = int.from_bytes(column, "little") ^ int.from_bytes(expected, "little")
+    return ((difference & -difference).bit_length() - 1) >> 3
+
+
+def extend_spans(starts: array[int], ends: array[int], first: int, length: int, stride: int, count: int) -> None:
+    """Append the spans of ``count`` rows: of ``length`` bytes, the first at ``first``."""
+    if length < 0:
+        starts.extend(_NULLS * count)
+        ends.extend(_NULLS * count)
+    else:
+        starts.extend(range(first, first + count * stride, stride))
+        ends.extend(range(first + length, first + length + count * stride, stride))

@@ -1,0 +1,397 @@
+"""Record batches: magic 2, written by brokers of 0.11 and later.
+
+Owns the batch header, its records, and which batches a consumer does not see: control batches always, those of aborted
+transactions under ``read_committed``. Layout and rules: Kafka's DefaultRecordBatch and DefaultRecord, KIP-98; how a
+consumer applies the list of aborted transactions: Kafka's Fetcher (``consumeAbortedTransactionsUpTo``).
+
+::
+
+    base offset int64, length int32, leader epoch int32, magic int8, CRC-32C uint32 (of all that follows),
+    attributes int16, last offset delta int32, base timestamp int64, max timestamp int64,
+    producer id int64, producer epoch int16, base sequence int32, count int32, records
+
+    record: length varint, attributes int8, timestamp delta varlong, offset delta varint,
+            key length varint, key, value length varint, value, header count varint, headers
+
+A compacted batch keeps its offsets, so that its records may have holes, may end before the last offset delta, or may
+be gone altogether.
+
+How records are read fast. Producers write long rows of records that differ in little. So three readers take turns:
+:meth:`_RecordReader._read_rows` verifies many records of one length at once, a column of bytes by a column of bytes;
+:meth:`_RecordReader._read_short` goes record by record but knows short lengths, no headers and the next offset only;
+:meth:`_RecordReader._read_any` reads whatever there is, and is the only one that finds fault.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+from consumerd.errors import CorruptMessageError
+from consumerd.model import GapReason
+from consumerd.wire.checksum import crc32c
+from consumerd.wire.columns import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    ColumnBuilder,
+    Segment,
+    agreement,
+    extend_spans,
+)
+from consumerd.wire.compression import decompress
+from consumerd.wire.modern.fetch import AbortedTransaction
+from consumerd.wire.records import NULL_SPAN, Limits, header_spans
+from consumerd.wire.varint import encode_varint, read_varint, read_varlong
+
+HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
+HEADER_BYTES: Final = HEADER.size
+CHECKED_FROM: Final = 21
+"""The first byte of a batch that its checksum covers: the attributes."""
+LAST_OFFSET_DELTA: Final = struct.Struct(">i")
+LAST_OFFSET_DELTA_AT: Final = 23
+LEAST_LENGTH: Final = HEADER_BYTES - 12
+"""What the length field says of a batch without records."""
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME_FLAG: Final = 0x08
+TRANSACTIONAL_FLAG: Final = 0x10
+CONTROL_FLAG: Final = 0x20
+
+_LEAST_RECORD_BYTES: Final = 7
+_CONTROL_KEY: Final = struct.Struct(">hh")
+_ABORT_MARKER: Final = 0
+
+
+class AbortedTransactions:
+    """Which producers are in the middle of an aborted transaction, while batches go by in order.
+
+    ``aborted`` is the list of the Fetch response.
+    """
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._to_come = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+        self._producers: set[int] = set()
+
+    def covers(self, producer_id: int, last_offset: int) -> bool:
+        """Return whether a transactional batch that ends at ``last_offset`` belongs to an aborted transaction."""
+        while self._to_come and self._to_come[-1].first_offset <= last_offset:
+            self._producers.add(self._to_come.pop().producer_id)
+        return producer_id in self._producers
+
+    def end(self, producer_id: int) -> None:
+        """Note the abort marker of a producer: what it writes from here on is another transaction."""
+        self._producers.discard(producer_id)
+
+
+def read_batch(
+    data: bytes, at: int, end: int, columns: ColumnBuilder, limits: Limits, aborted: AbortedTransactions | None
+) -> None:
+    """Read the batch that fills ``[at, end)`` and commit it; ``aborted`` is None but under ``read_committed``.
+
+    Raises CorruptMessageError (without coordinates).
+    """
+    (
+        base_offset, _, _, _, checksum, attributes, last_delta, base_timestamp, max_timestamp, producer_id, _, _, count
+    ) = HEADER.unpack_from(data, at)  # fmt: skip
+    computed = crc32c(data[at + CHECKED_FROM : end])
+    if computed != checksum:
+        raise CorruptMessageError(f"CRC-32C is {computed:#010x}, the header says {checksum:#010x}")
+    if last_delta < 0 or count < 0:
+        raise CorruptMessageError(f"{count} records up to offset delta {last_delta}")
+    last_offset = base_offset + last_delta
+    of_aborted = aborted is not None and aborted.covers(producer_id, last_offset)
+    if attributes & CONTROL_FLAG:
+        if of_aborted and aborted is not None and count and _is_abort_marker(data, at + HEADER_BYTES, end):
+            aborted.end(producer_id)
+        columns.skip_unit(base_offset, last_offset + 1, GapReason.CONTROL)
+        return
+    if of_aborted and attributes & TRANSACTIONAL_FLAG:
+        columns.skip_unit(base_offset, last_offset + 1, GapReason.ABORTED)
+        return
+    start = at + HEADER_BYTES
+    if codec := attributes & CODEC_MASK:
+        budget = limits.decompressed_bytes - columns.decompressed_bytes
+        records = decompress(codec, data[start:end], limit=budget, magic=2) if count else b""
+        shift = columns.add_block(at, records)
+        start, end = 0, len(records)
+    else:
+        records = data
+        shift = columns.plain_shift(start)
+    if count * _LEAST_RECORD_BYTES > end - start:
+        raise CorruptMessageError(f"{count} records in {end - start} bytes")
+    rows = len(columns)
+    reader = _RecordReader(records, end, shift, columns, base_timestamp)
+    stop = reader.read(start, count)
+    if stop != end:
+        raise CorruptMessageError(f"{end - stop} bytes left behind {count} records")
+    if attributes & LOG_APPEND_TIME_FLAG:
+        columns.timestamps[rows:] = array("q", [max_timestamp]) * count
+    columns.timestamp_types += (LOG_APPEND_TIME if attributes & LOG_APPEND_TIME_FLAG else CREATE_TIME) * count
+    columns.commit([(base_offset + first, base_offset + stop) for first, stop in reader.segments], last_offset + 1)
+
+
+def _is_abort_marker(data: bytes, at: int, end: int) -> bool:
+    """Read the key of a control batch's only record: version, type (EndTransactionMarker)."""
+    _, at = read_varint(data, at, end)
+    _, at = read_varlong(data, at + 1, end)
+    _, at = read_varint(data, at, end)
+    length, at = read_varint(data, at, end)
+    if not _CONTROL_KEY.size <= length <= end - at:
+        raise CorruptMessageError(f"a control record with a key of {length} bytes")
+    return bool(_CONTROL_KEY.unpack_from(data, at)[1] == _ABORT_MARKER)
+
+
+# -- records
+
+_LEAST_ROWS: Final = 6
+"""Fewer records at once are not worth the way of :meth:`_RecordReader._read_rows`."""
+_PATIENCE: Final = 16
+"""How many records go by before rows are tried again after a failure; doubled each time."""
+
+_DELTAS: Final = tuple(encode_varint(delta) for delta in range(8192))
+"""Offset deltas of one and two bytes, as they stand in a record."""
+_ONE_BYTE: Final = 64
+_TWO_BYTES: Final = 8192
+_THREE_BYTES: Final = 8192 * 128
+"""The first offset deltas that need more bytes than so many."""
+_SINGLE: Final = bytes(delta[0] for delta in _DELTAS[:_ONE_BYTE])
+_LOW: Final = bytes(delta << 1 & 0x7F | 0x80 for delta in range(_TWO_BYTES))
+_HIGH: Final = bytes(delta >> 6 for delta in range(_TWO_BYTES))
+_MIDDLE: Final = bytes(delta >> 6 | 0x80 for delta in range(_TWO_BYTES))
+"""The bytes of consecutive offset deltas, column by column, as far as they repeat."""
+_SEVEN_BITS: Final = bytes(range(0x80))
+_UNZIGZAG: Final = tuple(value >> 1 ^ -(value & 1) for value in range(1 << 14))
+
+
+class _RecordReader:
+    """Reads the records of one batch into the columns.
+
+    ``shift`` turns positions in ``data`` into positions in the columns' buffer. ``segments`` holds the offset deltas
+    that were read.
+    """
+
+    def __init__(self, data: bytes, end: int, shift: int, columns: ColumnBuilder, base_timestamp: int) -> None:
+        self.segments: list[Segment] = []
+        self._data = data
+        self._end = end
+        self._shift = shift
+        self._columns = columns
+        self._base_timestamp = base_timestamp
+        self._first = self._delta = 0  # the segment that goes on: the next record is expected at _delta
+        self._shape = (0, 0, 0)  # of the last record: size of its timestamp delta, lengths of its key and value
+
+    def read(self, at: int, count: int) -> int:
+        """Read ``count`` records and return the position behind them. Raises CorruptMessageError."""
+        left = count
+        rows_below = count
+        patience = _PATIENCE
+        try:
+            while left:
+                at = self._read_any(at)
+                left -= 1
+                while left:
+                    if _LEAST_ROWS <= left <= rows_below:
+                        rows, at = self._read_rows(at, left)
+                        left -= rows
+                        if rows:
+                            continue
+                        rows_below = left - patience
+                        patience *= 2
+                    rows, at = self._read_short(at, left)
+                    left -= rows
+                    if not rows:
+                        break
+        except OverflowError as error:
+            raise CorruptMessageError("a timestamp of more than 64 bits") from error
+        self._close_segment(self._delta)
+        return at
+
+    def _close_segment(self, following: int) -> None:
+        if self._delta > self._first:
+            self.segments.append((self._first, self._delta))
+        self._first = following
+
+    def _read_any(self, at: int) -> int:
+        data, end, shift, columns = self._data, self._end, self._shift, self._columns
+        length, at = read_varint(data, at, end)
+        stop = at + length
+        if not 0 < length <= end - at:
+            raise CorruptMessageError(f"a record of {length} bytes where {end - at} are left")
+        timestamp_at = at + 1
+        timestamp_delta, delta_at = read_varlong(data, timestamp_at, stop)
+        delta, at = read_varint(data, delta_at, stop)
+        key_start, key_end, at = _read_span(data, at, stop)
+        value_start, value_end, headers_at = _read_span(data, at, stop)
+        if headers_at + 1 != stop or data[headers_at]:
+            header_spans(data, headers_at, stop)
+            columns.headers.append((len(columns), headers_at + shift, stop + shift))
+        if delta != self._delta:
+            self._close_segment(delta)
+        self._delta = delta + 1
+        columns.timestamps.append(self._base_timestamp + timestamp_delta)
+        columns.key_starts.append(NULL_SPAN if key_start < 0 else key_start + shift)
+        columns.key_ends.append(NULL_SPAN if key_start < 0 else key_end + shift)
+        columns.value_starts.append(NULL_SPAN if value_start < 0 else value_start + shift)
+        columns.value_ends.append(NULL_SPAN if value_start < 0 else value_end + shift)
+        self._shape = (
+            delta_at - timestamp_at,
+            NULL_SPAN if key_start < 0 else key_end - key_start,
+            NULL_SPAN if value_start < 0 else value_end - value_start,
+        )
+        return stop
+
+    def _read_short(self, at: int, left: int) -> tuple[int, int]:
+        """Read records whose varints have one or two bytes, without headers; returns how many, and where they end."""
+        data, end, shift = self._data, self._end, self._shift
+        base_timestamp = self._base_timestamp
+        timestamps: list[int] = []
+        key_starts: list[int] = []
+        key_ends: list[int] = []
+        value_starts: list[int] = []
+        value_ends: list[int] = []
+        add_timestamp, add_key_start, add_key_end = timestamps.append, key_starts.append, key_ends.append
+        add_value_start, add_value_end = value_starts.append, value_ends.append
+        startswith = data.startswith
+        unzigzag = _UNZIGZAG
+        try:
+            for delta in _DELTAS[self._delta : self._delta + left]:
+                length = data[at]
+                if length < 0x80:
+                    stop = at + 1 + (length >> 1)
+                    place = at + 3
+                else:
+                    high = data[at + 1]
+                    if high >= 0x80:
+                        break
+                    stop = at + 2 + (length + (high << 7) - 0x80 >> 1)
+                    place = at + 4
+                timestamp = data[place - 1]
+                if timestamp >= 0x80:
+                    high = data[place]
+                    if high >= 0x80:
+                        break
+                    timestamp += (high << 7) - 0x80
+                    place += 1
+                if stop > end or length & 1 or not startswith(delta, place):
+                    break
+                place += len(delta)
+                length = data[place]
+                place += 1
+                if length == 1:
+                    key_start = key_end = NULL_SPAN
+                elif length & 0x81:
+                    break
+                else:
+                    key_start = place + shift
+                    place += length >> 1
+                    key_end = place + shift
+                length = data[place]
+                place += 1
+                if length >= 0x80:
+                    high = data[place]
+                    if high >= 0x80:
+                        break
+                    length += (high << 7) - 0x80
+                    place += 1
+                value_end = place + (length >> 1)
+                if length & 1 or value_end + 1 != stop or data[value_end]:
+                    break
+                add_timestamp(base_timestamp + unzigzag[timestamp])
+                add_key_start(key_start)
+                add_key_end(key_end)
+                add_value_start(place + shift)
+                add_value_end(value_end + shift)
+                at = stop
+        except IndexError:
+            pass
+        columns = self._columns
+        columns.timestamps.extend(timestamps)
+        columns.key_starts.extend(key_starts)
+        columns.key_ends.extend(key_ends)
+        columns.value_starts.extend(value_starts)
+        columns.value_ends.extend(value_ends)
+        self._delta += len(timestamps)
+        return len(timestamps), at
+
+    def _read_rows(self, at: int, left: int) -> tuple[int, int]:
+        """Read records of the last one's shape; returns how many, and where they end."""
+        data, delta = self._data, self._delta
+        timestamp_size, key_length, value_length = self._shape
+        deltas = _delta_columns(delta, left)
+        if deltas is None or timestamp_size > 2:
+            return 0, at
+        key_field = encode_varint(key_length)
+        value_field = encode_varint(value_length)
+        key_at = 1 + timestamp_size + len(deltas) + len(key_field)
+        value_at = key_at + max(key_length, 0) + len(value_field)
+        length = value_at + max(value_length, 0) + 1
+        length_field = encode_varint(length)
+        body = at + len(length_field)
+        stride = length + len(length_field)
+        count = min(left, len(deltas[0]), (self._end - at) // stride)
+        for place, field in (
+            (at, length_field),
+            (body + value_at - len(value_field), value_field),
+            (body + key_at - len(key_field), key_field),
+            (body + length - 1, b"\0"),
+        ):
+            for column_at, byte in enumerate(field, place):
+                if count < _LEAST_ROWS:
+                    return 0, at
+                column = data[column_at : at + count * stride : stride]
+                count = agreement(column, bytes((byte,)) * len(column))
+        for column_at, expected in enumerate(deltas, body + 1 + timestamp_size):
+            column = data[column_at : at + count * stride : stride]
+            count = agreement(column, expected[: len(column)])
+        timestamps = self._row_timestamps(body + 1, stride, timestamp_size, at + count * stride)
+        count = len(timestamps)
+        if count < _LEAST_ROWS:
+            return 0, at
+        body += self._shift
+        columns = self._columns
+        columns.timestamps.extend(timestamps)
+        extend_spans(columns.key_starts, columns.key_ends, body + key_at, key_length, stride, count)
+        extend_spans(columns.value_starts, columns.value_ends, body + value_at, value_length, stride, count)
+        self._delta += count
+        return count, at + count * stride
+
+    def _row_timestamps(self, at: int, stride: int, size: int, end: int) -> array[int]:
+        """Return the timestamps of rows, as many as have deltas of ``size`` bytes, 1 or 2, from the first on."""
+        base = self._base_timestamp
+        last = self._data[at + size - 1 : end : stride]
+        if not last.isascii():
+            last = last[: len(last) - len(last.lstrip(_SEVEN_BITS))]
+        if size == 1:
+            if last == last[:1] * len(last):
+                return array("q", (base + _UNZIGZAG[last[0]],) if last else ()) * len(last)
+            return array("q", [base + _UNZIGZAG[value] for value in last])
+        first = self._data[at:end:stride]
+        more = first.translate(None, _SEVEN_BITS)
+        if len(more) < len(first):
+            first = first[: next(row for row, value in enumerate(first) if value < 0x80)]
+        return array("q", [base + _UNZIGZAG[low + (high << 7) - 0x80] for low, high in zip(first, last, strict=False)])
+
+
+def _delta_columns(delta: int, left: int) -> tuple[bytes, ...] | None:
+    """Return the bytes of the offset deltas from ``delta`` on, column by column, as many as have the same size."""
+    if delta < _ONE_BYTE:
+        return (_SINGLE[delta : delta + left],)
+    at = delta % _TWO_BYTES
+    if delta < _TWO_BYTES:
+        return _LOW[at : at + left], _HIGH[at : at + left]
+    if delta < _THREE_BYTES:
+        low = _LOW[at : at + left]
+        return low, _MIDDLE[at : at + left], bytes((delta // _TWO_BYTES,)) * len(low)
+    return None
+
+
+def _read_span(data: bytes, at: int, end: int) -> tuple[int, int, int]:
+    """Read a key or value: its span, ``(-1, -1)`` for null, and the position behind it."""
+    length, at = read_varint(data, at, end)
+    if length == NULL_SPAN:
+        return NULL_SPAN, NULL_SPAN, at
+    if not 0 <= length <= end - at:
+        raise CorruptMessageError(f"a key or value of {length} bytes where {end - at} are left")
+    return at, at + length, at + length

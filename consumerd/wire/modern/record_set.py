@@ -1,0 +1,180 @@
+"""A partition's fetched bytes: units of magic 0, 1 and 2 in any mixture, the last of them often cut off.
+
+Owns where units begin and end, and what a unit that cannot be read means; their insides belong to ``message_set`` and
+``record_batch``. A topic that has seen an upgrade holds several magics, segment by segment. The place of offset, size
+and magic is the same in all of them (Kafka's ByteBufferLogInputStream).
+
+These three functions are all that the rest of consumerd calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from consumerd.errors import CorruptMessageError
+from consumerd.model import TopicPartition
+from consumerd.wire.columns import ColumnBuilder, agreement
+from consumerd.wire.modern import message_set, record_batch
+from consumerd.wire.modern.fetch import AbortedTransaction
+from consumerd.wire.modern.message_set import ENTRY, ENTRY_BYTES, LEAST_SIZES, MAGIC_AT, find_end
+from consumerd.wire.modern.record_batch import AbortedTransactions
+from consumerd.wire.records import Limits, RecordBatch
+
+_RECORD_BATCH_MAGIC: Final = 2
+_LEAST_SIZES: Final = (*LEAST_SIZES, record_batch.LEAST_LENGTH)
+_DEFAULT_LIMITS: Final = Limits()
+
+
+def decode_record_set(
+    data: bytes | bytearray | memoryview,
+    *,
+    partition: TopicPartition,
+    start: int,
+    limits: Limits = _DEFAULT_LIMITS,
+    read_committed: bool = False,
+    aborted: Sequence[AbortedTransaction] | None = (),
+) -> RecordBatch:
+    """Decode what a Fetch from offset ``start`` gave for one partition into one batch.
+
+    A unit that is cut off ends the batch, and so does one that cannot be read, unless nothing before it brought the
+    position forward. When ``next_offset`` is still ``start`` although there is data, the first unit is larger than what
+    was fetched: see :func:`first_unit_size`. Under ``read_committed``, ``aborted`` is the list of the Fetch response.
+
+    Raises CorruptMessageError for the first unit, with partition, offset, raw bytes, and ``next_offset`` if two
+    witnesses agree on it.
+    """
+    raw = bytes(data)
+    columns = ColumnBuilder(raw, partition, start)
+    transactions = AbortedTransactions(aborted or ()) if read_committed else None
+    end = len(raw)
+    at = 0
+    while True:
+        try:
+            stop = find_end(raw, at, _LEAST_SIZES)
+            if stop is None or stop > end:
+                break
+            magic = raw[at + MAGIC_AT]
+            if magic == _RECORD_BATCH_MAGIC:
+                record_batch.read_batch(raw, at, stop, columns, limits, transactions)
+                at = stop
+            else:
+                at = message_set.read_messages(raw, at, end, columns, limits)
+        except CorruptMessageError as error:
+            if columns.position > start:
+                columns.roll_back()
+                break
+            raise _locate(error, raw, at, partition, start) from error
+    return columns.finish(at)
+
+
+def peek_next_offset(data: bytes | bytearray | memoryview, start: int) -> int:
+    """Return where decoding ``data`` will end, from the heads of its units alone; ``start`` when none is whole.
+
+    What cannot be read ends it; a unit that turns out to be corrupt inside is not noticed.
+    """
+    position = start
+    at = 0
+    last_size = 0
+    most = _FIRST_SKIP
+    end = len(data)
+    try:
+        while (stop := find_end(data, at, _LEAST_SIZES)) is not None and stop <= end:
+            position = max(position, _next_offset(data, at))
+            size = stop - at
+            at = stop
+            if size == last_size and data[at - size + MAGIC_AT] != _RECORD_BATCH_MAGIC:
+                data = bytes(data)
+                skipped = _count_alike(data, at - size, size, most)
+                if skipped > 1:
+                    at += (skipped - 1) * size
+                    position = max(position, _next_offset(data, at - size))
+                    most *= 8
+                else:
+                    most = _FIRST_SKIP
+            last_size = size
+    except CorruptMessageError:
+        pass
+    return position
+
+
+def first_unit_size(data: bytes | bytearray | memoryview) -> int | None:
+    """Return how many bytes the first unit has by its own account, or None where that cannot be told."""
+    try:
+        return find_end(data, 0, _LEAST_SIZES)
+    except CorruptMessageError:
+        return None
+
+
+_FIRST_SKIP: Final = 64
+"""How many messages :func:`peek_next_offset` tries to skip at once; eight times as many after each success."""
+
+
+def _count_alike(data: bytes, at: int, stride: int, most: int) -> int:
+    """Return how many messages of one size and magic stand in a row at ``at``."""
+    count = min((len(data) - at) // stride, most)
+    for place in (*range(8, ENTRY_BYTES), MAGIC_AT):
+        column = data[at + place : at + count * stride : stride]
+        count = agreement(column, column[:1] * len(column))
+    return count
+
+
+def _next_offset(data: bytes | bytearray | memoryview, at: int) -> int:
+    """Return the offset behind the whole unit at ``at``, as its head has it."""
+    offset, _ = ENTRY.unpack_from(data, at)
+    if data[at + MAGIC_AT] == _RECORD_BATCH_MAGIC:
+        offset += record_batch.LAST_OFFSET_DELTA.unpack_from(data, at + record_batch.LAST_OFFSET_DELTA_AT)[0]
+    return int(offset) + 1
+
+
+# -- what is known of a unit that cannot be read
+
+
+def _locate(
+    error: CorruptMessageError, raw: bytes, at: int, partition: TopicPartition, start: int
+) -> CorruptMessageError:
+    """Return ``error`` with the coordinates of the unit at ``at``.
+
+    Its offset is the one in its head, except for a compressed wrapper, whose head has its last: there, and where the
+    head cannot be trusted, it is the position that was asked for.
+    """
+    stop = _known_end(raw, at)
+    offset, _ = ENTRY.unpack_from(raw, at)
+    magic = raw[at + MAGIC_AT] if len(raw) - at > MAGIC_AT else -1
+    wrapper = magic in (0, 1) and raw[at + MAGIC_AT + 1] & message_set.CODEC_MASK
+    if wrapper or offset < 0 or stop is None:
+        offset = start
+    next_offset = None if stop is None else _confirmed_next_offset(raw, at, stop, start)
+    return CorruptMessageError(
+        f"{partition}: the record set fetched at offset {start}, byte {at}, offset {offset}, magic {magic}: {error}",
+        partition=partition,
+        offset=offset,
+        next_offset=next_offset,
+        raw=raw[at:stop],
+    )
+
+
+def _known_end(raw: bytes, at: int) -> int | None:
+    """Return where the unit ends if it has a size that may be right."""
+    try:
+        return find_end(raw, at, _LEAST_SIZES)
+    except CorruptMessageError:
+        return None
+
+
+def _confirmed_next_offset(raw: bytes, at: int, stop: int, start: int) -> int | None:
+    """Return the offset behind a corrupt unit if two things say so: no checksum covers offsets in magic 0 and 1, and
+    one that fails says nothing of those in magic 2. A wrong one would skip records that are fine.
+    """
+    claimed = _next_offset(raw, at)
+    if claimed <= start:
+        return None
+    if raw[at + MAGIC_AT] == _RECORD_BATCH_MAGIC:
+        header = record_batch.HEADER.unpack_from(raw, at)
+        confirmed = header[-1] == header[6] + 1
+    else:
+        confirmed = claimed == start + 1
+    if not confirmed and _known_end(raw, stop) is not None:
+        (following, _) = ENTRY.unpack_from(raw, stop)
+        confirmed = claimed <= following
+    return claimed if confirmed else None
