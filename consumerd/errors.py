@@ -173,7 +173,7 @@ class RetriableSinkError(SinkError):
     """The same write may succeed later (a full disk, a server that is away): the partition pauses and retries.
 
     ``resume_position`` says with what. None: the sink is as it was before the call, the same call is made again. A
-    number: what was not acknowledged has been dropped, and the next batch must start exactly there.
+    number: what was not acknowledged has been dropped, and the next batch must not start above it.
     """
 
     def __init__(self, message: str, *, resume_position: int | None = None) -> None:

@@ -10,11 +10,11 @@ one from :meth:`PartitionWriter.flush`.
 Failures, and what the pipeline does about them:
 
 * ``RetriableSinkError`` without a ``resume_position``: nothing is lost; after a pause make the same call again. To give
-  the same batch twice is safe at any time: a writer knows what it has taken.
+  the same batch twice is safe at any time: a writer passes over what it has taken.
 * ``RetriableSinkError`` with a ``resume_position``: a file failed in the middle (a full disk, a failed fsync, after which
   the page cache can no longer be trusted), or somebody else has published under the name, and everything that was not
   acknowledged is dropped. After a pause seek the feed to ``resume_position`` and write from there: the next batch must
-  start exactly at it. It may lie below or above the batch that failed, and never below the acknowledged position.
+  not start above it. It may lie below or above the batch that failed, and never below the acknowledged position.
 * ``PermanentSinkError``, ``CorruptMessageError``: nothing of the batch was taken and the policy decides; a batch that
   passes over the refused records, with a gap, may be written in its place.
 * ``OwnershipLost``, ``IncarnationChanged``, cancellation: the only call that may follow is

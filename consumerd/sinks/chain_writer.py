@@ -225,14 +225,15 @@ class ChainWriter:
             await self._publish(self._file)
 
     async def _append(self, batch: RecordBatch) -> None:
-        if batch.start != self._next:
+        if batch.start > self._next:
             raise RetriableSinkError(
                 f"{self._claim.partition}: got a batch from {batch.start} on, expected one from {self._next} on",
                 resume_position=self._next,
             )
         file = self._file or self._open_file()
-        await self._do("write the file", lambda: file.append(batch))
-        self._summary.add(batch)
+        rest = batch.slice_from(self._next)
+        await self._do("write the file", lambda: file.append(rest))
+        self._summary.add(rest)
         self._next = batch.next_offset
         self._charge()
         if file.size >= self._store.roll_bytes:

@@ -117,9 +117,9 @@ class HiddenFile:
 
     def publish(self) -> Outcome:
         """Give the file its final name and make that durable. Raises OSError; the name may then be public or not."""
-        assert self._descriptor is not None
         if self._doomed.is_set():
             return Outcome.TAKEN
+        assert self._descriptor is not None
         try:
             self._files.link(self._path, self._target)
         except (FileExistsError, FileNotFoundError):

@@ -13,7 +13,7 @@ class StubClaim:
     """A claim that stands until a test says otherwise.
 
     ``failure``, when set, is what :meth:`check` and :meth:`confirm` raise; a LeasePaused ends when :meth:`resume` is
-    called. ``on_confirm`` runs at each confirmation, before its outcome is decided.
+    called; ``paused`` is set once somebody waits for that. ``on_confirm`` runs at each confirmation, before its outcome is decided.
     """
 
     def __init__(self, partition: TopicPartition, *, incarnation: Incarnation | None = None) -> None:
@@ -24,6 +24,7 @@ class StubClaim:
         self.failure: ConsumerdError | None = None
         self.on_confirm: Callable[[], Awaitable[None]] | None = None
         self.confirmations = 0
+        self.paused = asyncio.Event()
         self._settled = asyncio.Event()
 
     @property
@@ -43,6 +44,7 @@ class StubClaim:
 
     async def wait_usable(self) -> None:
         """Wait until :meth:`resume`."""
+        self.paused.set()
         while isinstance(self.failure, LeasePaused):
             await self._settled.wait()
         self.check()

@@ -1,0 +1,128 @@
+"""Members that land files below one path, for tests of sinks: each with a context, a clock and a sink of its own."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from consumerd.model import Incarnation, TopicPartition
+from consumerd.sinks.base import Sink, SinkContext
+from consumerd.sinks.chain_sink import ChainSink
+from consumerd.sinks.chain_writer import ChainWriter
+from consumerd.sinks.filesystem import FileSystem
+from consumerd.sinks.jsonl import JsonlSink
+from consumerd.sinks.options import ChainOptions
+from consumerd.telemetry.hooks import Hooks
+from consumerd.wire.records import RecordBatch
+from tests.support.claims import StubClaim
+from tests.support.landing_reader import Landing, read_landing
+from tests.support.record_batches import build_batch, record
+
+PARTITION = TopicPartition.modern("orders", 3)
+
+
+class Clock:
+    """Monotonic seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        return self.seconds
+
+
+class PublishedFiles(Hooks):
+    """Notes what was published."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, int, int]] = []
+
+    def file_published(self, sink: str, *, records: int, size: int) -> None:
+        """See Hooks."""
+        self.published.append((sink, records, size))
+
+
+@dataclass(slots=True, kw_only=True)
+class SinkRig:
+    """Makes members of one group that share ``path``."""
+
+    kind: str
+    path: Path
+    clock: Clock
+    roll_bytes: int = 1 << 20
+    roll_ms: int = 1000
+    buffer_bytes: int = 64 << 20
+    group: str = "lake"
+    cluster: str = "2-1700000000000"
+    charged: int = 0
+    hooks: PublishedFiles = field(default_factory=PublishedFiles)
+    _sinks: list[Sink] = field(default_factory=list)
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def context(self, name: str | None = None) -> SinkContext:
+        """Return the context of a member."""
+        return SinkContext(
+            sink_name="lake",
+            group=self.group,
+            cluster_id=self.cluster,
+            writer_id=name or f"member{next(self._numbers)}",
+            now=self.clock,
+            charge=self._charge,
+            buffer_bytes=self.buffer_bytes,
+            hooks=self.hooks,
+        )
+
+    def member(self, files: FileSystem | None = None, name: str | None = None) -> ChainSink:
+        """Return a new member's sink."""
+        sink: ChainSink
+        if self.kind == "jsonl":
+            options = ChainOptions(path=self.path, roll_bytes=self.roll_bytes, roll_ms=self.roll_ms)
+            sink = JsonlSink(self.context(name), options, files=files)
+        else:
+            from consumerd.sinks.parquet import ParquetOptions, ParquetSink
+
+            parquet = ParquetOptions(path=self.path, roll_bytes=self.roll_bytes, roll_ms=self.roll_ms)
+            sink = ParquetSink(self.context(name), parquet, files=files)
+        self._sinks.append(sink)
+        return sink
+
+    async def writer(
+        self, position: int | None = None, *, files: FileSystem | None = None, claim: StubClaim | None = None
+    ) -> ChainWriter:
+        """Open the partition as a new member, and start at ``position`` or where the chain ends, or at 0."""
+        writer = await self.member(files).open(claim or self.claim())
+        begin = position if position is not None else writer.resume_position or 0
+        await writer.start(begin, "committed")
+        return writer
+
+    def claim(self, czxid: int = 7) -> StubClaim:
+        """Return a claim of the partition."""
+        return StubClaim(PARTITION, incarnation=Incarnation(czxid))
+
+    def landing(self) -> Landing:
+        """Read what has landed."""
+        return read_landing(self.path)
+
+    def offsets(self) -> list[int]:
+        """Read the offsets that have landed of the partition, and make sure that nothing is wrong."""
+        landing = self.landing()
+        assert landing.problems == []
+        found = landing.partitions.get((PARTITION.topic, str(PARTITION.partition)))
+        return [] if found is None else found.offsets
+
+    async def close(self) -> None:
+        """Close every member."""
+        for sink in self._sinks:
+            await sink.close()
+
+    def _charge(self, difference: int) -> None:
+        self.charged += difference
+
+
+def run_of(start: int, end: int, size: int = 8) -> RecordBatch:
+    """Return a batch with the records ``[start, end)``, whose values tell them apart."""
+    return build_batch(
+        PARTITION, [record(offset, b"%*d" % (size, offset), timestamp=1000 + offset) for offset in range(start, end)]
+    )
