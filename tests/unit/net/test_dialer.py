@@ -1,0 +1,226 @@
+"""How a broker's release is found out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from consumerd.errors import ConnectionLost
+from consumerd.net.connection import BrokerConnection
+from consumerd.net.dialer import Dialer
+from consumerd.net.stream import Address
+from consumerd.net.versions import Origin, VersionMemory, assume_release
+from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from consumerd.wire.modern.fetch import FetchRequest
+from consumerd.wire.modern.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tests.support import virtual_time
+from tests.support.scripted_broker import Answer, FakeNetwork, Late, Raw, Reaction, ScriptedBroker, listing
+
+ADDRESS = Address(host="b", port=9092)
+LISTED = ListOffsetsResponse(topics=())
+MODERN = listing({ApiKey.FETCH: (0, 7), ApiKey.LIST_OFFSETS: (0, 2)})
+
+
+def broker(*answers: Answer, alive: Answer = LISTED) -> ScriptedBroker:
+    """Answer ApiVersions one by one by ``answers``, the last for ever; and ListOffsets by ``alive``."""
+    queue = list(answers)
+    return ScriptedBroker(
+        {
+            ApiVersionsRequest: lambda _request, _version: queue.pop(0) if len(queue) > 1 else queue[0],
+            ListOffsetsRequest: lambda _request, _version: alive,
+        }
+    )
+
+
+class Scene:
+    """A dialer in a network with one broker."""
+
+    def __init__(self, scripted: ScriptedBroker | None, **options: object) -> None:
+        self.network = FakeNetwork()
+        self.scripted = scripted
+        if scripted is not None:
+            self.network.brokers[ADDRESS] = scripted
+        self.memory = VersionMemory(keep_s=300)
+        self._options = options
+
+    def run(self, scenario: Callable[[Dialer], Awaitable[None]]) -> None:
+        async def play() -> None:
+            now = asyncio.get_running_loop().time
+            await scenario(
+                Dialer(
+                    self.network, client_id="t", max_frame_bytes=1 << 20, now=now, memory=self.memory, **self._options
+                )  # type: ignore[arg-type]  # options of the test
+            )
+
+        virtual_time.run(play())
+
+    @property
+    def left_open(self) -> int:
+        return sum(not stream.closed for stream in self.network.streams)
+
+
+def time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_broker_that_lists_its_versions_is_taken_at_its_word() -> None:
+    """One round trip, and nothing is remembered: an upgrade shows on the next connection."""
+    scene = Scene(broker(MODERN, listing({ApiKey.FETCH: (0, 12)})))
+
+    async def scenario(dialer: Dialer) -> None:
+        connection = await dialer.dial(ADDRESS)
+        assert Origin.NEGOTIATED is connection.versions.origin
+        assert connection.version_of(FetchRequest) == 7
+        assert (await dialer.dial(ADDRESS)).version_of(FetchRequest) == 11
+
+    scene.run(scenario)
+    assert scene.left_open == 2
+
+
+def test_broker_that_closes_is_of_0_8() -> None:
+    """It answers the old request, and closes on the new one again."""
+    scene = Scene(broker(Reaction.CLOSE))
+
+    async def scenario(dialer: Dialer) -> None:
+        connection = await dialer.dial(ADDRESS)
+        assert str(connection.versions) == "assumed 0.8.2"
+        assert connection.version_of(FetchRequest) == 0
+        assert await connection.request(ListOffsetsRequest(topics=()), timeout_s=1) == LISTED
+
+    scene.run(scenario)
+    assert scene.left_open == 1
+
+
+def test_broker_that_says_nothing_is_of_0_9() -> None:
+    """The silence is waited for by short deadlines, and once."""
+    scene = Scene(broker(Reaction.SILENT))
+
+    async def scenario(dialer: Dialer) -> None:
+        connection = await dialer.dial(ADDRESS)
+        assert str(connection.versions) == "assumed 0.9"
+        assert connection.version_of(FetchRequest) == 1
+        first = time()
+        assert 2.0 < first < 2.1
+        await dialer.dial(ADDRESS)
+        assert time() - first < 0.1
+
+    scene.run(scenario)
+    assert scene.left_open == 2
+
+
+def test_dead_broker_concludes_nothing() -> None:
+    """A broker that is going down closes connections, too."""
+    scene = Scene(broker(Reaction.CLOSE, alive=Reaction.CLOSE))
+
+    async def scenario(dialer: Dialer) -> None:
+        with pytest.raises(ConnectionLost):
+            await dialer.dial(ADDRESS)
+        assert scene.memory.find(ADDRESS, time()) is None
+
+    scene.run(scenario)
+    assert scene.left_open == 0
+
+
+def test_hung_broker_concludes_nothing() -> None:
+    """One that answers nothing at all may be of any release."""
+    scene = Scene(broker(Reaction.SILENT, alive=Reaction.SILENT), alive_timeout_s=5.0)
+
+    async def scenario(dialer: Dialer) -> None:
+        with pytest.raises(ConnectionLost):
+            await dialer.dial(ADDRESS)
+        assert pytest.approx(6.0) == time()
+
+    scene.run(scenario)
+    assert scene.left_open == 0
+
+
+@pytest.mark.parametrize("hiccup", [Reaction.CLOSE, Reaction.SILENT, Late(MODERN, 1.5)])
+def test_modern_broker_with_a_hiccup_is_not_taken_for_an_old_one(hiccup: Answer) -> None:
+    """A restart or a pause at the wrong moment must not cost minutes of conversion by the broker."""
+    scene = Scene(broker(hiccup, MODERN))
+
+    async def scenario(dialer: Dialer) -> None:
+        assert (await dialer.dial(ADDRESS)).version_of(FetchRequest) == 7
+
+    scene.run(scenario)
+    assert scene.left_open == 1
+
+
+def test_assumption_is_tried_anew_after_a_while() -> None:
+    """A broker that was upgraded in place shows it at a reconnect, some minutes later at the latest."""
+    scene = Scene(broker(Reaction.CLOSE, Reaction.CLOSE, MODERN))
+
+    async def scenario(dialer: Dialer) -> None:
+        assert (await dialer.dial(ADDRESS)).version_of(FetchRequest) == 0
+        assert (await dialer.dial(ADDRESS)).version_of(FetchRequest) == 0
+        await asyncio.sleep(301)
+        assert (await dialer.dial(ADDRESS)).version_of(FetchRequest) == 7
+
+    scene.run(scenario)
+
+
+def test_assumption_does_not_outlive_the_process_that_was_asked() -> None:
+    """Nobody listening means that what listens next may be another release."""
+    scene = Scene(broker(Reaction.CLOSE, Reaction.CLOSE, MODERN))
+
+    async def scenario(dialer: Dialer) -> None:
+        await dialer.dial(ADDRESS)
+        restarting = scene.network.brokers.pop(ADDRESS)
+        with pytest.raises(ConnectionLost):
+            await dialer.dial(ADDRESS)
+        scene.network.brokers[ADDRESS] = restarting
+        assert (await dialer.dial(ADDRESS)).version_of(FetchRequest) == 7
+
+    scene.run(scenario)
+
+
+def test_pinned_release_is_not_asked() -> None:
+    """Somebody has said so."""
+    scripted = broker(Reaction.CLOSE)
+    scene = Scene(scripted, pinned=assume_release((0, 9), Origin.PINNED))
+
+    async def scenario(dialer: Dialer) -> None:
+        assert (await dialer.dial(ADDRESS)).version_of(FetchRequest) == 1
+
+    scene.run(scenario)
+    assert scripted.requests == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (ApiVersionsResponse(error_code=35, api_versions=()), "code 35"),
+        (listing({ApiKey.FETCH: (5, 4)}), "flipped"),
+        (Raw((4).to_bytes(4) + (99).to_bytes(4)), "correlation id 99"),
+    ],
+)
+def test_what_is_no_broker_is_refused_with_the_reason(answer: Answer, reason: str) -> None:
+    """Callers retry ConnectionLost with backoff; the operator reads why."""
+    scene = Scene(broker(answer))
+
+    async def scenario(dialer: Dialer) -> None:
+        with pytest.raises(ConnectionLost, match=reason):
+            await dialer.dial(ADDRESS)
+
+    scene.run(scenario)
+    assert scene.left_open == 0
+
+
+@pytest.mark.parametrize("after_s", [0.0005, 0.5, 1.0015, 1.5, 2.0025])
+def test_cancelled_dial_leaves_no_connection_open(after_s: float) -> None:
+    """In any of its steps."""
+    scene = Scene(broker(Reaction.SILENT))
+    scene.network.connect_s = 0.001
+
+    async def scenario(dialer: Dialer) -> None:
+        connection: BrokerConnection | None = None
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(after_s):
+                connection = await dialer.dial(ADDRESS)
+        assert connection is None
+
+    scene.run(scenario)
+    assert scene.left_open == 0

@@ -1,0 +1,230 @@
+"""The connections to a cluster's brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from consumerd.errors import ConnectionLost
+from consumerd.model import BrokerId
+from consumerd.net.dialer import Dialer
+from consumerd.net.pool import ConnectionPool, Purpose
+from consumerd.net.stream import Address
+from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.modern.list_offsets import ListOffsetsRequest
+from tests.support import virtual_time
+from tests.support.scripted_broker import FakeNetwork, Late, Reaction, ScriptedBroker, listing
+
+
+@dataclass(frozen=True)
+class Broker:
+    id: BrokerId
+    address: Address
+
+
+ONE = Broker(BrokerId(1), Address(host="one", port=9092))
+TWO = Broker(BrokerId(2), Address(host="two", port=9092))
+RANGES = {ApiKey.LIST_OFFSETS: (0, 2)}
+
+FETCH, CONTROL = Purpose.FETCH, Purpose.CONTROL
+
+
+class Scene:
+    """A pool in a network of two brokers."""
+
+    def __init__(self) -> None:
+        self.network = FakeNetwork()
+        for broker in (ONE, TWO):
+            self.network.brokers[broker.address] = ScriptedBroker(
+                {ListOffsetsRequest: lambda _request, _version: Reaction.SILENT}, ranges=RANGES
+            )
+
+    def run(self, scenario: Callable[[ConnectionPool], Awaitable[None]]) -> None:
+        async def play() -> None:
+            now = asyncio.get_running_loop().time
+            dialer = Dialer(self.network, client_id="t", max_frame_bytes=1 << 20, now=now)
+            async with ConnectionPool(dialer, now=now, random=lambda: 0.0, idle_timeout_s=60) as pool:
+                await scenario(pool)
+            assert all(stream.closed for stream in self.network.streams)
+
+        virtual_time.run(play())
+
+    @property
+    def connects(self) -> int:
+        return len(self.network.attempts)
+
+
+def test_connections_are_kept_by_broker_and_purpose() -> None:
+    """A long poll must not stand in the way of anything else."""
+    scene = Scene()
+
+    async def scenario(pool: ConnectionPool) -> None:
+        kept = {await pool.get(broker, purpose) for broker in (ONE, TWO) for purpose in Purpose for _ in range(3)}
+        assert 4 == len(kept) == scene.connects
+        assert repr(pool) == "<ConnectionPool 1/control, 1/fetch, 2/control, 2/fetch>"
+
+    scene.run(scenario)
+
+
+def test_connecting_is_single_flight() -> None:
+    """A thousand partitions of a broker that comes up make one connection."""
+    scene = Scene()
+    scene.network.connect_s = 1.0
+
+    async def scenario(pool: ConnectionPool) -> None:
+        got = await asyncio.gather(*(pool.get(ONE, FETCH) for _ in range(50)))
+        assert 1 == len(set(got)) == scene.connects
+
+    scene.run(scenario)
+
+
+def test_failure_is_shared_by_who_waited() -> None:
+    """Each would otherwise try in turn, one connect timeout after the other."""
+    scene = Scene()
+    scene.network.connect_s = 1.0
+    scene.network.brokers.clear()
+
+    async def scenario(pool: ConnectionPool) -> None:
+        got = await asyncio.gather(*(pool.get(ONE, FETCH) for _ in range(5)), return_exceptions=True)
+        assert [ConnectionLost] * 5 == [type(one) for one in got]
+        assert scene.connects == 1
+        assert asyncio.get_running_loop().time() == 1.0
+
+    scene.run(scenario)
+
+
+def test_cancelled_attempt_is_taken_over() -> None:
+    """Whoever happened to be first must not decide for the others."""
+    scene = Scene()
+    scene.network.connect_s = 1.0
+
+    async def scenario(pool: ConnectionPool) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(pool.get(ONE, FETCH))
+            await asyncio.sleep(0.5)
+            second = tasks.create_task(pool.get(ONE, FETCH))
+            await asyncio.sleep(0.1)
+            first.cancel()
+        assert not second.result().closed
+        assert scene.connects == 2
+
+    scene.run(scenario)
+
+
+def test_failing_broker_is_tried_with_backoff() -> None:
+    """And others meanwhile without delay; a success starts over."""
+    scene = Scene()
+    gone = scene.network.brokers.pop(ONE.address)
+
+    async def scenario(pool: ConnectionPool) -> None:
+        for _ in range(12):
+            with pytest.raises(ConnectionLost, match="refused"):
+                await pool.get(ONE, FETCH)
+        times = [at for at, _ in scene.network.attempts]
+        gaps = [round(later - earlier, 3) for earlier, later in itertools.pairwise(times)]
+        assert gaps == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
+
+        assert pool.waits_s(ONE) == 10.0
+        assert pool.waits_s(TWO) == 0.0
+        before = asyncio.get_running_loop().time()
+        await pool.get(TWO, FETCH)
+        assert asyncio.get_running_loop().time() - before < 0.1
+
+        scene.network.brokers[ONE.address] = gone
+        await pool.get(ONE, CONTROL)
+        assert pool.waits_s(ONE) == 0.0
+
+    scene.run(scenario)
+
+
+def test_broken_connection_is_replaced() -> None:
+    """The next one that asks gets a new one."""
+    scene = Scene()
+
+    async def scenario(pool: ConnectionPool) -> None:
+        first = await pool.get(ONE, FETCH)
+        scene.network.streams[0].end(ConnectionLost("gone"))
+        assert first.closed
+        second = await pool.get(ONE, FETCH)
+        assert second is not first
+        assert second is await pool.get(ONE, FETCH)
+
+    scene.run(scenario)
+
+
+def test_broker_that_moved_is_followed() -> None:
+    """A broker id keeps its name on another machine; the old address is left, and its backoff with it."""
+    scene = Scene()
+    moved = Broker(ONE.id, TWO.address)
+
+    async def scenario(pool: ConnectionPool) -> None:
+        old = await pool.get(ONE, FETCH)
+        new = await pool.get(moved, FETCH)
+        assert TWO.address == new.address
+        assert old.closed
+
+    scene.run(scenario)
+
+
+def test_idle_connections_are_closed_and_busy_ones_kept() -> None:
+    """We close before the broker does; a request that is out keeps its connection."""
+    scene = Scene()
+
+    async def scenario(pool: ConnectionPool) -> None:
+        idle, busy = await pool.get(ONE, CONTROL), await pool.get(ONE, FETCH)
+        async with asyncio.TaskGroup() as tasks:
+            polling = tasks.create_task(busy.request(ListOffsetsRequest(topics=()), timeout_s=500))
+            await asyncio.sleep(61)
+            await pool.get(TWO, CONTROL)
+            assert idle.closed
+            assert not busy.closed
+            polling.cancel()
+
+    scene.run(scenario)
+
+
+def test_closed_pool_gives_no_connections() -> None:
+    """Neither to who asks now nor to who has waited."""
+    scene = Scene()
+    scene.network.connect_s = 1.0
+
+    async def scenario(pool: ConnectionPool) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(_refused(pool))
+            await asyncio.sleep(0.5)
+            await pool.aclose()
+        assert waiting.result()
+        assert await _refused(pool)
+
+    scene.run(scenario)
+
+
+def test_slow_negotiation_holds_up_its_own_broker_only() -> None:
+    """One broker in a long pause must not stop the cluster."""
+    scene = Scene()
+    scene.network.brokers[ONE.address] = ScriptedBroker(
+        {ListOffsetsRequest: lambda _request, _version: Late(Reaction.CLOSE, 9.0)}
+    )
+    scene.network.brokers[TWO.address].ranges = RANGES
+
+    async def scenario(pool: ConnectionPool) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            slow = tasks.create_task(_refused(pool))
+            await pool.get(TWO, FETCH)
+            assert asyncio.get_running_loop().time() < 0.1
+        assert slow.result()
+
+    scene.run(scenario)
+    assert listing(RANGES)
+
+
+async def _refused(pool: ConnectionPool) -> bool:
+    try:
+        await pool.get(ONE, FETCH)
+    except ConnectionLost:
+        return True
+    return False
