@@ -31,6 +31,9 @@ class Hooks:
     def claim_conflicted(self, partition: TopicPartition, holder: str) -> None:
         """An owner node that we want is held by ``holder``."""
 
+    def group_disagreed(self, kind: str, detail: str) -> None:
+        """Members of the group may compute different assignments; ``kind`` is from a small set."""
+
     def ownership_lost(self, partition: TopicPartition, reason: str) -> None:
         """A claim ended without our wish."""
 

@@ -1,0 +1,72 @@
+"""The names of members and of their threads, as the Java consumer forms them.
+
+Pure. ``ZookeeperConsumerConnector.scala``: the id is ``<group>_<consumer.id>`` where one is configured, otherwise
+``<group>_<host>-<ms>-<8 hex>``. ``TopicCount.scala``: threads are ``<id>-<i>`` from 0. ``Config.scala`` (0.8 and later)
+has what a group id may consist of.
+
+A generated id is new in each session: a node that lingers under the old one belongs to a session of our past, and is
+treated as anybody else's. A configured id is kept, and gets a fresh suffix only where its old node still stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from consumerd.errors import ConfigError
+from consumerd.model import ConsumerId, ThreadId
+
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_LEGAL_TOPIC_LENGTH: Final = 249
+
+
+def validate_name(key: str, value: str) -> str:
+    """Return ``value`` if Java accepts it as a group or client id. Raises ConfigError that names ``key``.
+
+    Java lets an empty one pass, and ``.``; ZooKeeper then refuses the path, so that they are refused here.
+    """
+    if not _LEGAL.fullmatch(value) or value in {".", ".."}:
+        raise ConfigError(f"{key}: {value!r} is not a legal id; use ASCII letters, digits, '.', '_' and '-' only")
+    return value
+
+
+def validate_topic(key: str, value: str) -> str:
+    """Return ``value`` if it can be a topic's name. Raises ConfigError that names ``key``."""
+    if not _LEGAL.fullmatch(value) or value in {".", ".."} or len(value) > _LEGAL_TOPIC_LENGTH:
+        raise ConfigError(
+            f"{key}: {value!r} is not a legal topic; use up to {_LEGAL_TOPIC_LENGTH} ASCII letters, digits, '.', '_' "
+            "and '-'. For an expression use a pattern"
+        )
+    return value
+
+
+def thread_ids(consumer: ConsumerId, streams: int) -> tuple[ThreadId, ...]:
+    """Return the ids of a member's threads, by number (which is not the order in which assignors sort them)."""
+    return tuple(ThreadId(f"{consumer}-{number}") for number in range(streams))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberIdentity:
+    """What a process calls itself in its group. ``consumer_id`` is the configured one, if any."""
+
+    group: str
+    host: str
+    consumer_id: str | None = None
+
+    def __post_init__(self) -> None:
+        validate_name("group.id", self.group)
+        if self.consumer_id is not None:
+            validate_name("group.consumer_id", self.consumer_id)
+
+    def make_id(self, *, now_ms: int, random_bits: Callable[[int], int], lingering: bool = False) -> ConsumerId:
+        """Return the id to register under in a new session.
+
+        ``lingering`` says that the node of the configured id stands already and is not of this session.
+        """
+        suffix = f"{random_bits(32):08x}"
+        if self.consumer_id is None:
+            # a host name with a slash would be a path; none has one, but a container may be named freely
+            return ConsumerId(f"{self.group}_{self.host.replace('/', '_')}-{now_ms}-{suffix}")
+        return ConsumerId(f"{self.group}_{self.consumer_id}" + (f"-{suffix}" if lingering else ""))

@@ -1,0 +1,192 @@
+"""Owner nodes: ``/consumers/G/owners/T/P``, ephemeral, one owner at a time.
+
+Claimed and released one by one. Whose a node is, is told by its ``ephemeralOwner``: the Java consumer compares the data,
+and takes a node of its own past session for its own until it vanishes. An outcome that is unknown is never guessed at:
+creating again finds our own node, deleting again finds none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import structlog
+
+from consumerd.errors import CoordinationError, SessionLost
+from consumerd.group.events import ClaimOutcome, Created, NotSent, Taken, Unknown
+from consumerd.group.parallel import map_bounded
+from consumerd.group.plan import Grant, Holder
+from consumerd.group.registry import get_session_id
+from consumerd.model import PartitionKey, SessionEpoch, ThreadId, TopicPartition
+from consumerd.zk.layout import owner_path, owners_path
+from consumerd.zk.port import BadVersion, NodeExists, NoNode, NotConnected, OutcomeUnknown, Stat, ZkClient
+from consumerd.zk.znodes import encode_owner
+
+_ATTEMPTS: Final = 3
+
+
+class PartitionOwners:
+    """Claims, releases and reads owner nodes; every call is bounded by the ZooKeeper client's own deadlines."""
+
+    def __init__(self, zk: ZkClient, group: str) -> None:
+        self._zk = zk
+        self._group = group
+        self._log = structlog.get_logger(__name__).bind(group=group)
+        self._read: dict[str, tuple[tuple[int, int], dict[TopicPartition, Holder]]] = {}
+        """Nodes read before, by topic, as of the parent's creation and child-change counter."""
+
+    async def claim(
+        self, grants: Mapping[TopicPartition, Grant], epoch: SessionEpoch
+    ) -> Mapping[TopicPartition, ClaimOutcome]:
+        """Create the owner nodes in ``epoch``, each on its own. Raises nothing that ZooKeeper may answer."""
+        return await map_bounded(grants, lambda partition: self._claim(partition, grants[partition].thread, epoch))
+
+    async def release(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> frozenset[TopicPartition]:
+        """Delete those owner nodes that are ours, and return the partitions of which we certainly own none."""
+        released = await map_bounded(sorted(partitions), lambda partition: self._release(partition, epoch))
+        return frozenset(partition for partition, done in released.items() if done)
+
+    async def rethread(
+        self, threads: Mapping[TopicPartition, ThreadId], epoch: SessionEpoch
+    ) -> Mapping[TopicPartition, ThreadId]:
+        """Write other threads into owner nodes of ours, and return those written."""
+        written = await map_bounded(threads, lambda partition: self._rethread(partition, threads[partition], epoch))
+        return {partition: threads[partition] for partition, done in written.items() if done}
+
+    async def inspect(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Holder | None]:
+        """Read who holds each partition; what could not be read is left out.
+
+        A node whose parent saw no child come or go since it was last read is not read again.
+        """
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for partition in sorted(partitions):
+            by_topic.setdefault(partition.topic, []).append(partition)
+        self._read = {topic: known for topic, known in self._read.items() if topic in by_topic}
+        found: dict[TopicPartition, Holder | None] = {}
+        for topic, wanted in by_topic.items():
+            try:
+                found.update(await self._inspect_topic(topic, wanted))
+            except CoordinationError as error:
+                self._log.info("owners_unread", topic=topic, error=str(error))
+        return found
+
+    async def read_all(self, topics: Collection[str]) -> Mapping[TopicPartition, Holder]:
+        """Read every owner node of these topics. Raises CoordinationError."""
+        found: dict[TopicPartition, Holder] = {}
+        for topic, names in (await map_bounded(sorted(topics), self._list_owners)).items():
+            nodes = await map_bounded(names, self._read_holder)
+            found.update({partition: holder for partition, holder in nodes.items() if holder is not None})
+            self._log.debug("owners_read", topic=topic, owners=len(nodes))
+        return found
+
+    async def _claim(self, partition: TopicPartition, thread: ThreadId, epoch: SessionEpoch) -> ClaimOutcome:
+        path = owner_path(self._group, partition)
+        in_doubt = False
+        for _ in range(_ATTEMPTS):
+            try:
+                try:
+                    await self._zk.create(path, encode_owner(thread), ephemeral=True, epoch=epoch)
+                except NodeExists:
+                    outcome = await self._look_at(path, thread, epoch)
+                    if outcome is None:
+                        continue  # it went meanwhile
+                    return outcome
+            except NoNode:
+                if not await self._make_parent(partition):
+                    break
+            except (OutcomeUnknown, BadVersion):
+                in_doubt = True  # create it again: if it is there, it will be found to be ours
+            except (NotConnected, SessionLost):
+                break
+            except CoordinationError as error:
+                self._log.warning("claim_failed", partition=str(partition), error=str(error))
+                break
+            else:
+                return Created()
+        return Unknown() if in_doubt else NotSent()
+
+    async def _look_at(self, path: str, thread: ThreadId, epoch: SessionEpoch) -> ClaimOutcome | None:
+        """Return whose node is in the way; None when there is none any more."""
+        found = await self._zk.find(path)
+        if found is None:
+            return None
+        data, stat = found
+        if stat.ephemeral_owner != get_session_id(self._zk, epoch):
+            return Taken(_holder(data, stat))
+        if data != encode_owner(thread):
+            await self._zk.set(path, encode_owner(thread), version=stat.version, epoch=epoch)
+        return Created()
+
+    async def _make_parent(self, partition: TopicPartition) -> bool:
+        try:
+            await self._zk.ensure_path(owners_path(self._group, partition.topic))
+        except CoordinationError as error:
+            self._log.info("owners_parent_missing", topic=partition.topic, error=str(error))
+            return False
+        return True
+
+    async def _release(self, partition: TopicPartition, epoch: SessionEpoch) -> bool:
+        path = owner_path(self._group, partition)
+        for _ in range(_ATTEMPTS):
+            try:
+                stat = await self._zk.exists(path)
+                if stat is None or stat.ephemeral_owner != get_session_id(self._zk, epoch):
+                    return True
+                await self._zk.delete(path, version=stat.version, epoch=epoch)
+            except NoNode:
+                return True
+            except (OutcomeUnknown, BadVersion):
+                continue  # look again
+            except CoordinationError as error:
+                self._log.info("release_failed", partition=str(partition), error=str(error))
+                return False
+            else:
+                return True
+        return False
+
+    async def _rethread(self, partition: TopicPartition, thread: ThreadId, epoch: SessionEpoch) -> bool:
+        path = owner_path(self._group, partition)
+        try:
+            return isinstance(await self._look_at(path, thread, epoch), Created)
+        except CoordinationError as error:
+            self._log.info("rethread_failed", partition=str(partition), error=str(error))
+            return False
+
+    async def _inspect_topic(
+        self, topic: str, wanted: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Holder | None]:
+        try:
+            names, stat = await self._zk.children(owners_path(self._group, topic))
+        except NoNode:
+            return dict.fromkeys(wanted)
+        counter = (stat.czxid, stat.cversion)
+        known = self._read[topic][1] if topic in self._read and self._read[topic][0] == counter else {}
+        there = frozenset(names)
+        unread = [p for p in wanted if str(p.partition) in there and p not in known]
+        nodes = await map_bounded(unread, self._read_holder)
+        known = known | {partition: holder for partition, holder in nodes.items() if holder is not None}
+        self._read[topic] = (counter, known)
+        return {partition: known.get(partition) if str(partition.partition) in there else None for partition in wanted}
+
+    async def _list_owners(self, topic: str) -> list[TopicPartition]:
+        try:
+            names, _ = await self._zk.children(owners_path(self._group, topic))
+        except NoNode:
+            return []
+        return [TopicPartition(topic, key) for name in names if (key := _find_key(name)) is not None]
+
+    async def _read_holder(self, partition: TopicPartition) -> Holder | None:
+        found = await self._zk.find(owner_path(self._group, partition))
+        return None if found is None else _holder(*found)
+
+
+def _holder(data: bytes, stat: Stat) -> Holder:
+    # shown to people and compared with threads: what is no text must not fail the reading of the others
+    return Holder(data.decode(errors="replace"), stat.ephemeral_owner)
+
+
+def _find_key(name: str) -> PartitionKey | None:
+    try:
+        return PartitionKey.parse(name)
+    except ValueError:
+        return None

@@ -1,0 +1,230 @@
+"""The group as read from ZooKeeper, and what follows from it.
+
+Pure. A :class:`GroupSnapshot` holds what was read, with a :class:`Stamp` by which it is told whether it still holds.
+The ``plan_*`` functions turn it into assignments, into what this member should own, and into what a person should know
+about members that cannot agree.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from consumerd.group.assignors import Assignment, Member, Strategy, assign, find_objection
+from consumerd.group.java_regex import UnsupportedPattern
+from consumerd.group.subscription import needs_topic_names, plan_streams
+from consumerd.model import ConsumerId, Incarnation, PartitionKey, Partitions, ThreadId, TopicPartition
+from consumerd.zk.znodes import Pattern, Registration
+
+_DISAGREEMENTS_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic's node: which making of the topic it is, and its partitions in order."""
+
+    czxid: int
+    version: int
+    partitions: tuple[PartitionKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """A node under ``ids``; ``registration`` is None where it cannot be read, and ``problem`` says why."""
+
+    consumer: ConsumerId
+    session_id: int
+    registration: Registration | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """What changes whenever a snapshot is out of date: creation and child-change counters, topic versions.
+
+    ``names`` is None where no member subscribes by a list; a topic that is not there has None.
+    """
+
+    ids: tuple[int, int]
+    names: tuple[int, int] | None
+    topics: Mapping[str, tuple[int, int] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSnapshot:
+    """The group and its topics at one moment. ``names`` are all topics there are, where they were needed."""
+
+    stamp: Stamp
+    members: tuple[MemberView, ...]
+    topics: Mapping[str, TopicView]
+    names: frozenset[str] = frozenset()
+
+    @property
+    def partitions(self) -> Partitions:
+        """The partitions of each topic read."""
+        return {topic: view.partitions for topic, view in self.topics.items()}
+
+    def find_member(self, consumer: ConsumerId) -> MemberView | None:
+        """Return the member's node, if it is there."""
+        return next((member for member in self.members if member.consumer == consumer), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the plan gives to one of our threads: a partition of one making of its topic."""
+
+    thread: ThreadId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What an owner node says: the thread in it, and the session that keeps it alive (0: nobody's, it stays)."""
+
+    thread: str
+    session_id: int
+
+
+class DisagreementKind(enum.StrEnum):
+    """Why members of a group may compute different assignments."""
+
+    UNREADABLE = "unreadable member"
+    """A node under ``ids`` that no member can read; every Java member's rebalance fails because of it."""
+    PATTERN = "pattern"
+    """An expression that cannot be evaluated here, or that a client escaped twice."""
+    SUBSCRIPTION = "subscription"
+    """Subscriptions that differ in a way that some members refuse."""
+    STRATEGY = "strategy"
+    """Owners that our assignor does not give."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """One reason why members of the group do not agree; ``member`` is whose node shows it, if it is one's."""
+
+    kind: DisagreementKind
+    detail: str
+    member: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedGroup:
+    """The members whose subscriptions are known, lists resolved to topics, and what is wrong with the others."""
+
+    members: tuple[Member, ...]
+    disagreements: tuple[Disagreement, ...] = field(default=())
+
+
+def resolve_members(members: Collection[MemberView], names: Collection[str]) -> ResolvedGroup:
+    """Compute each member's topics; one that cannot be read takes no part."""
+    resolved, disagreements = [], []
+    for member in sorted(members, key=lambda one: one.consumer):
+        registration = member.registration
+        if registration is None:
+            detail = f"{member.problem}; every Java member's rebalance fails until the node is gone"
+            disagreements.append(Disagreement(kind=DisagreementKind.UNREADABLE, detail=detail, member=member.consumer))
+            continue
+        try:
+            streams = plan_streams(registration, names)
+        except UnsupportedPattern as error:
+            detail = f"its expression cannot be evaluated here, so it is taken to own nothing: {error}"
+            disagreements.append(Disagreement(kind=DisagreementKind.PATTERN, detail=detail, member=member.consumer))
+            continue
+        if registration.escaped_twice and not streams and registration.pattern is Pattern.WHITE_LIST:
+            detail = (
+                "its expression matches no topic; clients of 1.0 and 1.1 escape backslashes twice, use [.] or [0-9]"
+            )
+            disagreements.append(Disagreement(kind=DisagreementKind.PATTERN, detail=detail, member=member.consumer))
+        resolved.append(Member(consumer=member.consumer, streams=streams))
+    return ResolvedGroup(members=tuple(resolved), disagreements=tuple(disagreements))
+
+
+def plan_topics_to_read(
+    members: Collection[MemberView], names: Collection[str], consumer: ConsumerId | None = None
+) -> frozenset[str]:
+    """Return the topics that ``consumer`` subscribes to; with None, those that anybody does.
+
+    Range looks at one topic at a time; round robin deals the partitions of all topics at once.
+    """
+    return frozenset(
+        topic
+        for member in resolve_members(members, names).members
+        if consumer is None or member.consumer == consumer
+        for topic in member.streams
+    )
+
+
+def needs_names(members: Collection[MemberView]) -> bool:
+    """Whether some member subscribes by a list, so that the names of all topics matter."""
+    return any(member.registration is not None and needs_topic_names(member.registration) for member in members)
+
+
+def plan_assignment(snapshot: GroupSnapshot, strategy: Strategy) -> Assignment:
+    """Return which thread of the group consumes each partition."""
+    return assign(strategy, resolve_members(snapshot.members, snapshot.names).members, snapshot.partitions)
+
+
+def plan_grants(
+    snapshot: GroupSnapshot, assignment: Assignment, consumer: ConsumerId
+) -> Mapping[TopicPartition, Grant]:
+    """Return what the assignment gives to one member."""
+    return {
+        partition: Grant(thread, Incarnation(snapshot.topics[partition.topic].czxid))
+        for partition, thread in assignment.items()
+        # the number of a thread has no hyphen, so that this is the member's id and nothing else
+        if thread.rpartition("-")[0] == consumer
+    }
+
+
+def plan_disagreements(snapshot: GroupSnapshot, strategy: Strategy) -> tuple[Disagreement, ...]:
+    """Return what the registry itself shows that members cannot agree about."""
+    resolved = resolve_members(snapshot.members, snapshot.names)
+    found = list(resolved.disagreements)
+    if strategy is Strategy.ROUNDROBIN_0_8 and (objection := find_objection(resolved.members)) is not None:
+        detail = f"Java members up to 0.10.1 refuse roundrobin here: {objection}"
+        found.append(Disagreement(kind=DisagreementKind.SUBSCRIPTION, detail=detail))
+    lists = {
+        (registration.pattern.value, "|".join(registration.subscription))
+        for member in snapshot.members
+        if (registration := member.registration) is not None and registration.pattern is not Pattern.STATIC
+    }
+    if len(lists) > 1:
+        shown = ", ".join(sorted(f"{pattern} {text!r}" for pattern, text in lists))
+        detail = f"members subscribe by different expressions: {shown}"
+        found.append(Disagreement(kind=DisagreementKind.SUBSCRIPTION, detail=detail))
+    return tuple(found)
+
+
+def plan_owner_disagreements(
+    snapshot: GroupSnapshot, strategy: Strategy, owners: Mapping[TopicPartition, Holder]
+) -> tuple[Disagreement, ...]:
+    """Return where live members own what our assignor gives to others, with the strategy that would explain it.
+
+    To be asked once a group has come to rest: during a rebalance owners differ from the plan all the time.
+    """
+    assignment = plan_assignment(snapshot, strategy)
+    wrong = _mismatches(assignment, owners)
+    if not wrong:
+        return ()
+    explained = next(
+        (
+            other
+            for other in Strategy
+            if other is not strategy and not _mismatches(plan_assignment(snapshot, other), owners)
+        ),
+        None,
+    )
+    hint = f"; {explained.value} explains every owner: is group.assignor wrong?" if explained is not None else ""
+    shown = ", ".join(
+        f"{partition} is held by {owners[partition].thread} and belongs to {assignment.get(partition, 'nobody')}"
+        for partition in wrong[:_DISAGREEMENTS_SHOWN]
+    )
+    more = f" and {len(wrong) - _DISAGREEMENTS_SHOWN} more" if len(wrong) > _DISAGREEMENTS_SHOWN else ""
+    detail = f"{len(wrong)} owners are not those of {strategy.value}{hint}: {shown}{more}"
+    return (Disagreement(kind=DisagreementKind.STRATEGY, detail=detail),)
+
+
+def _mismatches(assignment: Assignment, owners: Mapping[TopicPartition, Holder]) -> list[TopicPartition]:
+    return sorted(partition for partition, holder in owners.items() if assignment.get(partition) != holder.thread)

@@ -1,0 +1,551 @@
+"""Takes part in a group: joins the machine to ZooKeeper and to whoever delivers.
+
+One loop feeds events to the machine and carries out its effects. What waits is a task of its own that reports back by an
+event; what makes claims useless is done at once, in the loop. The machine decides everything, so what stands here is
+only how: which watches feed it (on parents, and on the topics' own nodes; never on owner nodes), which calls an effect
+is, and what is told to logs and hooks.
+
+Cancelling :meth:`Rebalancer.run` revokes every claim and leaves the nodes to the session's end; :meth:`leave` is the
+orderly way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from random import Random
+from typing import Final, assert_never
+
+import structlog
+
+from consumerd.aio.cell import Cell
+from consumerd.aio.tasks import TaskSet
+from consumerd.errors import CoordinationError
+from consumerd.group import events as ev
+from consumerd.group.assignors import Strategy
+from consumerd.group.claims import OwnedClaim
+from consumerd.group.identity import MemberIdentity
+from consumerd.group.listener import PartitionListener
+from consumerd.group.machine import GroupMachine
+from consumerd.group.owners import PartitionOwners
+from consumerd.group.plan import (
+    Disagreement,
+    GroupSnapshot,
+    Holder,
+    plan_assignment,
+    plan_disagreements,
+    plan_grants,
+    plan_owner_disagreements,
+)
+from consumerd.group.registry import GroupRegistry, get_session_id
+from consumerd.group.settings import RebalanceSettings
+from consumerd.group.status import Conflict, GroupStatus, PastRebalance
+from consumerd.group.subscription import Subscription
+from consumerd.group.transitions import MOVING, MemberState, PartitionState
+from consumerd.model import ThreadId, TopicPartition
+from consumerd.telemetry.hooks import Hooks
+from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, topic_path
+from consumerd.zk.port import Watch, WatchKind, ZkClient
+
+_REBALANCES_KEPT: Final = 20
+_OVERRUN_S: Final = 0.25
+"""How long past its deadline a drain is left alone: it may be about to return."""
+_LEAVE_SLACK_S: Final = 5.0
+"""What leaving may take besides draining and the grace: a few round trips, or a lost connection."""
+_TOPICS_A_PASS: Final = 256
+"""Topics compared in one reconcile pass; more take turns."""
+_REST_PASSES: Final = 2
+"""Passes without a change after which owners are expected to be those of the plan."""
+_REVIEW_PASSES: Final = 12
+"""Passes between two looks at everybody's owners while nothing changes."""
+
+
+class Rebalancer:
+    """One member of a group. ``now`` is the loop's kind of clock, ``wall_ms`` the calendar's, for what is shown."""
+
+    def __init__(
+        self,
+        zk: ZkClient,
+        *,
+        identity: MemberIdentity,
+        subscription: Subscription,
+        listener: PartitionListener,
+        now: Callable[[], float],
+        wall_ms: Callable[[], int],
+        random: Random,
+        strategy: Strategy = Strategy.RANGE,
+        settings: RebalanceSettings | None = None,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self._zk = zk
+        self._identity = identity
+        self._subscription = subscription
+        self._listener = listener
+        self._now = now
+        self._wall_ms = wall_ms
+        self._strategy = strategy
+        self._settings = settings if settings is not None else RebalanceSettings()
+        self._hooks = hooks if hooks is not None else Hooks()
+        self._log = structlog.get_logger(__name__).bind(group=identity.group)
+        self._registry = GroupRegistry(zk, identity.group, wall_ms=wall_ms, random=random)
+        self._owners = PartitionOwners(zk, identity.group)
+        self._machine = GroupMachine(self._settings, random.random)
+        self._events: deque[ev.Event] = deque()
+        self._wakeup = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._running = False
+        self._abandoned = False
+        self._tasks: TaskSet[int] = TaskSet()
+        self._task_key = 0
+        self._claims: dict[TopicPartition, OwnedClaim] = {}
+        self._changes: Cell[int] = Cell(0)
+        self._watches: dict[tuple[str, WatchKind], Watch] = {}
+        self._snapshot: GroupSnapshot | None = None
+        self._quiet_passes = 0
+        self._next_topic = 0
+        self._registry_disagreements: tuple[Disagreement, ...] = ()
+        self._owner_disagreements: tuple[Disagreement, ...] = ()
+        self._rebalances: deque[PastRebalance] = deque(maxlen=_REBALANCES_KEPT)
+        self._last_error: str | None = None
+        self._counted = (-1, -1)
+
+    # -- what others call
+
+    async def run(self) -> None:
+        """Take part in the group until :meth:`leave` is done. Unbounded; never raises what ZooKeeper answers.
+
+        Cancelled, it revokes every claim; the nodes go with the session.
+        """
+        self._running = True
+        try:
+            async with self._tasks:
+                self._start(self._follow_session())
+                self._watch(ids_path(self._identity.group), WatchKind.CHILDREN, self._on_change("members changed"))
+                while self._machine.state is not MemberState.STOPPED and not self._abandoned:
+                    await self._step(await self._next_event())
+                if self._abandoned:
+                    await self._abandon()
+                for key in self._tasks.keys:
+                    await self._tasks.cancel(key)
+        finally:
+            self._running = False
+            for claim in self._claims.values():
+                claim.revoke("the member has stopped")
+            self._claims.clear()
+            self._bump()
+            for watch in self._watches.values():
+                watch.close()
+            self._watches.clear()
+            self._stopped.set()
+
+    async def leave(self, timeout_s: float | None = None) -> bool:
+        """Drain, commit and release everything, leave the group, and let :meth:`run` return.
+
+        Returns whether it was done within ``timeout_s`` (by default what draining and the grace may take, and 5 s for
+        ZooKeeper); if not, what is left is dropped, and the nodes go with the session.
+        """
+        if not self._running:
+            return True
+        if timeout_s is None:
+            timeout_s = self._settings.drain_timeout_s + self._settings.release_grace_s + _LEAVE_SLACK_S
+        self._post(ev.LeaveRequested())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._stopped.wait()
+        except TimeoutError:
+            self._log.warning("leave_timed_out", seconds=timeout_s)
+            self._abandoned = True
+            self._wakeup.set()
+            await self._stopped.wait()  # only drops what is left
+            return False
+        return True
+
+    @property
+    def status(self) -> GroupStatus:
+        """The member as it is now."""
+        machine, now = self._machine, self._now()
+        records = sorted(machine.records.items())
+        return GroupStatus(
+            group=self._identity.group,
+            state=machine.state,
+            consumer=machine.consumer,
+            epoch=machine.epoch,
+            desired={partition: grant.thread for partition, grant in sorted(machine.grants.items())},
+            owned={p: record.grant.thread for p, record in records if record.state is PartitionState.OWNED},
+            moving={p: record.state for p, record in records if record.state in MOVING},
+            conflicts=tuple(
+                Conflict(
+                    partition=partition,
+                    holder=record.holder,
+                    attempts=record.attempts,
+                    seconds=now - record.since,
+                    starved=machine.is_starved(record),
+                )
+                for partition, record in records
+                if record.state is PartitionState.CONTESTED
+            ),
+            rebalances=tuple(self._rebalances),
+            disagreements=self._registry_disagreements + self._owner_disagreements,
+            last_error=self._last_error,
+        )
+
+    # -- the loop
+
+    def _post(self, event: ev.Event) -> None:
+        self._events.append(event)
+        self._wakeup.set()
+
+    async def _next_event(self) -> ev.Event:
+        """Wait for an event, or until the machine wants to be asked."""
+        while not self._events and not self._abandoned:
+            deadline = self._machine.deadline
+            delay = None if deadline is None else deadline - self._now()
+            if delay is not None and delay <= 0:
+                return ev.Tick()
+            self._wakeup.clear()
+            try:
+                async with asyncio.timeout(delay):
+                    await self._wakeup.wait()
+            except TimeoutError:
+                return ev.Tick()
+        return self._events.popleft() if self._events else ev.Tick()
+
+    async def _step(self, event: ev.Event) -> None:
+        before = self._machine.state
+        for effect in self._machine.handle(event, self._now()):
+            await self._execute(effect)
+        if self._machine.state is not before:
+            self._log.debug("member_moved", state=self._machine.state.value, was=before.value)
+        owned = sum(record.state is PartitionState.OWNED for record in self._machine.records.values())
+        if (counted := (len(self._machine.grants), owned)) != self._counted:
+            self._counted = counted
+            self._hooks.assignment_changed(desired=counted[0], owned=counted[1])
+
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        self._task_key += 1
+        self._tasks.start(self._task_key, work, name=f"group-{self._task_key}")
+
+    async def _follow_session(self) -> None:
+        """Report every change of the session; ends by cancellation."""
+        while True:
+            state = self._zk.state
+            self._hooks.session_changed(state.epoch, state.phase.value)
+            self._bump()
+            self._post(ev.SessionChanged(state.epoch, state.phase))
+            await self._zk.wait_state(state)
+
+    def _bump(self) -> None:
+        """Wake whoever waits for a claim to be usable again."""
+        self._changes.set(self._changes.value + 1)
+
+    async def _execute(self, effect: ev.Effect) -> None:  # noqa: C901 - one case an effect, each one line
+        match effect:
+            case ev.Register():
+                self._start(self._register(effect))
+            case ev.Read():
+                self._start(self._read(effect))
+            case ev.Verify():
+                self._start(self._reconcile(effect) if effect.reconcile else self._verify(effect))
+            case ev.Claim():
+                self._start(self._claim(effect))
+            case ev.Release():
+                self._start(self._release(effect))
+            case ev.Rethread():
+                self._start(self._rethread(effect))
+            case ev.Inspect():
+                self._start(self._inspect(effect))
+            case ev.Unregister():
+                self._start(self._unregister(effect))
+            case ev.Start():
+                await self._give(effect)
+            case ev.Drain():
+                self._start(self._drain(effect))
+            case ev.Drop():
+                self._start(self._drop(effect))
+            case ev.Revoke(partitions, reason):
+                self._revoke(partitions, reason)
+            case ev.Suspend():
+                self._hold(self._claims, held=True)
+            case ev.Resume(partitions):
+                self._hold(partitions, held=False)
+            case ev.ReportConflict():
+                self._report_conflict(effect)
+            case ev.ReportRebalance(rebalance):
+                self._report_rebalance(rebalance)
+            case _:
+                assert_never(effect)
+
+    # -- what ZooKeeper is asked
+
+    async def _register(self, effect: ev.Register) -> None:
+        try:
+            consumer = await self._registry.register(self._identity, self._subscription, effect.epoch)
+        except CoordinationError as error:
+            self._failed("registration_failed", error)
+            self._post(ev.RegisterFailed(effect.serial))
+            return
+        self._recovered()
+        self._log.info("member_registered", member=consumer, epoch=effect.epoch)
+        self._post(ev.Registered(effect.serial, consumer))
+
+    async def _unregister(self, effect: ev.Unregister) -> None:
+        try:
+            await self._registry.unregister(effect.consumer, effect.epoch)
+        except CoordinationError as error:
+            self._log.warning("unregistration_failed", member=effect.consumer, error=str(error))
+        self._post(ev.Unregistered(effect.serial))
+
+    async def _read(self, effect: ev.Read) -> None:
+        # range looks at each topic alone, so that only our own matter; round robin deals all of them at once
+        subscriber = effect.consumer if self._strategy is Strategy.RANGE else None
+        try:
+            snapshot = await self._registry.read(subscriber, self._watch_names, self._watch_topics)
+            session_id = get_session_id(self._zk, effect.epoch)
+        except CoordinationError as error:
+            self._failed("group_unreadable", error)
+            self._post(ev.ReadFailed(effect.serial))
+            return
+        self._recovered()
+        self._take_snapshot(snapshot)
+        me = snapshot.find_member(effect.consumer)
+        grants = plan_grants(snapshot, plan_assignment(snapshot, self._strategy), effect.consumer)
+        self._watch_owners(grants)
+        listed = me is not None and me.session_id == session_id
+        self._post(ev.ViewRead(effect.serial, grants, snapshot.stamp, listed))
+
+    def _take_snapshot(self, snapshot: GroupSnapshot) -> None:
+        if self._snapshot is None or self._snapshot.stamp != snapshot.stamp:
+            self._quiet_passes = 0
+            self._report_disagreements((), self._owner_disagreements)
+            self._owner_disagreements = ()
+        self._snapshot = snapshot
+        found = plan_disagreements(snapshot, self._strategy)
+        self._report_disagreements(found, self._registry_disagreements)
+        self._registry_disagreements = found
+
+    async def _verify(self, effect: ev.Verify) -> None:
+        topics = frozenset(effect.stamp.topics)
+        if self._strategy is Strategy.RANGE:
+            topics = frozenset(partition.topic for partition in effect.partitions)
+        self._post(ev.Verified(effect.serial, await self._is_current(effect, topics)))
+
+    async def _is_current(self, effect: ev.Verify, topics: Collection[str]) -> bool:
+        try:
+            return await self._registry.is_current(effect.stamp, topics)
+        except CoordinationError as error:
+            self._failed("group_unreadable", error)
+            return False
+
+    async def _reconcile(self, effect: ev.Verify) -> None:
+        """Look whether a change was missed, some topics at a time, and now and then at everybody's owners."""
+        ordered = sorted(effect.stamp.topics)
+        start = self._next_topic if self._next_topic < len(ordered) else 0
+        self._next_topic = start + _TOPICS_A_PASS
+        unchanged = await self._is_current(effect, ordered[start : self._next_topic])
+        if unchanged:
+            await self._review_owners(effect)
+        self._post(ev.Verified(effect.serial, unchanged))
+
+    async def _review_owners(self, effect: ev.Verify) -> None:
+        """Once nothing has changed for a while, see whether owners are those of the plan, and ours those we know of."""
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.stamp != effect.stamp:
+            return
+        if not self._machine.resting:
+            self._quiet_passes = 0
+            return
+        self._quiet_passes += 1
+        if self._quiet_passes % _REVIEW_PASSES != _REST_PASSES:
+            return
+        try:
+            owners = await self._owners.read_all(snapshot.topics)
+            session_id = get_session_id(self._zk, self._machine.epoch)
+        except CoordinationError as error:
+            self._log.info("owners_unread", error=str(error))
+            return
+        strays = {
+            partition: ThreadId(holder.thread)
+            for partition, holder in owners.items()
+            if holder.session_id == session_id and partition not in self._machine.records
+        }
+        if strays:
+            self._log.warning("stray_owners_found", partitions=[str(partition) for partition in sorted(strays)])
+            self._post(ev.StraysFound(strays))
+        if self._snapshot is snapshot and self._machine.resting:
+            found = plan_owner_disagreements(snapshot, self._strategy, owners)
+            self._report_disagreements(found, self._owner_disagreements)
+            self._owner_disagreements = found
+
+    async def _claim(self, effect: ev.Claim) -> None:
+        self._post(ev.ClaimsEnded(effect.serial, await self._owners.claim(effect.grants, effect.epoch)))
+
+    async def _release(self, effect: ev.Release) -> None:
+        self._post(ev.ReleasesEnded(effect.serial, await self._owners.release(effect.partitions, effect.epoch)))
+
+    async def _rethread(self, effect: ev.Rethread) -> None:
+        written = await self._owners.rethread(effect.threads, effect.epoch)
+        for partition, thread in written.items():
+            claim = self._claims.get(partition)
+            if claim is not None and claim.epoch == effect.epoch:
+                claim.rethread(thread)
+        self._post(ev.RethreadsEnded(effect.serial, written))
+
+    async def _inspect(self, effect: ev.Inspect) -> None:
+        nodes: Mapping[TopicPartition, Holder | None] = {}
+        session_id = 0
+        try:
+            session_id = get_session_id(self._zk, effect.epoch)
+            nodes = await self._owners.inspect(effect.partitions)
+        except CoordinationError as error:  # the session is over: the machine hears of it anyway
+            self._log.debug("owners_unread", error=str(error))
+        self._post(ev.Inspected(effect.serial, nodes, session_id))
+
+    # -- what the listener is told
+
+    async def _give(self, effect: ev.Start) -> None:
+        claims = [
+            OwnedClaim(
+                self._zk,
+                self._changes,
+                partition=partition,
+                thread=grant.thread,
+                epoch=effect.epoch,
+                incarnation=grant.incarnation,
+            )
+            for partition, grant in sorted(effect.grants.items())
+        ]
+        self._claims.update({claim.partition: claim for claim in claims})
+        # not bounded: the listener returns at once, and what it starts asks its claims
+        await self._listener.claimed(claims)
+
+    async def _drain(self, effect: ev.Drain) -> None:
+        try:
+            async with asyncio.timeout(effect.deadline_s + _OVERRUN_S):
+                await self._listener.drain(effect.partitions, effect.deadline_s)
+        except TimeoutError:
+            self._log.warning("drain_overran", partitions=len(effect.partitions), seconds=effect.deadline_s)
+            self._revoke(effect.partitions, "its drain took too long")
+            # not bounded: the partition cannot be given away while something still runs for it
+            await self._listener.lost(effect.partitions)
+        self._post(ev.DrainEnded(effect.serial))
+
+    async def _drop(self, effect: ev.Drop) -> None:
+        for partition in sorted(effect.partitions):
+            self._log.warning("ownership_lost", partition=str(partition), reason=effect.reason)
+            self._hooks.ownership_lost(partition, effect.reason)
+        # not bounded: the partition is not claimed again while something still runs for it; all else goes on
+        await self._listener.lost(effect.partitions)
+        self._post(ev.DropEnded(effect.serial))
+
+    async def _abandon(self) -> None:
+        """Leave without having drained: make everything useless, then let it be dropped."""
+        partitions = frozenset(self._claims)
+        self._revoke(partitions, "the member left without having drained it in time")
+        if partitions:
+            await self._listener.lost(partitions)  # not bounded: as in _drop
+
+    def _revoke(self, partitions: Collection[TopicPartition], reason: str) -> None:
+        for partition in partitions:
+            claim = self._claims.pop(partition, None)
+            if claim is not None:
+                claim.revoke(reason)
+        self._bump()
+
+    def _hold(self, partitions: Collection[TopicPartition], *, held: bool) -> None:
+        for partition in partitions:
+            if partition in self._claims:
+                self._claims[partition].hold(held=held)
+        self._bump()
+
+    # -- watches
+
+    def _on_change(self, cause: str) -> Callable[[], None]:
+        event = ev.Changed(cause)
+        return lambda: self._post(event)
+
+    def _watch(self, path: str, kind: WatchKind, dirty: Callable[[], None]) -> None:
+        if (path, kind) not in self._watches:
+            self._watches[path, kind] = self._zk.watch(path, kind, dirty)
+
+    def _unwatch_all_but(self, paths: Collection[str], kind: WatchKind, parent: str) -> None:
+        for path, watched in list(self._watches):
+            if watched is kind and path.startswith(f"{parent}/") and path not in paths:
+                self._watches.pop((path, watched)).close()
+
+    def _watch_names(self) -> None:
+        """Watch the names of all topics, which some member's list is about to be applied to."""
+        self._watch(BROKER_TOPICS, WatchKind.CHILDREN, self._on_change("topics changed"))
+
+    def _watch_topics(self, topics: Collection[str]) -> None:
+        """Watch the topics that a view is about to be read from, and no others."""
+        paths = frozenset(topic_path(topic) for topic in topics)
+        for path in sorted(paths):
+            self._watch(path, WatchKind.DATA, self._on_change("partitions changed"))
+        self._unwatch_all_but(paths, WatchKind.DATA, BROKER_TOPICS)
+
+    def _watch_owners(self, grants: Collection[TopicPartition]) -> None:
+        """Watch the owners of every topic that we have or should have partitions of."""
+        topics = {partition.topic for partition in grants} | {p.topic for p in self._machine.records}
+        paths = frozenset(owners_path(self._identity.group, topic) for topic in topics)
+        for path in sorted(paths):
+            self._watch(path, WatchKind.CHILDREN, lambda: self._post(ev.OwnersChanged()))
+        self._unwatch_all_but(paths, WatchKind.CHILDREN, f"/consumers/{self._identity.group}/owners")
+
+    # -- what people are told
+
+    def _failed(self, event: str, error: CoordinationError) -> None:
+        """Log the first of a row of failures."""
+        if self._last_error is None:
+            self._log.warning(event, error=str(error))
+        self._last_error = str(error)
+
+    def _recovered(self) -> None:
+        if self._last_error is not None:
+            self._log.info("group_readable_again")
+            self._last_error = None
+
+    def _report_conflict(self, effect: ev.ReportConflict) -> None:
+        self._hooks.claim_conflicted(effect.partition, effect.holder.thread)
+        # in every handover a partition is another's for a moment
+        log = self._log.warning if effect.starved else self._log.debug
+        log(
+            "claim_conflicted",
+            partition=str(effect.partition),
+            holder=effect.holder.thread,
+            session=hex(effect.holder.session_id),
+            attempts=effect.attempts,
+        )
+
+    def _report_rebalance(self, rebalance: ev.Rebalance) -> None:
+        if not rebalance.gained and not rebalance.lost:
+            self._log.debug("rebalance_finished", causes=rebalance.causes, stayed=rebalance.stayed)
+            return
+        self._rebalances.append(PastRebalance(ended_ms=self._wall_ms(), rebalance=rebalance))
+        self._hooks.rebalance_finished(
+            cause=rebalance.causes[0],
+            seconds=rebalance.seconds,
+            phases=dict(rebalance.phases),
+            gained=rebalance.gained,
+            lost=rebalance.lost,
+        )
+        self._log.info(
+            "rebalance_finished",
+            causes=rebalance.causes,
+            seconds=round(rebalance.seconds, 3),
+            gained=rebalance.gained,
+            lost=rebalance.lost,
+            stayed=rebalance.stayed,
+            **{f"{name}_s": round(seconds, 3) for name, seconds in rebalance.phases.items()},
+        )
+
+    def _report_disagreements(self, found: Collection[Disagreement], before: Collection[Disagreement]) -> None:
+        for disagreement in found:
+            if disagreement not in before:
+                self._hooks.group_disagreed(disagreement.kind.value, disagreement.detail)
+                self._log.warning(
+                    "members_disagree",
+                    kind=disagreement.kind.value,
+                    member=disagreement.member,
+                    detail=disagreement.detail,
+                )

@@ -1,0 +1,185 @@
+"""The group's registry: our own node under ``ids``, and views of everybody's.
+
+What it writes is what the Java consumer writes: ``/consumers/G/ids`` as far as it is missing, and one ephemeral node.
+What it reads may be anything: a member that cannot be read is reported, a topic that cannot be read has no partitions
+(as in ``ZkUtils.getPartitionAssignmentForTopics``). Ownership of a node is told by its ``ephemeralOwner``, not by its
+data: a node of our own id from an older session is somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from random import Random
+
+import structlog
+
+from consumerd.errors import RebalanceFailed, SessionLost
+from consumerd.group.identity import MemberIdentity
+from consumerd.group.parallel import map_bounded
+from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView, needs_names, plan_topics_to_read
+from consumerd.group.subscription import Subscription
+from consumerd.model import ConsumerId, SessionEpoch
+from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, topic_path
+from consumerd.zk.port import BadVersion, NodeExists, NoNode, OutcomeUnknown, Stat, ZkClient
+from consumerd.zk.znodes import MalformedZnode, encode_registration, parse_registration, parse_topic
+
+_ATTEMPTS = 4
+
+
+class GroupRegistry:
+    """Reads and writes ``/consumers/G/ids`` and reads ``/brokers/topics``.
+
+    ``wall_ms`` is the calendar's clock, for what is written only. Every call is bounded by the ZooKeeper client's own
+    deadlines, times the number of nodes.
+    """
+
+    def __init__(self, zk: ZkClient, group: str, *, wall_ms: Callable[[], int], random: Random) -> None:
+        self._zk = zk
+        self._group = group
+        self._wall_ms = wall_ms
+        self._random = random
+        self._log = structlog.get_logger(__name__).bind(group=group)
+        self._chosen: tuple[SessionEpoch, ConsumerId] | None = None
+        """The id of this epoch: kept over tries, so that one whose outcome is unknown leaves no second member."""
+
+    async def register(self, identity: MemberIdentity, subscription: Subscription, epoch: SessionEpoch) -> ConsumerId:
+        """Create our node in ``epoch`` and return the id that it has.
+
+        Raises SessionLost, CoordinationError.
+        """
+        if self._chosen is None or self._chosen[0] != epoch:
+            self._choose(identity, epoch, lingering=False)
+        for _ in range(_ATTEMPTS):
+            assert self._chosen is not None  # chosen above
+            consumer = self._chosen[1]
+            path = id_path(self._group, consumer)
+            try:
+                data = encode_registration(subscription.register(self._wall_ms()))
+                await self._zk.create(path, data, ephemeral=True, epoch=epoch)
+            except NoNode:
+                await self._zk.ensure_path(ids_path(self._group))
+            except NodeExists:
+                stat = await self._zk.exists(path)
+                if stat is not None and stat.ephemeral_owner == get_session_id(self._zk, epoch):
+                    return consumer  # an earlier try, whose outcome was unknown
+                if stat is not None:
+                    self._log.warning("member_lingers", member=consumer, session=hex(stat.ephemeral_owner))
+                    self._choose(identity, epoch, lingering=True)
+            except OutcomeUnknown:
+                continue  # create it again: if it is there, it will be found to be ours
+            else:
+                return consumer
+        raise RebalanceFailed(f"{ids_path(self._group)}: no node of ours after {_ATTEMPTS} tries")
+
+    def _choose(self, identity: MemberIdentity, epoch: SessionEpoch, *, lingering: bool) -> None:
+        consumer = identity.make_id(now_ms=self._wall_ms(), random_bits=self._random.getrandbits, lingering=lingering)
+        self._chosen = (epoch, consumer)
+
+    async def unregister(self, consumer: ConsumerId, epoch: SessionEpoch) -> None:
+        """Delete our node, if it is ours. Raises SessionLost (it goes with the session), CoordinationError."""
+        path = id_path(self._group, consumer)
+        for _ in range(_ATTEMPTS):
+            stat = await self._zk.exists(path)
+            if stat is None or stat.ephemeral_owner != get_session_id(self._zk, epoch):
+                return
+            try:
+                await self._zk.delete(path, version=stat.version, epoch=epoch)
+            except NoNode:
+                return
+            except (OutcomeUnknown, BadVersion):
+                continue
+            else:
+                return
+        raise RebalanceFailed(f"{path}: could not be deleted in {_ATTEMPTS} tries")
+
+    async def read(
+        self,
+        consumer: ConsumerId | None,
+        watch_names: Callable[[], None],
+        watch_topics: Callable[[Collection[str]], None],
+    ) -> GroupSnapshot:
+        """Read the group, the topics that ``consumer`` subscribes to (None: that anybody does), and a stamp.
+
+        ``watch_names`` is called before the names of all topics are read, if they are, and ``watch_topics`` with the
+        topics before those are, so that no later change is missed. Counters are read before what they count: a snapshot
+        may be older than its content, never newer. Raises CoordinationError.
+        """
+        try:
+            listed, ids = await self._zk.children(ids_path(self._group))
+        except NoNode:
+            return GroupSnapshot(stamp=Stamp(ids=(0, 0), names=None, topics={}), members=(), topics={})
+        found = await map_bounded(listed, self._read_member)
+        members = tuple(member for member in found.values() if member is not None)
+        names: frozenset[str] = frozenset()
+        names_stamp: tuple[int, int] | None = None
+        if needs_names(members):
+            watch_names()
+            names, names_stamp = await self._read_names()
+        wanted = plan_topics_to_read(members, names, consumer)
+        watch_topics(wanted)
+        topics = await map_bounded(sorted(wanted), self._read_topic)
+        return GroupSnapshot(
+            stamp=Stamp(
+                ids=(ids.czxid, ids.cversion),
+                names=names_stamp,
+                topics={topic: None if view is None else (view.czxid, view.version) for topic, view in topics.items()},
+            ),
+            members=members,
+            topics={topic: view for topic, view in topics.items() if view is not None},
+            names=names,
+        )
+
+    async def is_current(self, stamp: Stamp, topics: Collection[str]) -> bool:
+        """Whether members, names and these topics are still what the stamp was made of. Raises CoordinationError."""
+        ids = await self._zk.exists(ids_path(self._group))
+        if ids is None or (ids.czxid, ids.cversion) != stamp.ids:
+            return False
+        if stamp.names is not None:
+            names = await self._zk.exists(BROKER_TOPICS)
+            if names is None or (names.czxid, names.cversion) != stamp.names:
+                return False
+        stats = await map_bounded(sorted(topics), lambda topic: self._zk.exists(topic_path(topic)))
+        return all(_topic_stamp(stat) == stamp.topics.get(topic) for topic, stat in stats.items())
+
+    async def _read_member(self, name: str) -> MemberView | None:
+        consumer = ConsumerId(name)
+        found = await self._zk.find(id_path(self._group, consumer))
+        if found is None:
+            return None  # it left meanwhile; the watch will say so
+        data, stat = found
+        try:
+            registration = parse_registration(data)
+        except MalformedZnode as error:
+            return MemberView(consumer=consumer, session_id=stat.ephemeral_owner, registration=None, problem=str(error))
+        return MemberView(consumer=consumer, session_id=stat.ephemeral_owner, registration=registration)
+
+    async def _read_names(self) -> tuple[frozenset[str], tuple[int, int]]:
+        try:
+            names, stat = await self._zk.children(BROKER_TOPICS)
+        except NoNode:  # no broker was ever here
+            return frozenset(), (0, 0)
+        return frozenset(names), (stat.czxid, stat.cversion)
+
+    async def _read_topic(self, topic: str) -> TopicView | None:
+        found = await self._zk.find(topic_path(topic))
+        if found is None:
+            return None
+        data, stat = found
+        try:
+            partitions = tuple(sorted(parse_topic(data)))
+        except MalformedZnode as error:
+            self._log.warning("topic_unreadable", topic=topic, error=str(error))
+            partitions = ()
+        return TopicView(czxid=stat.czxid, version=stat.version, partitions=partitions)
+
+
+def get_session_id(zk: ZkClient, epoch: SessionEpoch) -> int:
+    """Return the id of the session of ``epoch``. Raises SessionLost when it is not the current one."""
+    state = zk.state
+    if state.epoch != epoch:
+        raise SessionLost(f"epoch {epoch} is over, now {state.epoch}")
+    return state.session_id
+
+
+def _topic_stamp(stat: Stat | None) -> tuple[int, int] | None:
+    return None if stat is None else (stat.czxid, stat.version)

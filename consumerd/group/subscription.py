@@ -1,0 +1,127 @@
+"""What members subscribe to: topics with stream counts, or one expression over all topics.
+
+Pure. A process registers one payload: either static topics, or a white or black list. Several expressions are joined
+with ``|``; what is to be left out becomes a negative look-ahead in the registered expression, so that Java members,
+who know nothing of it otherwise, compute the same. Which topics another member has is computed from its registration as
+a Java member computes it (``TopicCount.scala``, ``TopicFilter.scala``): the text is rewritten once more, must match the
+whole name, and internal topics are left out of lists (never out of static subscriptions). An expression that a client
+of 1.0 or 1.1 escaped twice is therefore taken as it stands, and matches nothing, for us as for every Java member.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from consumerd.errors import ConfigError
+from consumerd.group.identity import validate_topic
+from consumerd.group.java_regex import UnsupportedPattern, compile_java
+from consumerd.zk.znodes import Pattern, Registration, normalise_pattern
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What this process subscribes to: ``streams`` by topic, or by the one expression of a list."""
+
+    pattern: Pattern
+    streams: Mapping[str, int]
+
+    @classmethod
+    def to_topics(cls, topics: Mapping[str, int], *, key: str = "subscriptions.topics") -> Subscription:
+        """Subscribe to topics by name, each with a number of streams. Raises ConfigError that names ``key``."""
+        if not topics:
+            raise ConfigError(f"{key}: no topic; name at least one, or use a pattern")
+        for topic, count in topics.items():
+            validate_topic(key, topic)
+            _validate_streams(key, count)
+        return cls(pattern=Pattern.STATIC, streams=dict(topics))
+
+    @classmethod
+    def to_white_list(
+        cls, patterns: Sequence[str], streams: int, *, exclude: Sequence[str] = (), key: str = "subscriptions.pattern"
+    ) -> Subscription:
+        """Subscribe to the topics that match any of ``patterns`` and none of ``exclude``.
+
+        Raises ConfigError that names ``key``.
+        """
+        wanted = _join(patterns, key)
+        if exclude:
+            wanted = f"(?!(?:{_join(exclude, 'subscriptions.exclude')})$)(?:{wanted})"
+        _validate_streams(key, streams)
+        return cls(pattern=Pattern.WHITE_LIST, streams={wanted: streams})
+
+    @classmethod
+    def to_black_list(
+        cls, patterns: Sequence[str], streams: int, *, key: str = "subscriptions.black_list"
+    ) -> Subscription:
+        """Subscribe to every topic that matches none of ``patterns``. Raises ConfigError that names ``key``."""
+        _validate_streams(key, streams)
+        return cls(pattern=Pattern.BLACK_LIST, streams={_join(patterns, key): streams})
+
+    def register(self, timestamp_ms: int) -> Registration:
+        """Return what the member's node is to hold."""
+        return Registration(pattern=self.pattern, subscription=self.streams, timestamp_ms=timestamp_ms)
+
+
+def needs_topic_names(registration: Registration) -> bool:
+    """Whether the names of all topics are needed to know what the member subscribes to."""
+    return registration.pattern is not Pattern.STATIC
+
+
+def plan_streams(
+    registration: Registration, topics: Iterable[str], *, exclude_internal: bool = True
+) -> Mapping[str, int]:
+    """Return the member's streams by topic, given the names of all topics (used for lists only).
+
+    Raises UnsupportedPattern for an expression that cannot be evaluated here.
+    """
+    if registration.pattern is Pattern.STATIC:
+        return registration.subscription
+    ((expression, count),) = registration.subscription.items()
+    compiled = _compile(normalise_pattern(expression))
+    allowed = registration.pattern is Pattern.WHITE_LIST
+    return {
+        topic: count
+        for topic in topics
+        if (compiled.fullmatch(topic) is not None) is allowed and not (exclude_internal and topic in INTERNAL_TOPICS)
+    }
+
+
+@functools.lru_cache(maxsize=256)
+def _compile(expression: str) -> re.Pattern[str]:
+    return compile_java(expression)
+
+
+def _validate_streams(key: str, count: int) -> None:
+    if count < 1:
+        raise ConfigError(f"{key}: {count} streams; at least 1 is needed")
+
+
+def _join(patterns: Sequence[str], key: str) -> str:
+    """Join expressions with ``|``, each as Java rewrites it and checked on its own."""
+    if not patterns:
+        raise ConfigError(f"{key}: no expression; give at least one")
+    rewritten = []
+    for pattern in patterns:
+        text = normalise_pattern(pattern)
+        if not text:
+            raise ConfigError(f"{key}: {pattern!r} is empty once quotes and spaces are left out")
+        try:
+            compile_java(text)
+        except UnsupportedPattern as error:
+            raise ConfigError(f"{key}: {error}") from error
+        rewritten.append(text)
+    if len(rewritten) == 1:
+        return rewritten[0]
+    # flags at the start of one expression must not reach into the next
+    joined = "|".join(f"(?:{text})" if text.startswith("(?") else text for text in rewritten)
+    try:
+        compile_java(joined)
+    except UnsupportedPattern as error:  # a name or a back reference that was right in one of them alone
+        raise ConfigError(f"{key}: the expressions cannot be joined: {error}") from error
+    return joined

@@ -1,0 +1,569 @@
+"""A ZooKeeper in memory: one tree, many sessions, on a (virtual) event loop's time, deterministic by seed.
+
+What it keeps of the real one, since protocols rest on it:
+
+- One session's requests take effect, and are answered, in the order in which they were sent; a watch event arrives
+  before the answer to any later read that shows the change.
+- A write whose connection breaks may or may not have taken effect.
+- Ephemeral nodes live as long as their session, which the server ends some time after the client was last heard. The
+  client learns of it when it is connected again. Its lease runs from the last answered probe, which is earlier.
+
+Times are those of the running loop: use :func:`tests.support.virtual_time.run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from consumerd.errors import CoordinationError, SessionLost
+from consumerd.model import NO_SESSION, SessionEpoch
+from consumerd.zk.port import (
+    ANY_VERSION,
+    BadVersion,
+    CheckVersion,
+    Create,
+    Delete,
+    LeasePhase,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    NotConnected,
+    NotEmpty,
+    Operation,
+    OutcomeUnknown,
+    SessionState,
+    SetData,
+    Stat,
+    Watch,
+    WatchKind,
+)
+
+T = TypeVar("T")
+
+_INSTANT_S = 1e-7
+"""Keeps one request or event behind the one before it: timers for the same moment run in any order."""
+
+
+class _Broken(Exception):
+    """The connection broke while a request was in flight."""
+
+
+@dataclass(slots=True)
+class _Node:
+    data: bytes
+    czxid: int
+    mzxid: int
+    pzxid: int
+    ctime_ms: int
+    mtime_ms: int
+    owner: int = 0
+    version: int = 0
+    cversion: int = 0
+    children: set[str] = field(default_factory=set)
+
+    def stat(self) -> Stat:
+        return Stat(
+            czxid=self.czxid,
+            mzxid=self.mzxid,
+            pzxid=self.pzxid,
+            ctime_ms=self.ctime_ms,
+            mtime_ms=self.mtime_ms,
+            version=self.version,
+            cversion=self.cversion,
+            ephemeral_owner=self.owner,
+            data_length=len(self.data),
+            num_children=len(self.children),
+        )
+
+
+class FakeZooKeeper:
+    """The server: its tree, its sessions. The synchronous methods are for scenarios, which act without a session.
+
+    ``latency_s`` bounds each way of each request.
+    """
+
+    def __init__(self, *, seed: int = 0, latency_s: tuple[float, float] = (0.0005, 0.002)) -> None:
+        self.random = random.Random(seed)
+        self.latency_s = latency_s
+        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0)}
+        self._zxid = 0
+        self._sessions: dict[int, set[str]] = {}
+        """The ephemeral nodes of each session that is alive."""
+        self._last_session = 0x1000
+        self._clients: list[FakeZkClient] = []
+        self.on_change: Callable[[str], None] = lambda path: None
+        """Called with each path that is created, changed or deleted, after the fact."""
+
+    def client(self, name: str, *, session_timeout_s: float = 6.0, call_timeout_s: float = 2.0) -> FakeZkClient:
+        """Return a client that is not connected yet."""
+        client = FakeZkClient(self, name, session_timeout_s=session_timeout_s, call_timeout_s=call_timeout_s)
+        self._clients.append(client)
+        return client
+
+    # -- what scenarios do without a session
+
+    def put(self, path: str, data: bytes = b"") -> None:
+        """Create a persistent node with what is missing above it, or set its data."""
+        if path in self._nodes:
+            self.apply_set(path, data, ANY_VERSION)
+            return
+        self._make_parents(path)
+        self.apply_create(path, data, 0)
+
+    def remove(self, path: str) -> None:
+        """Delete a node and everything below it, if it is there."""
+        node = self._nodes.get(path)
+        if node is None:
+            return
+        for child in sorted(node.children):
+            self.remove(f"{path}/{child}")
+        self.apply_delete(path, ANY_VERSION)
+
+    def read(self, path: str) -> tuple[bytes, Stat] | None:
+        """Return data and stat, or None."""
+        node = self._nodes.get(path)
+        return None if node is None else (node.data, node.stat())
+
+    def names(self, path: str) -> list[str]:
+        """Return the names of the children, sorted; none where there is no such node."""
+        node = self._nodes.get(path)
+        return [] if node is None else sorted(node.children)
+
+    def is_alive(self, session_id: int) -> bool:
+        """Whether the server still keeps the session."""
+        return session_id in self._sessions
+
+    # -- sessions
+
+    def open_session(self) -> int:
+        """Begin a session and return its id."""
+        self._last_session += 1
+        self._sessions[self._last_session] = set()
+        return self._last_session
+
+    def end_session(self, session_id: int) -> None:
+        """Expire or close a session: its ephemeral nodes go."""
+        for path in sorted(self._sessions.pop(session_id, ())):
+            self.apply_delete(path, ANY_VERSION)
+
+    # -- the tree
+
+    def get_node(self, path: str) -> _Node:
+        """Return a node. Raises NoNode."""
+        node = self._nodes.get(path)
+        if node is None:
+            raise NoNode(path)
+        return node
+
+    def apply_create(self, path: str, data: bytes, owner: int) -> None:
+        """Create a node, ephemeral if it has an owner."""
+        parent, name = _split(path)
+        above = self.get_node(parent)
+        if path in self._nodes:
+            raise NodeExists(path)
+        now = self._tick()
+        self._nodes[path] = _Node(data, self._zxid, self._zxid, self._zxid, now, now, owner)
+        above.children.add(name)
+        above.cversion += 1
+        above.pzxid = self._zxid
+        if owner:
+            self._sessions[owner].add(path)
+        self._notify((path, WatchKind.DATA), (path, WatchKind.CHILDREN), (parent, WatchKind.CHILDREN))
+        self.on_change(path)
+
+    def apply_set(self, path: str, data: bytes, version: int) -> Stat:
+        """Set the data of a node."""
+        node = self.get_node(path)
+        _check_version(path, node, version)
+        node.mtime_ms = self._tick()
+        node.data, node.mzxid = data, self._zxid
+        node.version += 1
+        self._notify((path, WatchKind.DATA))
+        self.on_change(path)
+        return node.stat()
+
+    def apply_delete(self, path: str, version: int) -> None:
+        """Delete a node without children."""
+        node = self.get_node(path)
+        _check_version(path, node, version)
+        if node.children:
+            raise NotEmpty(path)
+        parent, name = _split(path)
+        above = self._nodes[parent]
+        self._tick()
+        del self._nodes[path]
+        above.children.discard(name)
+        above.cversion += 1
+        above.pzxid = self._zxid
+        if node.owner in self._sessions:
+            self._sessions[node.owner].discard(path)
+        self._notify((path, WatchKind.DATA), (path, WatchKind.CHILDREN), (parent, WatchKind.CHILDREN))
+        self.on_change(path)
+
+    def apply_multi(self, operations: Sequence[Operation], owner: int) -> list[Stat | None]:
+        """Do all or none."""
+        with self._all_or_nothing():
+            return [self._apply_one(index, operation, owner) for index, operation in enumerate(operations)]
+
+    def _apply_one(self, index: int, operation: Operation, owner: int) -> Stat | None:
+        try:
+            match operation:
+                case Create(path, data, ephemeral):
+                    self.apply_create(path, data, owner if ephemeral else 0)
+                case SetData(path, data, version):
+                    return self.apply_set(path, data, version)
+                case Delete(path, version):
+                    self.apply_delete(path, version)
+                case CheckVersion(path, version):
+                    _check_version(path, self.get_node(path), version)
+        except CoordinationError as error:
+            raise MultiFailed(index, error) from error
+        return None
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        nodes = {path: replace(node, children=set(node.children)) for path, node in self._nodes.items()}
+        sessions = {session: set(paths) for session, paths in self._sessions.items()}
+        clients, self._clients = self._clients, []  # nobody hears of what may be undone
+        changed: list[str] = []
+        hook, self.on_change = self.on_change, changed.append
+        try:
+            yield
+        except MultiFailed:
+            self._nodes, self._sessions = nodes, sessions
+            changed.clear()
+            raise
+        finally:
+            self._clients, self.on_change = clients, hook
+            for path in changed:
+                parent, _ = _split(path)
+                self._notify((path, WatchKind.DATA), (path, WatchKind.CHILDREN), (parent, WatchKind.CHILDREN))
+                self.on_change(path)
+
+    def _make_parents(self, path: str) -> None:
+        parent, _ = _split(path)
+        if parent not in self._nodes:
+            self._make_parents(parent)
+            self.apply_create(parent, b"", 0)
+
+    def apply_ensure(self, path: str, data: bytes) -> None:
+        """Create a node and what is missing above it, if it is not there."""
+        if path not in self._nodes:
+            self._make_parents(path)
+            self.apply_create(path, data, 0)
+
+    def _tick(self) -> int:
+        self._zxid += 1
+        return 1_700_000_000_000 + self._zxid
+
+    def _notify(self, *changes: tuple[str, WatchKind]) -> None:
+        for client in self._clients:
+            client.notify(changes)
+
+    def draw_latency(self) -> float:
+        """Draw the time of one way."""
+        return self.random.uniform(*self.latency_s)
+
+
+class _StandingWatch:
+    def __init__(self, client: FakeZkClient, key: tuple[str, WatchKind], dirty: Callable[[], None]) -> None:
+        self._client = client
+        self._key = key
+        self._dirty = dirty
+        self._pending = False
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        watches = self._client.watches.get(self._key, [])
+        if self in watches:
+            watches.remove(self)
+
+    def fire(self) -> None:
+        """Deliver an event, unless one is on its way."""
+        if not self._pending:
+            self._pending = True
+            self._client.call_inbound(self._deliver)
+
+    def _deliver(self) -> None:
+        self._pending = False
+        if not self._closed and self._client.state.connected:
+            self._dirty()
+
+
+class FakeZkClient:
+    """A ``ZkClient``. ``connect``, ``cut``, ``heal``, ``expire`` and ``close`` are for scenarios."""
+
+    def __init__(self, server: FakeZooKeeper, name: str, *, session_timeout_s: float, call_timeout_s: float) -> None:
+        self.name = name
+        self._server = server
+        self._timeout_s = session_timeout_s
+        self._call_timeout_s = call_timeout_s
+        self._session_id = 0
+        self._epoch = NO_SESSION
+        self._connected = False
+        self._closed = False
+        self._heard_at = 0.0
+        """When the last answered probe was sent, while not connected."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self._outbound_at = 0.0
+        self._inbound_at = 0.0
+        self._in_flight: set[asyncio.Future[object]] = set()
+        self._changed = asyncio.Event()
+        self.watches: dict[tuple[str, WatchKind], list[_StandingWatch]] = {}
+
+    # -- what scenarios do
+
+    def connect(self) -> None:
+        """Connect for the first time, or again: the same session if the server still has it, else a new one."""
+        if self._connected or self._closed:
+            return
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if not self._server.is_alive(self._session_id):
+            self._session_id = self._server.open_session()
+            self._epoch = SessionEpoch(self._epoch + 1)
+        self._connected = True
+        self._wake()
+        for watches in list(self.watches.values()):
+            for watch in list(watches):
+                watch.fire()
+
+    heal = connect
+
+    def cut(self, *, heard_ago_s: float | None = None) -> None:
+        """Break the connection; the server ends the session when its timeout passes.
+
+        ``heard_ago_s``: how long ago the last answered probe was sent (by chance, up to a sixth of the timeout).
+        """
+        if not self._connected:
+            return
+        chance = self._server.random
+        if heard_ago_s is None:
+            heard_ago_s = chance.uniform(0, self._timeout_s / 6)
+        now = asyncio.get_running_loop().time()
+        self._heard_at = now - heard_ago_s
+        self._connected = False
+        for future in self._in_flight:
+            if not future.done():
+                future.set_exception(_Broken())
+        self._in_flight.clear()
+        # the server heard the last probe no earlier than it was sent, and looks for the dead in ticks
+        ends = max(now, self._heard_at + self._timeout_s + chance.uniform(0, self._timeout_s / 3))
+        session = self._session_id
+        self._expiry = asyncio.get_running_loop().call_at(ends, lambda: self._server.end_session(session))
+        self._wake()
+
+    def expire(self) -> None:
+        """Let the server end the session now; a connected client hears of it at once and begins a new one."""
+        self._server.end_session(self._session_id)
+        if self._connected:
+            self.cut()
+            self.connect()
+
+    def close(self) -> None:
+        """End the session and the client, as a clean shutdown does."""
+        self.cut()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._closed = True
+        self._server.end_session(self._session_id)
+
+    def crash(self) -> None:
+        """Break the connection for good: the session ends by its timeout."""
+        self.cut()
+        self._closed = True
+
+    # -- the session
+
+    @property
+    def state(self) -> SessionState:
+        """The session as known at this moment."""
+        return SessionState(
+            epoch=self._epoch,
+            session_id=self._session_id,
+            timeout_s=self._timeout_s,
+            phase=self._phase(),
+            connected=self._connected,
+        )
+
+    def _phase(self) -> LeasePhase:
+        if self._epoch == NO_SESSION:
+            return LeasePhase.NONE
+        if self._connected:
+            return LeasePhase.FRESH
+        silence = asyncio.get_running_loop().time() - self._heard_at
+        if silence < self._timeout_s / 2:
+            return LeasePhase.FRESH
+        return LeasePhase.PAUSED if silence < self._timeout_s * 2 / 3 else LeasePhase.SUSPENDED
+
+    async def wait_state(self, seen: SessionState) -> SessionState:
+        """Wait until the state differs from ``seen``."""
+        loop = asyncio.get_running_loop()
+        while (state := self.state) == seen:
+            changed = self._changed
+            boundaries = [self._heard_at + self._timeout_s * part for part in (0.5, 2 / 3)]
+            ahead = [at for at in boundaries if at > loop.time()]
+            delay = None if self._connected or not ahead else min(ahead) - loop.time() + 1e-6
+            try:
+                async with asyncio.timeout(delay):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+        return state
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # -- reads
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        """Return data and stat."""
+
+        def work() -> tuple[bytes, Stat]:
+            node = self._server.get_node(path)
+            return node.data, node.stat()
+
+        return await self._request(work)
+
+    async def find(self, path: str) -> tuple[bytes, Stat] | None:
+        """Return data and stat, or None."""
+        try:
+            return await self.get(path)
+        except NoNode:
+            return None
+
+    async def exists(self, path: str) -> Stat | None:
+        """Return the stat, or None."""
+        found = await self.find(path)
+        return None if found is None else found[1]
+
+    async def children(self, path: str) -> tuple[list[str], Stat]:
+        """Return the names of the children and the stat."""
+
+        def work() -> tuple[list[str], Stat]:
+            node = self._server.get_node(path)
+            return sorted(node.children), node.stat()
+
+        return await self._request(work)
+
+    # -- writes
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, epoch: SessionEpoch | None = None
+    ) -> None:
+        """Create a node."""
+        await self._write(lambda owner: self._server.apply_create(path, data, owner if ephemeral else 0), epoch)
+
+    async def set(
+        self, path: str, data: bytes, *, version: int = ANY_VERSION, epoch: SessionEpoch | None = None
+    ) -> Stat:
+        """Set the data."""
+        return await self._write(lambda _: self._server.apply_set(path, data, version), epoch)
+
+    async def delete(self, path: str, *, version: int = ANY_VERSION, epoch: SessionEpoch | None = None) -> None:
+        """Delete a node."""
+        await self._write(lambda _: self._server.apply_delete(path, version), epoch)
+
+    async def multi(self, operations: Sequence[Operation], *, epoch: SessionEpoch | None = None) -> list[Stat | None]:
+        """Do all or none."""
+        return await self._write(lambda owner: self._server.apply_multi(operations, owner), epoch)
+
+    async def ensure_path(self, path: str, data: bytes = b"") -> None:
+        """Create a path."""
+        await self._write(lambda _: self._server.apply_ensure(path, data), None)
+
+    def watch(self, path: str, kind: WatchKind, dirty: Callable[[], None]) -> Watch:
+        """Call ``dirty`` after each change."""
+        watch = _StandingWatch(self, (path, kind), dirty)
+        self.watches.setdefault((path, kind), []).append(watch)
+        return watch
+
+    def notify(self, changes: Sequence[tuple[str, WatchKind]]) -> None:
+        """Tell the watches of what changed; a client that is not connected hears nothing."""
+        if self._connected:
+            for change in changes:
+                for watch in list(self.watches.get(change, ())):
+                    watch.fire()
+
+    # -- requests
+
+    def call_inbound(self, deliver: Callable[[], None]) -> None:
+        """Call back after one way, in the order of everything else that this client is told."""
+        loop = asyncio.get_running_loop()
+        self._inbound_at = max(loop.time() + self._server.draw_latency(), self._inbound_at + _INSTANT_S)
+        loop.call_at(self._inbound_at, deliver)
+
+    async def _write(self, work: Callable[[int], T], epoch: SessionEpoch | None) -> T:
+        deadline = asyncio.get_running_loop().time() + self._call_timeout_s
+        await self._wait_connected(deadline)
+        if epoch is not None and epoch != self._epoch:
+            raise SessionLost(f"epoch {epoch} is over, now {self._epoch}")
+        session = self._session_id
+        try:
+            return await self._send(lambda: work(session))
+        except _Broken:
+            raise OutcomeUnknown("the connection broke") from None
+
+    async def _request(self, work: Callable[[], T]) -> T:
+        deadline = asyncio.get_running_loop().time() + self._call_timeout_s
+        while True:
+            await self._wait_connected(deadline)
+            try:
+                return await self._send(work)
+            except _Broken:
+                continue
+
+    async def _wait_connected(self, deadline: float) -> None:
+        while not self._connected:
+            if self._closed:
+                raise NotConnected("the client is closed")
+            changed = self._changed
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+            except TimeoutError:
+                raise NotConnected(f"no connection within {self._call_timeout_s} s") from None
+
+    async def _send(self, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        in_flight = self._in_flight
+        in_flight.add(answer)  # type: ignore[arg-type]  # only ever broken or discarded there
+        session = self._session_id
+        self._outbound_at = max(loop.time() + self._server.draw_latency(), self._outbound_at + _INSTANT_S)
+
+        def arrive() -> None:
+            # a request that was sent before the connection broke may still arrive, if its session is there
+            if not self._server.is_alive(session) or (answer.done() and self._server.random.random() < 0.5):
+                return
+            try:
+                result = work()
+            except CoordinationError as error:
+                refusal = error
+                self.call_inbound(lambda: None if answer.done() else answer.set_exception(refusal))
+            else:
+                self.call_inbound(lambda: None if answer.done() else answer.set_result(result))
+
+        loop.call_at(self._outbound_at, arrive)
+        try:
+            return await answer
+        finally:
+            in_flight.discard(answer)
+
+
+def _split(path: str) -> tuple[str, str]:
+    parent, _, name = path.rpartition("/")
+    return parent or "/", name
+
+
+def _check_version(path: str, node: _Node, version: int) -> None:
+    if version not in {ANY_VERSION, node.version}:
+        raise BadVersion(f"{path}: version {node.version}, expected {version}")
