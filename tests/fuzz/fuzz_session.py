@@ -1,0 +1,26 @@
+"""Invariant: any stream of bytes gives answers in the order of the requests, then perhaps one fault, for ever."""
+
+from __future__ import annotations
+
+import contextlib
+
+from consumerd.errors import RemoteProtocolError
+from consumerd.wire.modern.metadata import MetadataRequest
+from consumerd.wire.session import ClientSession
+from tests.support.frames import load_frames
+
+SEEDS = [frame.response for frame in load_frames() if frame.response is not None]
+REQUEST = MetadataRequest(topics=None)
+
+
+def fuzz_one(data: bytes) -> None:
+    """Check one input, fed in two pieces whose border its last byte tells."""
+    session = ClientSession("fuzz", 1 << 16)
+    for _ in range(3):
+        session.send(REQUEST, 5)
+    border = data[-1] if data else 0
+    answered: list[int] = []
+    for piece in (data[:border], data[border:]):
+        with contextlib.suppress(RemoteProtocolError):
+            answered.extend(frame.correlation_id for frame in session.receive_data(piece))
+    assert list(range(3 - session.in_flight)) == answered
