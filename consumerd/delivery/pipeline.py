@@ -79,6 +79,8 @@ _MAY_PASS = (RetriableSinkError, CoordinationError, BrokerError, ConnectionLost,
 _REFUSED = (PermanentSinkError, ConfigError, CorruptMessageError, RecordTooLarge)
 _TRIED_AGAIN = frozenset({StopCause.CORRUPT, StopCause.OVERSIZED, StopCause.REJECTED})
 
+_SLACK_S = 0.001  # timers fire within the clock's resolution of their time, on either side
+
 _log = structlog.get_logger(__name__)
 
 
@@ -285,14 +287,14 @@ class PartitionPipeline:
 
     async def _step(self) -> None:
         writer, feed = self._get_open()
-        due, now = writer.deadline(), self._now()
+        due, now = writer.deadline(), self._now() + _SLACK_S
         if due is not None and due <= now:
             await self._flush()
             return
         settled = None if self._failure is None else self._failed_at + self._settings.retry_maximum_ms / 1000
         times = [at for at in (due, settled) if at is not None]
         try:
-            batch = await self._next(feed, max(0.0, min(times) - now) if times else None)
+            batch = await self._next(feed, max(_SLACK_S, min(times) - now) if times else None)
         except OffsetOutOfRange as error:
             await self._handle_out_of_range(error)
             return
@@ -302,7 +304,7 @@ class PartitionPipeline:
             await self._back_off(error)
             return
         if batch is None:
-            if settled is not None and self._now() >= settled:
+            if settled is not None and settled <= self._now() + _SLACK_S:
                 self._note_recovery()  # a quiet partition has no record to prove it by
             return
         try:

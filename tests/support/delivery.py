@@ -1,0 +1,509 @@
+"""Delivery's neighbours in memory: claims, logs, feeds, sinks and a store that tests steer and then ask what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from consumerd.aio.cell import Cell
+from consumerd.delivery.deliveries import Deliveries
+from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
+from consumerd.delivery.status import PartitionStatus
+from consumerd.errors import (
+    ConsumerdError,
+    IncarnationChanged,
+    LeasePaused,
+    OffsetOutOfRange,
+    OwnershipLost,
+    SinkClosed,
+)
+from consumerd.model import Claim, Gap, Incarnation, SessionEpoch, ThreadId, TopicPartition
+from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
+from consumerd.telemetry.hooks import Hooks
+from consumerd.wire.records import RecordBatch
+
+TOPIC_CZXID = 100
+
+
+class FakeClaim:
+    """A claim whose lease the test moves: ``fresh``, ``paused``, ``lost`` or ``changed`` (the topic was made again)."""
+
+    def __init__(self, partition: TopicPartition, epoch: int = 1, incarnation: int = TOPIC_CZXID) -> None:
+        self._partition = partition
+        self._epoch = SessionEpoch(epoch)
+        self._incarnation = Incarnation(incarnation)
+        self.lease = Cell("fresh")
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self._partition
+
+    @property
+    def thread(self) -> ThreadId:
+        return ThreadId("g_test-1-0a1b2c3d-0")
+
+    @property
+    def epoch(self) -> SessionEpoch:
+        return self._epoch
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return self._incarnation
+
+    @property
+    def usable(self) -> bool:
+        return self.lease.value == "fresh"
+
+    def check(self) -> None:
+        if self.lease.value == "paused":
+            raise LeasePaused("paused")
+        if self.lease.value == "lost":
+            raise OwnershipLost("lost")
+
+    async def wait_usable(self) -> None:
+        await self.lease.wait(lambda lease: lease != "paused")
+        self.check()
+
+    async def confirm(self) -> None:
+        await asyncio.sleep(0)
+        self.check()
+        if self.lease.value == "changed":
+            raise IncarnationChanged("made again")
+
+
+def make_batch(partition: TopicPartition, start: int, end: int) -> RecordBatch:
+    """Return a batch with a null record at each offset of ``[start, end)``."""
+    count = end - start
+    nulls = array("q", [-1]) * count
+    return RecordBatch(
+        partition=partition,
+        start=start,
+        next_offset=end,
+        offsets=array("q", range(start, end)),
+        timestamps=nulls,
+        key_starts=nulls,
+        key_ends=nulls,
+        value_starts=nulls,
+        value_ends=nulls,
+        size_bytes=100 * count,
+    )
+
+
+class FakeLog:
+    """A partition's log on the broker; ``faults`` are raised, once each, where the position is reached."""
+
+    def __init__(self, earliest: int = 0, latest: int = 0) -> None:
+        self.earliest = earliest
+        self._latest = Cell(latest)
+        self.faults: dict[int, list[ConsumerdError]] = {}
+        self.lasting_faults: dict[int, ConsumerdError] = {}
+
+    @property
+    def latest(self) -> int:
+        return self._latest.value
+
+    def append(self, count: int) -> None:
+        self._latest.set(self._latest.value + count)
+
+    def truncate(self, latest: int) -> None:
+        self._latest.set(latest)
+
+    async def wait_beyond(self, position: int) -> None:
+        await self._latest.wait(lambda latest: latest != position)
+
+
+class FakeFeed:
+    """Reads a :class:`FakeLog` in batches of at most ``batch`` records, and counts what is given back."""
+
+    def __init__(self, partition: TopicPartition, position: int, log: FakeLog, batch: int) -> None:
+        self.partition = partition
+        self.position = position
+        self.log = log
+        self.batch = batch
+        self.out: list[RecordBatch] = []
+        self.closed = False
+        self.asked = 0
+
+    @property
+    def high_watermark(self) -> int | None:
+        return self.log.latest
+
+    @property
+    def last_stable_offset(self) -> int | None:
+        return None
+
+    async def next(self) -> RecordBatch:
+        assert not self.closed
+        assert not self.out, "asked for more while a batch is being written"
+        self.asked += 1
+        while True:
+            await asyncio.sleep(0)
+            position, log = self.position, self.log
+            if faults := log.faults.get(position):
+                raise faults.pop(0)
+            if position in log.lasting_faults:
+                raise log.lasting_faults[position]
+            if not log.earliest <= position <= log.latest:
+                raise OffsetOutOfRange(self.partition, position, log.earliest, log.latest)
+            if position < log.latest:
+                # nothing is awaited between taking a batch and returning it
+                batch = make_batch(self.partition, position, self._end_of_batch(position))
+                self.position = batch.next_offset
+                self.out.append(batch)
+                return batch
+            await log.wait_beyond(position)
+
+    def _end_of_batch(self, position: int) -> int:
+        faulty = [at for at in (*self.log.faults, *self.log.lasting_faults) if at > position]
+        return min([position + self.batch, self.log.latest, *faulty])
+
+    def done(self, batch: RecordBatch) -> None:
+        self.out.remove(batch)
+
+    def seek(self, position: int) -> None:
+        assert not self.closed
+        self.position = position
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeBrokers:
+    """Logs by partition; a feed source, log ranges and a partition history in one."""
+
+    def __init__(self, batch: int = 10) -> None:
+        self.logs: dict[TopicPartition, FakeLog] = defaultdict(FakeLog)
+        self.feeds: list[FakeFeed] = []
+        self.newborn: set[TopicPartition] = set()
+        self.unreachable: ConsumerdError | None = None
+        self._batch = batch
+
+    def feed(self, partition: TopicPartition, offset: int) -> FakeFeed:
+        feed = FakeFeed(partition, offset, self.logs[partition], self._batch)
+        self.feeds.append(feed)
+        return feed
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, FakeLog]:
+        await asyncio.sleep(0)
+        if self.unreachable is not None:
+            raise self.unreachable
+        return {partition: self.logs[partition] for partition in partitions}
+
+    async def made_after_group(self, partition: TopicPartition) -> bool:
+        await asyncio.sleep(0)
+        return partition in self.newborn
+
+
+class FakeStore:
+    """An offset store in memory that fences by the claim alone; ``before_commit`` may wait or raise."""
+
+    def __init__(self) -> None:
+        self.stored: dict[TopicPartition, StoredOffset] = {}
+        self.commits: list[tuple[TopicPartition, SessionEpoch, int]] = []
+        self.calls = 0
+        self.before_commit: Callable[[Sequence[Commit]], Awaitable[None]] | None = None
+        self.outcomes: dict[TopicPartition, list[CommitOutcome]] = {}
+        self.load_faults: list[ConsumerdError] = []
+        self._zxid = 1000
+        self._busy = False
+
+    def put(self, partition: TopicPartition, position: int, *, mzxid: int | None = None) -> None:
+        """Store a position as somebody else would; ``mzxid`` below the topic's makes it one of an older topic."""
+        self._zxid += 1
+        self.stored[partition] = StoredOffset(position=position, mzxid=mzxid or self._zxid, version=self._zxid)
+
+    def put_malformed(self, partition: TopicPartition, text: str) -> None:
+        """Store what is no number."""
+        self._zxid += 1
+        self.stored[partition] = StoredOffset(position=-1, mzxid=self._zxid, version=self._zxid, malformed=text)
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Return the stored position."""
+        stored = self.stored.get(partition)
+        return None if stored is None else stored.position
+
+    async def load(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, StoredOffset | None]:
+        await asyncio.sleep(0)
+        if self.load_faults:
+            raise self.load_faults.pop(0)
+        return {partition: self.stored.get(partition) for partition in partitions}
+
+    async def commit(self, commits: Sequence[Commit]) -> Mapping[TopicPartition, CommitOutcome]:
+        assert not self._busy, "calls of commit overlap"
+        self._busy = True
+        try:
+            self.calls += 1
+            if self.before_commit is not None:
+                await self.before_commit(commits)
+            await asyncio.sleep(0)
+            return {commit.claim.partition: self._commit_one(commit) for commit in commits}
+        finally:
+            self._busy = False
+
+    def _commit_one(self, commit: Commit) -> CommitOutcome:
+        partition = commit.claim.partition
+        if scripted := self.outcomes.get(partition):
+            outcome = scripted.pop(0)
+            if outcome in (CommitOutcome.NOT_OWNER, CommitOutcome.FAILED):
+                return outcome
+        else:
+            outcome = CommitOutcome.WRITTEN
+        try:
+            commit.claim.check()
+        except LeasePaused:
+            return CommitOutcome.FAILED
+        except OwnershipLost:
+            return CommitOutcome.NOT_OWNER
+        self.put(partition, commit.position)
+        self.commits.append((partition, commit.claim.epoch, commit.position))
+        return outcome
+
+
+@dataclass
+class Landed:
+    """What a sink holds of a partition for good: record offsets in the order they became safe, and gaps."""
+
+    offsets: list[int] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    end: int | None = None
+
+
+class FakeWriter:
+    """A writer that buffers (``sink.buffered``) or is safe at once."""
+
+    def __init__(self, sink: FakeSink, claim: Claim) -> None:
+        self.sink = sink
+        self.claim = claim
+        self.partition = claim.partition
+        self.position: int | None = None
+        self.safe: int | None = None
+        self.reason: str | None = None
+        self.pending: list[RecordBatch] = []
+        self.first_written_at: float | None = None
+        self.abandoned = False
+
+    @property
+    def resume_position(self) -> int | None:
+        return self.sink.landed[self.partition].end if self.sink.keeps_chains else None
+
+    async def start(self, position: int, reason: str) -> None:
+        await asyncio.sleep(0)
+        self.position = self.safe = position
+        self.reason = reason
+        if self.sink.keeps_chains:
+            self.sink.landed[self.partition].end = position
+
+    async def write(self, batch: RecordBatch) -> int:
+        self.sink.require(not self.abandoned, "a write after abandon")
+        self.sink.require(batch.start == self.position, f"a batch from {batch.start}, expected {self.position}")
+        await self.sink.before("write", self, batch)
+        self.claim.check()
+        if self.first_written_at is None:
+            self.first_written_at = asyncio.get_running_loop().time()
+        self.pending.append(batch)
+        self.position = batch.next_offset
+        if not self.sink.buffered:
+            self._land()
+        assert self.safe is not None
+        return self.safe
+
+    async def flush(self) -> int:
+        self.sink.require(not self.abandoned, "a flush after abandon")
+        await self.sink.before("flush", self, None)
+        self.claim.check()
+        self._land()
+        assert self.safe is not None
+        return self.safe
+
+    def deadline(self) -> float | None:
+        if self.first_written_at is None or not self.sink.buffered:
+            return None
+        return self.first_written_at + self.sink.roll_s
+
+    def drop(self) -> None:
+        """Forget what is not safe, as after a file that failed in the middle."""
+        self.pending.clear()
+        self.position = self.safe
+        self.first_written_at = None
+
+    async def abandon(self) -> None:
+        await self.sink.before("abandon", self, None)
+        self.abandoned = True
+        self.pending.clear()
+        self.sink.open_writers[self.partition] -= 1
+
+    def _land(self) -> None:
+        landed = self.sink.landed[self.partition]
+        for batch in self.pending:
+            landed.offsets.extend(batch.offsets)
+            landed.gaps.extend(batch.gaps)
+        self.pending.clear()
+        self.first_written_at = None
+        self.safe = self.position
+        if self.sink.keeps_chains:
+            landed.end = self.position
+
+
+Trap = Callable[[str, FakeWriter, RecordBatch | None], Awaitable[None]]
+
+
+class FakeSink:
+    """A sink; ``trap`` is awaited before each step of a writer and may wait or raise."""
+
+    def __init__(self, *, buffered: bool = False, keeps_chains: bool = False, roll_s: float = 60.0) -> None:
+        self.buffered = buffered
+        self.keeps_chains = keeps_chains
+        self.roll_s = roll_s
+        self.landed: dict[TopicPartition, Landed] = defaultdict(Landed)
+        self.writers: list[FakeWriter] = []
+        self.open_writers: dict[TopicPartition, int] = defaultdict(int)
+        self.trap: Trap | None = None
+        self.open_faults: list[Exception] = []
+        self.violations: list[str] = []
+
+    def require(self, holds: bool, what: str) -> None:
+        """Note a breach of the contract of sinks; the rig reports it at the end, whatever the pipeline made of it."""
+        if not holds:
+            self.violations.append(what)
+
+    async def open(self, claim: Claim) -> FakeWriter:
+        await asyncio.sleep(0)
+        if self.open_faults:
+            raise self.open_faults.pop(0)
+        self.require(self.open_writers[claim.partition] == 0, "two writers of one partition are open at a time")
+        self.open_writers[claim.partition] += 1
+        writer = FakeWriter(self, claim)
+        self.writers.append(writer)
+        return writer
+
+    async def before(self, step: str, writer: FakeWriter, batch: RecordBatch | None) -> None:
+        await asyncio.sleep(0)
+        if self.trap is not None:
+            await self.trap(step, writer, batch)
+
+    async def close(self) -> None:
+        pass
+
+
+class RecordingHooks(Hooks):
+    """Remembers what delivery told, as (event, arguments)."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[object, ...]] = []
+
+    def named(self, name: str) -> list[tuple[object, ...]]:
+        """Return the arguments of each event of that name."""
+        return [event[1:] for event in self.events if event[0] == name]
+
+    def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
+        self.events.append(("gap_recorded", partition, gap))
+
+    def committed_behind(self, partition: TopicPartition, *, committed: int, landed: int) -> None:
+        self.events.append(("committed_behind", partition, committed, landed))
+
+    def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
+        self.events.append(("position_reset", partition, before, after, reason))
+
+    def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
+        self.events.append(("sink_failed", partition, retriable))
+
+    def partition_stopped(self, partition: TopicPartition, reason: str) -> None:
+        self.events.append(("partition_stopped", partition, reason))
+
+    def partition_resumed(self, partition: TopicPartition) -> None:
+        self.events.append(("partition_resumed", partition))
+
+    def partition_released(self, partition: TopicPartition) -> None:
+        self.events.append(("partition_released", partition))
+
+    def offset_committed(self, partition: TopicPartition, position: int) -> None:
+        self.events.append(("offset_committed", partition, position))
+
+    def commit_failed(self, partition: TopicPartition, error: str) -> None:
+        self.events.append(("commit_failed", partition, error))
+
+    def foreign_commit(self, partition: TopicPartition, position: int) -> None:
+        self.events.append(("foreign_commit", partition, position))
+
+
+class DeliveryRig:
+    """Deliveries among fakes. ``async with`` runs them; leaving cancels them and checks that nothing is left behind."""
+
+    def __init__(
+        self, *, sink: FakeSink | None = None, settings: DeliverySettings | None = None, batch: int = 10
+    ) -> None:
+        self.sink = sink or FakeSink()
+        self.brokers = FakeBrokers(batch)
+        self.store = FakeStore()
+        self.hooks = RecordingHooks()
+        self.losses: list[tuple[Claim, ConsumerdError]] = []
+        self.closings: list[SinkClosed] = []
+        self.settings = settings or DeliverySettings(commit_interval_ms=1000)
+        self.deliveries = self._make()
+        self._task: asyncio.Task[None] | None = None
+        self._group = asyncio.TaskGroup()
+
+    def _make(self) -> Deliveries:
+        return Deliveries(
+            route=lambda _: SinkRoute(name="fake", sink=self.sink),
+            feeds=self.brokers,
+            store=self.store,
+            ranges=self.brokers,
+            history=self.brokers,
+            settings=self.settings,
+            reports=DeliveryReports(
+                lost=lambda claim, error: self.losses.append((claim, error)),
+                sink_closed=self.closings.append,
+            ),
+            hooks=self.hooks,
+            now=lambda: asyncio.get_running_loop().time(),
+            random=lambda: 0.0,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        self._task = self._group.create_task(self.deliveries.run())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._group.__aexit__(None, None, None)
+        self.assert_clean()
+
+    def assert_clean(self) -> None:
+        """Check that every writer was abandoned, every feed closed and every batch given back."""
+        assert not self.sink.violations
+        assert not any(self.sink.open_writers.values())
+        assert all(feed.closed and not feed.out for feed in self.brokers.feeds)
+
+    async def claim(self, partition: TopicPartition, epoch: int = 1, incarnation: int = TOPIC_CZXID) -> FakeClaim:
+        """Claim a partition."""
+        claim = FakeClaim(partition, epoch, incarnation)
+        await self.deliveries.claimed([claim])
+        return claim
+
+    def log(self, partition: TopicPartition, earliest: int = 0, latest: int = 0) -> FakeLog:
+        """Give a partition its log."""
+        self.brokers.logs[partition] = FakeLog(earliest, latest)
+        return self.brokers.logs[partition]
+
+    def status(self, partition: TopicPartition) -> PartitionStatus:
+        """Return a partition's status."""
+        return next(status for status in self.deliveries.statuses if status.partition == partition)
+
+    def landed(self, partition: TopicPartition) -> list[int]:
+        """Return the offsets that are safe at the sink, in order."""
+        return self.sink.landed[partition].offsets
+
+
+async def until(condition: Callable[[], object], *, within_s: float = 600.0) -> None:
+    """Wait, on virtual time, until a condition holds."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - virtual time: polling costs nothing and disturbs nothing
+            await asyncio.sleep(0.01)

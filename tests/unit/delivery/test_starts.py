@@ -1,0 +1,289 @@
+"""How a claimed partition begins, from the claim to its first batch."""
+
+import asyncio
+
+import pytest
+
+from consumerd.delivery.policy import OffsetPolicy
+from consumerd.delivery.ports import DeliverySettings
+from consumerd.delivery.status import DeliveryState
+from consumerd.errors import ConfigError, ConnectionLost, IncarnationChanged, RetriableSinkError
+from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.offsets.store import CommitOutcome
+from consumerd.zk.port import NotConnected
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
+from tests.support.virtual_time import run
+
+P = TopicPartition.modern("t", 0)
+
+
+def settings(**policy):
+    return DeliverySettings(commit_interval_ms=1000, offsets=OffsetPolicy(**policy))
+
+
+def test_delivery_begins_at_the_committed_offset_and_commits_what_is_acknowledged():
+    """The life of a partition when nothing goes wrong."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.store.put(P, 50)
+            log = rig.log(P, 0, 80)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 80)
+            assert list(range(50, 80)) == rig.landed(P)
+            log.append(5)
+            await until(lambda: rig.store.position(P) == 85)
+            status = rig.status(P)
+            assert (
+                status.state,
+                status.position,
+                status.acknowledged,
+                status.committed,
+                status.lag,
+            ) == (DeliveryState.RUNNING, 85, 85, 85, 0)
+
+    run(scenario())
+
+
+def test_an_offset_committed_by_the_last_owner_after_our_claim_is_still_seen():
+    """The owner before us commits up to its release: the offset is read after the claim, never before."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.store.put(P, 10)
+            rig.log(P, 0, 30)
+            claim = rig.claim(P)  # not started yet
+            rig.store.put(P, 20)
+            await claim
+            await until(lambda: rig.landed(P))
+            assert rig.landed(P)[0] == 20
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("end", "first"), [("earliest", 100), ("latest", 200)])
+def test_a_start_without_an_offset_is_committed_before_anything_is_fetched(end, first):
+    """The end of a log moves: after a crash "latest" would be another place, and what lies between would be lost."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings(on_missing=end)) as rig:
+            log = rig.log(P, 100, 200)
+
+            async def nothing_yet(_):
+                assert not rig.brokers.feeds
+
+            rig.store.before_commit = nothing_yet
+            await rig.claim(P)
+            await until(lambda: rig.brokers.feeds)
+            rig.store.before_commit = None
+            assert [(P, 1, first)] == rig.store.commits
+            assert asyncio.get_running_loop().time() < 0.5
+            log.append(3)
+            await until(lambda: rig.store.position(P) == 203)
+            assert list(range(first, 203)) == rig.landed(P)
+
+    run(scenario())
+
+
+def test_a_start_that_cannot_be_committed_stays_where_it_was_found():
+    """The second try must not find a later end of the log."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings(on_missing="latest")) as rig:
+            log = rig.log(P, 0, 200)
+            rig.store.outcomes[P] = [CommitOutcome.FAILED]
+            await rig.claim(P)
+            await until(lambda: rig.hooks.named("commit_failed"))
+            log.append(10)
+            await until(lambda: rig.store.position(P) == 210)
+            assert list(range(200, 210)) == rig.landed(P)
+
+    run(scenario())
+
+
+def test_a_new_partition_of_a_known_topic_loses_nothing_to_latest():
+    """Records come before the group notices that the topic has grown."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings(on_missing="latest")) as rig:
+            rig.log(P, 0, 20)
+            rig.brokers.newborn.add(P)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 20)
+            assert list(range(20)) == rig.landed(P)
+
+    run(scenario())
+
+
+def test_a_topic_made_again_starts_at_its_earliest_whatever_the_old_offset_was():
+    """The old offset may well lie inside the new log."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings(on_missing="latest")) as rig:
+            rig.store.put(P, 7, mzxid=TOPIC_CZXID - 1)
+            rig.log(P, 0, 20)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 20)
+            assert list(range(20)) == rig.landed(P)
+
+    run(scenario())
+
+
+def test_what_another_member_consumed_becomes_a_gap():
+    """A Java member owned the partition in between."""
+
+    async def scenario():
+        sink = FakeSink(keeps_chains=True)
+        sink.landed[P].end = 40
+        async with DeliveryRig(sink=sink) as rig:
+            rig.store.put(P, 60)
+            rig.log(P, 0, 70)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 70)
+            assert list(range(60, 70)) == rig.landed(P)
+            assert sink.writers[0].reason == GapReason.CONSUMED_ELSEWHERE.value
+            assert [(P, Gap(40, 60, GapReason.CONSUMED_ELSEWHERE))] == rig.hooks.named("gap_recorded")
+
+    run(scenario())
+
+
+def test_what_is_landed_and_not_committed_is_not_landed_again():
+    """A crash between publishing and committing."""
+
+    async def scenario():
+        sink = FakeSink(keeps_chains=True)
+        sink.landed[P].end = 40
+        async with DeliveryRig(sink=sink) as rig:
+            rig.store.put(P, 10)
+            rig.log(P, 0, 50)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 50)
+            assert list(range(40, 50)) == rig.landed(P)
+            assert rig.hooks.named("committed_behind") == [(P, 10, 40)]
+
+    run(scenario())
+
+
+def test_a_landed_end_without_an_offset_is_committed_even_if_nothing_comes():
+    """Lag of a group is read from its offset nodes, by us and by others."""
+
+    async def scenario():
+        sink = FakeSink(keeps_chains=True)
+        sink.landed[P].end = 40
+        async with DeliveryRig(sink=sink) as rig:
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+
+    run(scenario())
+
+
+def test_an_offset_that_is_no_number_stops_the_partition_until_it_is_one():
+    """It is reported, it disturbs nobody else, and correcting the node is all that has to be done."""
+
+    async def scenario():
+        other = TopicPartition.modern("t", 1)
+        async with DeliveryRig() as rig:
+            rig.store.put_malformed(P, "12x")
+            rig.log(P, 0, 20)
+            rig.log(other, 0, 20)
+            await rig.claim(P)
+            await rig.claim(other)
+            await until(lambda: rig.store.position(other) == 20)
+            assert rig.status(P).state is DeliveryState.STOPPED
+            assert "12x" in rig.status(P).reason
+            assert rig.hooks.named("partition_stopped") == [(P, "malformed offset")]
+            rig.store.put(P, 12)
+            await until(lambda: rig.store.position(P) == 20)
+            assert list(range(12, 20)) == rig.landed(P)
+            assert rig.hooks.named("partition_resumed") == [(P,)]
+            assert rig.status(P).state is DeliveryState.RUNNING
+
+    run(scenario())
+
+
+def test_on_missing_stop_waits_for_an_operator():
+    """Stopped, visible, and one commit away from going on."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings(on_missing="stop")) as rig:
+            rig.log(P, 0, 20)
+            await rig.claim(P)
+            await asyncio.sleep(100)
+            assert rig.status(P).state is DeliveryState.STOPPED
+            assert rig.hooks.named("partition_stopped") == [(P, "no offset")]
+            assert rig.store.position(P) is None
+            rig.store.put(P, 15)
+            await until(lambda: rig.store.position(P) == 20)
+            assert list(range(15, 20)) == rig.landed(P)
+
+    run(scenario())
+
+
+def test_brokers_and_stores_that_are_away_delay_the_start_only():
+    """A daemon may be started before its cluster."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.log(P, 0, 20)
+            rig.store.load_faults += [NotConnected("no connection")] * 3
+            rig.brokers.unreachable = ConnectionLost("refused")
+            await rig.claim(P)
+            await asyncio.sleep(20)
+            assert rig.status(P).state is DeliveryState.FAILING
+            assert rig.status(P).reason == "refused"
+            rig.brokers.unreachable = None
+            await until(lambda: rig.store.position(P) == 20)
+            assert rig.status(P).state is DeliveryState.RUNNING
+            assert rig.hooks.named("partition_resumed") == [(P,)]
+
+    run(scenario())
+
+
+def test_a_topic_made_again_between_claim_and_start_is_reported_and_not_read():
+    """Its offset was read under the old topic's name."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.store.put(P, 5)
+            rig.log(P, 0, 20)
+            claim = await rig.claim(P)
+            claim.lease.set("changed")
+            await until(lambda: rig.losses)
+            assert rig.losses[0][0] is claim
+            assert isinstance(rig.losses[0][1], IncarnationChanged)
+            assert not rig.brokers.feeds
+            assert not rig.deliveries.statuses
+
+    run(scenario())
+
+
+def test_a_sink_that_refuses_to_open_stops_the_partition_until_it_does_not():
+    """An unmounted volume is mounted, and the partition goes on by itself, though no record comes to prove it."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.store.put(P, 20)
+            rig.log(P, 0, 20)
+            rig.sink.open_faults += [ConfigError("not our path")] * 2
+            await rig.claim(P)
+            await asyncio.sleep(15)
+            assert rig.status(P).state is DeliveryState.STOPPED
+            await asyncio.sleep(30)
+            assert rig.status(P).state is DeliveryState.RUNNING
+            assert rig.hooks.named("partition_stopped") == [(P, "rejected")]
+
+    run(scenario())
+
+
+def test_a_sink_that_cannot_open_yet_is_tried_again():
+    """A server that is away comes back."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.log(P, 0, 20)
+            rig.sink.open_faults += [RetriableSinkError("away")] * 5
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 20)
+
+    run(scenario())
