@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class TaskSet(Generic[K]):
@@ -71,3 +72,22 @@ class TaskSet(Generic[K]):
         task = self._tasks.get(key)
         if task is not None:
             await asyncio.wait([task])
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
+    """Do ``work``; if ``stop`` is set before it ends, cancel it and return None. Raises what ``work`` raises.
+
+    Bounded by ``work`` or ``stop``. A work that has ended when ``stop`` is set has its result returned.
+    """
+    task: asyncio.Task[T]
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(work)
+            stopping = group.create_task(stop.wait())
+            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            task.cancel()
+    except BaseExceptionGroup as failures:
+        # one task can fail only: the other one waits for an event
+        raise failures.exceptions[0] from None
+    return None if task.cancelled() else task.result()

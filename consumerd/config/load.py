@@ -50,9 +50,10 @@ class Source:
             if not isinstance(value, list) or not isinstance(part, int) or part >= len(value):
                 return None
             value = value[part]
+        below = next((place for known, place in self.places.items() if known[: len(path)] == path), None)
         while path and path not in self.places:
             path = path[:-1]
-        return self.places.get(path, self.name)
+        return self.places.get(path) or below or self.name
 
 
 def load_settings(

@@ -125,6 +125,12 @@ class SinkSettings(BaseModel):
 
     type: str
 
+    @field_validator("type", mode="before")
+    @classmethod
+    def _null_is_a_name(cls, value: object) -> object:
+        # unquoted, YAML reads the name of the null sink as no value at all
+        return "null" if value is None else value
+
     @property
     def options(self) -> dict[str, object]:
         """What stands beside ``type``."""

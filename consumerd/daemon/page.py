@@ -32,7 +32,7 @@ def render_page(status: DaemonStatus) -> str:
     if status.disagreements:
         items = "".join(f"<li>{escape(text)}</li>" for text in status.disagreements)
         parts.append(f'<h2>Members disagree</h2><ul class="bad">{items}</ul>')
-    parts.append(f"<h2>Partitions ({len(status.partitions)} owned, {status.desired} assigned)</h2>")
+    parts.append(f"<h2>Partitions ({status.owned} owned, {status.desired} assigned)</h2>")
     parts.append(
         _table(
             ("topic", "partition", "sink", "state", "position", "acknowledged", "committed", "lag", "records/s"),

@@ -68,6 +68,7 @@ class DaemonStatus:
     session_phase: str
     members: int
     desired: int
+    owned: int
     partitions: tuple[PartitionStatus, ...]
     conflicts: Mapping[str, str]
     disagreements: tuple[str, ...]

@@ -181,7 +181,7 @@ def test_a_credential_comes_from_the_environment_or_a_file(config: Path, tmp_pat
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("cluster: [", "line 2: not YAML"),
+        ("cluster: [", "line 1: not YAML"),
         ("- 1\n", "expected sections"),
         ("", "cluster: missing"),
     ],

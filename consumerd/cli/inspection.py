@@ -1,0 +1,104 @@
+"""The one-shot commands: connect, ask, print, leave."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from consumerd.cli.options import inspection_settings
+from consumerd.cli.tables import print_rows
+from consumerd.daemon.access import ClusterAccess
+from consumerd.daemon.inspection import (
+    JavaPatience,
+    LagEstimator,
+    LagRow,
+    explain,
+    find_lag,
+    find_offsets,
+    find_partitions,
+    find_topics,
+    inspect,
+)
+
+_TOPIC_COLUMNS = ("topic", "partitions", "replication", "leaderless", "incarnation")
+_PARTITION_COLUMNS = ("topic", "partition", "leader", "replicas", "in_sync", "earliest", "latest")
+_LAG_COLUMNS = ("topic", "partition", "owner", "position", "latest", "lag", "seconds", "note")
+
+
+async def topics(args: argparse.Namespace) -> int:
+    """List topics, or their partitions."""
+    settings = inspection_settings(args, group=False)
+    async with asyncio.timeout(args.timeout), inspect(settings) as access:
+        if args.partitions:
+            partitions = await find_partitions(access, args.topic)
+            print_rows(partitions, _PARTITION_COLUMNS, as_json=args.json, empty="no partitions")
+        else:
+            rows = await find_topics(access, args.topic)
+            print_rows(rows, _TOPIC_COLUMNS, as_json=args.json, empty="no topics")
+    return 0
+
+
+async def lag(args: argparse.Namespace) -> int:
+    """Show a group's lag, once or again and again."""
+    settings = inspection_settings(args, group=True)
+    assert settings.group is not None
+    if args.watch is None:
+        async with asyncio.timeout(args.timeout), inspect(settings) as access:
+            _print_lag(await find_lag(access, settings.group.id, args.topic), args)
+        return 0
+    async with asyncio.timeout(args.timeout) as connecting, inspect(settings) as access:
+        connecting.reschedule(None)
+        await _watch_lag(access, settings.group.id, args)
+    return 0
+
+
+async def _watch_lag(access: ClusterAccess, group: str, args: argparse.Namespace) -> None:
+    """Print until interrupted; the seconds that records cannot tell are estimated from the progress between two looks."""
+    estimator = LagEstimator(asyncio.get_running_loop().time)
+    while True:
+        async with asyncio.timeout(args.timeout):
+            rows = await find_lag(access, group, args.topic)
+        _print_lag(estimator.estimate(rows), args)
+        if not args.json:
+            sys.stdout.write("\n")
+        sys.stdout.flush()
+        await asyncio.sleep(args.watch)
+
+
+def _print_lag(rows: list[LagRow], args: argparse.Namespace) -> None:
+    print_rows(rows, _LAG_COLUMNS, as_json=args.json, empty="no partitions")
+    if not args.json:
+        known = [row.lag for row in rows if row.lag is not None]
+        unowned = sum(row.owner is None for row in rows)
+        sys.stdout.write(f"total lag {sum(known)}, {unowned} of {len(rows)} partitions without an owner\n")
+
+
+async def offsets_show(args: argparse.Namespace) -> int:
+    """Show stored positions."""
+    settings = inspection_settings(args, group=True)
+    assert settings.group is not None
+    async with asyncio.timeout(args.timeout), inspect(settings) as access:
+        rows = await find_offsets(access, settings.group.id, args.topic)
+    columns = ("topic", "partition", "position", "written", "version", "note")
+    print_rows(rows, columns, as_json=args.json, empty="no stored positions")
+    return 0
+
+
+async def explain_rebalance(args: argparse.Namespace) -> int:
+    """Show the assignment, what would move, and what is wrong."""
+    settings = inspection_settings(args, group=True)
+    java = JavaPatience(retries=args.java_retries, backoff_ms=args.java_backoff_ms, session_ms=args.java_session_ms)
+    async with asyncio.timeout(args.timeout), inspect(settings) as access:
+        plan = await explain(access, settings, replicas=args.replicas, streams=args.streams, java=java)
+    columns: tuple[str, ...] = ("topic", "partition", "owner", "assigned")
+    if args.replicas:
+        columns += ("then", "moves")
+    print_rows(plan.rows, columns, as_json=args.json, empty="nothing to assign")
+    if not args.json:
+        moving = sum(bool(row.moves) for row in plan.rows)
+        sys.stdout.write(f"{plan.members} members, {len(plan.rows)} partitions")
+        sys.stdout.write(f", {moving} would move with {args.replicas} more replicas\n" if args.replicas else "\n")
+    for problem in plan.problems:
+        sys.stderr.write(f"consumerd: {problem}\n")
+    return 0

@@ -1,0 +1,370 @@
+"""The daemon: makes the parts, joins them, owns them, and ends them in order.
+
+The only place, with ``access``, that knows concrete classes. Everything runs inside the block of :meth:`Daemon.run`; a
+part that fails ends the block, and with it the process, visibly.
+
+Order of an end: leave the group (drain, flush, commit, release, delete our node), stop delivering and fetching, close
+sinks and connections, end the session, stop listening. An end that comes from a failure skips the first step: the
+session is closed all the same, so that others take over at once, from what was committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import operator
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from consumerd import __version__
+from consumerd.aio.clock import monotonic
+from consumerd.aio.tasks import unless
+from consumerd.config.settings import Settings
+from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
+from consumerd.daemon.http import make_application, serve
+from consumerd.daemon.routes import SinkRoutes, make_subscription
+from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
+from consumerd.delivery.deliveries import Deliveries
+from consumerd.delivery.policy import OffsetPolicy
+from consumerd.delivery.ports import DeliveryReports, DeliverySettings
+from consumerd.delivery.status import DeliveryState
+from consumerd.errors import ConsumerdError, SinkClosed
+from consumerd.fetch.buffer import MemoryBudget
+from consumerd.fetch.fetcher import Fetcher
+from consumerd.fetch.ports import FetchSettings
+from consumerd.group.assignors import Strategy
+from consumerd.group.identity import MemberIdentity
+from consumerd.group.rebalancer import Rebalancer
+from consumerd.group.settings import RebalanceSettings
+from consumerd.net.versions import parse_broker_version
+from consumerd.offsets.history import ZooKeeperPartitionHistory
+from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
+from consumerd.sinks.base import Sink, SinkContext
+from consumerd.sinks.registry import load_sink
+from consumerd.telemetry.hooks import FanOutHooks
+from consumerd.telemetry.metrics import MetricsHooks, Reading, StatusCollector
+from consumerd.zk.aiozk_client import AiozkClient
+from consumerd.zk.connect_string import parse_connect_string
+from consumerd.zk.layout import BROKER_TOPICS
+from consumerd.zk.port import WatchKind
+
+_SINK_SHARE: Final = 4
+"""All open writers together may hold this part of the memory budget, so that they never starve the fetching."""
+_SHUTDOWN_RESERVE: Final = 0.2
+"""The part of ``shutdown.timeout_ms`` that is kept for what follows leaving the group."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """What there is once the cluster has been found."""
+
+    access: ClusterAccess
+    budget: MemoryBudget
+    fetcher: Fetcher
+    deliveries: Deliveries
+    rebalancer: Rebalancer
+
+
+def check_assembly(settings: Settings) -> None:
+    """Check what can be checked without connecting: patterns, addresses, files. Raises ConfigError."""
+    make_subscription(settings)
+    parse_connect_string(settings.cluster.zookeeper)
+    parse_broker_version(settings.cluster.broker_version)
+    make_tls(settings.cluster.tls)
+    MemberIdentity(group=settings.group.id, host="host", consumer_id=settings.group.consumer_id)
+
+
+class Daemon:
+    """One member of one group, from settings to its end."""
+
+    def __init__(self, settings: Settings) -> None:
+        check_assembly(settings)
+        self._settings = settings
+        self._started = monotonic()
+        self._recent = RecentEvents(monotonic)
+        self._metrics = CollectorRegistry()
+        self._hooks = FanOutHooks(MetricsHooks(self._metrics), self._recent)
+        self._metrics.register(StatusCollector(lambda: _readings(self.status())))
+        self._waiting: str | None = f"waiting for ZooKeeper at {settings.cluster.zookeeper}"
+        self._zk: AiozkClient | None = None
+        self._running: _Running | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set. Raises ConfigError and what a part failed with."""
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            if settings.http.address is not None:
+                application = make_application(self.status, self._metrics)
+                host, port = await stack.enter_async_context(serve(application, *settings.http.address))
+                shown = f"[{host}]" if ":" in host else host
+                _log.info("http_started", url=f"http://{shown}:{port}")
+            self._zk = await stack.enter_async_context(
+                make_zookeeper(settings.cluster, settings.group.session_timeout_ms)
+            )
+            await unless(stop, self._zk.wait_connected())
+            if stop.is_set():
+                return
+            self._waiting = "waiting for brokers: none has registered in ZooKeeper yet"
+            cluster_id = await unless(stop, _find_cluster(self._zk))
+            if cluster_id is None:
+                return
+            access = await stack.enter_async_context(
+                open_access(
+                    self._zk,
+                    settings.cluster,
+                    client_id=settings.cluster.client_id or settings.group.id,
+                    hooks=self._hooks,
+                    fetch=settings.fetch,
+                )
+            )
+            budget = MemoryBudget(settings.fetch.memory_budget_bytes)
+            sinks = self._make_sinks(cluster_id, budget)
+            for sink in sinks.values():
+                stack.push_async_callback(sink.close)
+            self._running = self._make_parts(access, budget, sinks, stop)
+            self._waiting = None
+            await self._consume(self._running, stop)
+
+    async def _consume(self, parts: _Running, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            working = [
+                tasks.create_task(parts.fetcher.run(), name="fetcher"),
+                tasks.create_task(parts.deliveries.run(), name="deliveries"),
+                tasks.create_task(self._follow_topics(parts), name="follow topics"),
+                tasks.create_task(parts.rebalancer.run(), name="rebalancer"),
+            ]
+            await stop.wait()
+            began = monotonic()
+            patience_s = self._settings.shutdown.timeout_ms / 1000 * (1 - _SHUTDOWN_RESERVE)
+            in_time = await parts.rebalancer.leave(patience_s)
+            _log.info("group_left", seconds=round(monotonic() - began, 3), in_time=in_time)
+            for task in working:
+                task.cancel()
+
+    async def _follow_topics(self, parts: _Running) -> None:
+        """Keep the cluster's view about the topics that are ours to consume."""
+        while True:
+            seen = parts.rebalancer.topics.value
+            parts.access.directory.follow(seen)
+            await parts.rebalancer.topics.wait(partial(operator.ne, seen))
+
+    # -- making the parts
+
+    def _make_sinks(self, cluster_id: str, budget: MemoryBudget) -> dict[str, Sink]:
+        settings = self._settings
+        used = {subscription.sink for subscription in settings.subscriptions}
+        writer_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        sinks = {}
+        for name in sorted(used):
+            chosen = settings.sinks[name]
+            factory = load_sink(chosen.type)
+            context = SinkContext(
+                sink_name=name,
+                group=settings.group.id,
+                cluster_id=cluster_id,
+                writer_id=writer_id,
+                now=monotonic,
+                charge=budget.charge,
+                buffer_bytes=settings.fetch.memory_budget_bytes // _SINK_SHARE // len(used),
+                hooks=self._hooks,
+            )
+            sinks[name] = factory(context, factory.Options.model_validate(chosen.options))
+        return sinks
+
+    def _make_parts(
+        self, access: ClusterAccess, budget: MemoryBudget, sinks: Mapping[str, Sink], stop: asyncio.Event
+    ) -> _Running:
+        settings, fetch, offsets = self._settings, self._settings.fetch, self._settings.offsets
+        fetcher = Fetcher(
+            settings=FetchSettings(
+                max_partition_bytes=fetch.max_partition_bytes,
+                max_message_bytes=fetch.max_message_bytes,
+                max_response_bytes=fetch.max_response_bytes,
+                max_wait_ms=fetch.max_wait_ms,
+                min_bytes=fetch.min_bytes,
+                read_committed=fetch.isolation == "read_committed",
+                request_timeout_s=settings.cluster.request_timeout_ms / 1000,
+            ),
+            budget=budget,
+            leaders=access.directory,
+            connections=access.pool,
+            log_ranges=access.ranges,
+            hooks=self._hooks,
+            now=monotonic,
+            random=random.random,
+        )
+        deliveries = Deliveries(
+            route=SinkRoutes(settings, sinks).find,
+            feeds=fetcher,
+            store=ZooKeeperOffsetStore(access.zk, settings.group.id),
+            ranges=access.ranges,
+            history=ZooKeeperPartitionHistory(access.zk, settings.group.id),
+            settings=DeliverySettings(
+                offsets=OffsetPolicy(
+                    on_missing=offsets.on_missing, on_below=offsets.on_below, on_above=offsets.on_above
+                ),
+                commit_interval_ms=offsets.commit_interval_ms,
+                read_committed=fetch.isolation == "read_committed",
+            ),
+            reports=DeliveryReports(
+                lost=lambda claim, error: rebalancer.report_lost(claim, str(error)),
+                sink_closed=lambda error: _end(stop, error),
+            ),
+            hooks=self._hooks,
+            now=monotonic,
+            random=random.random,
+        )
+        rebalancer = Rebalancer(
+            access.zk,
+            identity=MemberIdentity(
+                group=settings.group.id, host=socket.gethostname(), consumer_id=settings.group.consumer_id
+            ),
+            subscription=make_subscription(settings),
+            listener=deliveries,
+            now=monotonic,
+            wall_ms=lambda: int(time.time() * 1000),
+            random=random.Random(),
+            strategy=Strategy(settings.group.assignor),
+            settings=RebalanceSettings(**settings.rebalance.model_dump()),
+            hooks=self._hooks,
+        )
+        return _Running(access=access, budget=budget, fetcher=fetcher, deliveries=deliveries, rebalancer=rebalancer)
+
+    # -- status
+
+    def status(self) -> DaemonStatus:
+        """Everything at this moment."""
+        parts, zk = self._running, self._zk
+        group = parts.rebalancer.status if parts is not None else None
+        session = zk.state if zk is not None else None
+        partitions = tuple(self._partition_statuses(parts)) if parts is not None else ()
+        reasons = [] if self._waiting is None else [self._waiting]
+        if group is not None and group.unready_reason is not None:
+            reasons.append(group.unready_reason)
+        reasons += [
+            f"{one.topic}/{one.partition} is stopped: {one.reason}"
+            for one in partitions
+            if one.state == DeliveryState.STOPPED
+        ]
+        return DaemonStatus(
+            version=__version__,
+            uptime_s=monotonic() - self._started,
+            ready=not reasons,
+            not_ready=tuple(reasons),
+            group=self._settings.group.id,
+            consumer_id=group.consumer if group is not None else None,
+            state=group.state.value if group is not None else "starting",
+            session_epoch=session.epoch if session is not None else 0,
+            session_id=hex(session.session_id) if session is not None else "0x0",
+            session_phase=session.phase.value if session is not None else "none",
+            members=parts.rebalancer.members if parts is not None else 0,
+            desired=len(group.desired) if group is not None else 0,
+            owned=len(group.owned) if group is not None else 0,
+            partitions=partitions,
+            conflicts={
+                str(one.partition): one.holder.thread if one.holder is not None else "nobody known"
+                for one in (group.conflicts if group is not None else ())
+            },
+            disagreements=tuple(
+                f"{one.kind}: {one.detail}" for one in (group.disagreements if group is not None else ())
+            ),
+            rebalances=self._recent.rebalances(),
+            events=self._recent.events(),
+            buffered_bytes=parts.budget.held_bytes if parts is not None else 0,
+            memory_budget_bytes=self._settings.fetch.memory_budget_bytes,
+        )
+
+    def _partition_statuses(self, parts: _Running) -> list[PartitionStatus]:
+        return [
+            PartitionStatus(
+                topic=one.partition.topic,
+                partition=str(one.partition.partition),
+                sink=one.sink,
+                state=one.state.value,
+                reason=one.reason,
+                position=one.position,
+                acknowledged=one.acknowledged,
+                committed=one.committed,
+                high_watermark=one.high_watermark,
+                lag=one.lag,
+                records_per_second=self._recent.rate(one.partition),
+            )
+            for one in parts.deliveries.statuses
+        ]
+
+
+def _end(stop: asyncio.Event, error: SinkClosed) -> None:
+    if not stop.is_set():
+        _log.info("sink_closed", reason=str(error))
+        stop.set()
+
+
+async def _find_cluster(zk: AiozkClient) -> str:
+    """Wait until brokers have made their registry, and return what tells this cluster from another one. Unbounded."""
+    changed = asyncio.Event()
+    watch = zk.watch(BROKER_TOPICS, WatchKind.DATA, changed.set)
+    told = False
+    try:
+        while True:
+            changed.clear()
+            try:
+                stat = await zk.exists(BROKER_TOPICS)
+            except ConsumerdError as error:
+                _log.debug("cluster_lookup_failed", reason=str(error))
+                await asyncio.sleep(1.0)  # the session is away: calls wait for it themselves, up to their deadline
+                continue
+            if stat is not None:
+                return f"{stat.czxid}-{stat.ctime_ms}"
+            if not told:
+                told = True
+                _log.warning(
+                    "brokers_missing",
+                    path=BROKER_TOPICS,
+                    reason="no broker has registered here yet; is the chroot right?",
+                )
+            await changed.wait()
+    finally:
+        watch.close()
+
+
+def _readings(status: DaemonStatus) -> Sequence[Reading]:
+    stopped = sum(one.state == DeliveryState.STOPPED for one in status.partitions)
+    readings = [
+        Reading("consumerd_info", 1, (status.version,)),
+        Reading("consumerd_ready", float(status.ready)),
+        Reading("consumerd_session_epoch", status.session_epoch),
+        Reading("consumerd_group_members", status.members),
+        Reading("consumerd_desired_partitions", status.desired),
+        Reading("consumerd_owned_partitions", status.owned),
+        Reading("consumerd_unowned_partitions", max(0, status.desired - status.owned)),
+        Reading("consumerd_stopped_partitions", stopped),
+        Reading("consumerd_buffered_bytes", status.buffered_bytes),
+        Reading("consumerd_memory_budget_bytes", status.memory_budget_bytes),
+    ]
+    for one in status.partitions:
+        labels = (one.topic, one.partition)
+        readings += [
+            Reading("consumerd_position_offset", _or_nan(one.position), labels),
+            Reading("consumerd_acknowledged_offset", _or_nan(one.acknowledged), labels),
+            Reading("consumerd_committed_offset", _or_nan(one.committed), labels),
+            Reading("consumerd_high_watermark_offset", _or_nan(one.high_watermark), labels),
+            Reading("consumerd_lag_records", _or_nan(one.lag), labels),
+        ]
+    return readings
+
+
+def _or_nan(value: int | None) -> float:
+    return math.nan if value is None else value

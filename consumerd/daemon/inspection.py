@@ -1,0 +1,435 @@
+"""Questions about a cluster and its groups, asked once: what the one-shot commands show.
+
+Read only. Answers are rows of plain values; None where something is not known.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from consumerd.client.log_range import LogRange
+from consumerd.client.simple_consumer import SimpleConsumer
+from consumerd.config.settings import InspectionSettings
+from consumerd.daemon.access import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
+from consumerd.errors import ConfigError, CoordinationError
+from consumerd.group.assignors import Assignment, Strategy
+from consumerd.group.parallel import map_bounded
+from consumerd.group.plan import (
+    GroupSnapshot,
+    MemberView,
+    plan_assignment,
+    plan_disagreements,
+    resolve_members,
+)
+from consumerd.group.registry import GroupRegistry
+from consumerd.model import ConsumerId, PartitionKey, TopicPartition
+from consumerd.telemetry.hooks import Hooks
+from consumerd.zk.layout import offset_path, offsets_path, offsets_root, owner_path, owners_root
+from consumerd.zk.port import NoNode, ZkClient
+from consumerd.zk.znodes import MalformedZnode, Pattern, Registration, parse_offset
+
+_COMMAND: Final = "consumerd-inspection"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRow:
+    """One topic."""
+
+    topic: str
+    partitions: int
+    replication: int
+    leaderless: int
+    incarnation: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """One partition; ``latest`` is the next offset to be written."""
+
+    topic: str
+    partition: str
+    leader: int | None
+    replicas: str
+    in_sync: str
+    earliest: int | None
+    latest: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagRow:
+    """How far a group is behind in one partition; ``seconds`` is how old the next record to be read is."""
+
+    topic: str
+    partition: str
+    owner: str | None
+    position: int | None
+    earliest: int | None
+    latest: int | None
+    lag: int | None
+    seconds: float | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRow:
+    """A stored position as it stands."""
+
+    topic: str
+    partition: str
+    position: int | None
+    written: str
+    version: int
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRow:
+    """Who owns a partition, who should by the rule, and who would with more replicas."""
+
+    topic: str
+    partition: str
+    owner: str | None
+    assigned: str | None
+    then: str | None
+    moves: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalancePlan:
+    """What ``explain-rebalance`` has found."""
+
+    members: int
+    rows: Sequence[MoveRow]
+    problems: Sequence[str]
+
+
+@asynccontextmanager
+async def inspect(settings: InspectionSettings) -> AsyncIterator[ClusterAccess]:
+    """Connect for one command. Raises CoordinationError, ConfigError; the caller bounds the waiting."""
+    async with make_zookeeper(settings.cluster, session_timeout_ms=10_000) as zk:
+        await zk.wait_connected()
+        client_id = settings.cluster.client_id or _COMMAND
+        async with open_access(zk, settings.cluster, client_id=client_id, hooks=Hooks()) as access:
+            yield access
+
+
+async def find_topics(access: ClusterAccess, wanted: Collection[str]) -> list[TopicRow]:
+    """Return the topics, all of them unless some are wanted."""
+    topics = await _follow(access, wanted)
+    view = access.directory.view
+    rows = []
+    for name in topics:
+        topic = view.topics[name]
+        rows.append(
+            TopicRow(
+                topic=name,
+                partitions=len(topic.partitions),
+                replication=max((len(one.replicas) for one in topic.partitions.values()), default=0),
+                leaderless=sum(one.leader is None for one in topic.partitions.values()),
+                incarnation=str(topic.incarnation) if topic.incarnation is not None else None,
+            )
+        )
+    return rows
+
+
+async def find_partitions(access: ClusterAccess, wanted: Collection[str]) -> list[PartitionRow]:
+    """Return the partitions of the topics, with the range of each log."""
+    topics = await _follow(access, wanted)
+    view = access.directory.view
+    partitions = [TopicPartition(name, key) for name in topics for key in sorted(view.topics[name].partitions)]
+    ranges = await access.ranges.find(partitions)
+    rows = []
+    for partition in partitions:
+        one = view.topics[partition.topic].partitions[partition.partition]
+        log = ranges.get(partition)
+        rows.append(
+            PartitionRow(
+                topic=partition.topic,
+                partition=str(partition.partition),
+                leader=one.leader,
+                replicas=",".join(map(str, one.replicas)),
+                in_sync=",".join(map(str, one.isr)),
+                earliest=log.earliest if log else None,
+                latest=log.latest if log else None,
+            )
+        )
+    return rows
+
+
+async def find_lag(access: ClusterAccess, group: str, wanted: Collection[str]) -> list[LagRow]:
+    """Return each partition of the group's topics, owned or not. Raises ConfigError where there is no such group."""
+    zk = access.zk
+    topics = set(wanted) or await _group_topics(zk, group)
+    await _follow(access, topics, missing_ok=not wanted)
+    view = access.directory.view
+    stored = {row.partition_key: row for row in await _read_offsets(zk, group, topics)}
+    partitions = sorted(
+        {TopicPartition(name, key) for name in topics if name in view.topics for key in view.topics[name].partitions}
+        | stored.keys()
+    )
+    owners = await _owners(zk, group, partitions)
+    ranges = await access.ranges.find([one for one in partitions if view.find_leader(one) is not None])
+    consumer = SimpleConsumer(
+        access.pool, access.directory, random=random.random, max_message_bytes=DEFAULT_FETCH.max_message_bytes
+    )
+    behind = [
+        one
+        for one in partitions
+        if one in ranges and one in stored and (at := stored[one].position) is not None
+        and ranges[one].earliest <= at < ranges[one].latest
+    ]  # fmt: skip
+    timestamps = await _timestamps(consumer, {one: stored[one].position or 0 for one in behind})
+    return [_lag_row(one, owners.get(one), stored.get(one), ranges.get(one), timestamps.get(one)) for one in partitions]
+
+
+async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str]) -> list[OffsetRow]:
+    """Return the stored positions of a group as they stand. Raises ConfigError where there is no such group."""
+    topics = set(wanted) or await _group_topics(access.zk, group)
+    rows = await _read_offsets(access.zk, group, topics)
+    return [
+        OffsetRow(
+            topic=row.partition_key.topic,
+            partition=str(row.partition_key.partition),
+            position=row.position,
+            written=datetime.fromtimestamp(row.mtime_ms / 1000, UTC).isoformat(timespec="seconds"),
+            version=row.version,
+            note=row.note,
+        )
+        for row in sorted(rows, key=lambda row: row.partition_key)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaPatience:
+    """The settings of Java members that decide whether they outlast a crashed owner's session."""
+
+    retries: int
+    backoff_ms: int
+    session_ms: int
+
+
+async def explain(
+    access: ClusterAccess,
+    settings: InspectionSettings,
+    *,
+    replicas: int,
+    streams: int,
+    java: JavaPatience,
+) -> RebalancePlan:
+    """Compute the group's assignment as its members do, now and with ``replicas`` more."""
+    assert settings.group is not None
+    group, strategy = settings.group.id, Strategy(settings.group.assignor)
+    registry = GroupRegistry(access.zk, group, wall_ms=lambda: 0, random=random.Random(0))
+    snapshot = await registry.read(None, lambda _topics: None)
+    if not snapshot.members:
+        raise ConfigError(f"group.id: group {group!r} has no members at {settings.cluster.zookeeper}")
+    now = plan_assignment(snapshot, strategy)
+    then = plan_assignment(_with_replicas(snapshot, group, replicas, streams), strategy) if replicas else now
+    owners = await _owners(access.zk, group, sorted(set(now) | set(then)))
+    rows = [_move_row(one, owners.get(one), now, then) for one in sorted(set(now) | set(then))]
+    problems = [f"{one.kind}: {one.member or group}: {one.detail}" for one in plan_disagreements(snapshot, strategy)]
+    problems += [
+        f"{row.topic}/{row.partition} is held by {row.owner or 'nobody'} and belongs to {row.assigned or 'nobody'}"
+        for row in rows
+        if row.owner != row.assigned
+    ]
+    problems += lint_patience(java, settings)
+    return RebalancePlan(members=len(snapshot.members), rows=rows, problems=problems)
+
+
+def lint_patience(java: JavaPatience, settings: InspectionSettings) -> list[str]:
+    """Return why a Java member may give up: it tries ``retries`` times, ``backoff`` apart, and then never again."""
+    assert settings.group is not None
+    problems = []
+    longest_ms = max(java.session_ms, settings.group.session_timeout_ms)
+    patience_ms = java.retries * java.backoff_ms
+    if patience_ms <= longest_ms:
+        problems.append(
+            f"Java members give up after {java.retries} x {java.backoff_ms} ms = {patience_ms} ms, before a crashed "
+            f"member's session of {longest_ms} ms is over: raise rebalance.max.retries or rebalance.backoff.ms, or "
+            "lower zookeeper.session.timeout.ms"
+        )
+    handover_ms = settings.rebalance.drain_timeout_ms + settings.rebalance.release_grace_ms
+    last_try_ms = (java.retries - 1) * java.backoff_ms
+    if handover_ms + settings.rebalance.settle_ms * 2 >= last_try_ms:
+        problems.append(
+            f"a handover of ours may take {handover_ms} ms, and Java members try for the last time after {last_try_ms} ms:"
+            " lower rebalance.drain_timeout_ms, or raise the Java members' rebalance.max.retries"
+        )
+    return problems
+
+
+class LagEstimator:
+    """Estimates seconds of lag from the progress between two looks, for records that have no timestamps."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._before: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def estimate(self, rows: Sequence[LagRow]) -> list[LagRow]:
+        """Return the rows with ``seconds`` filled in where the position has moved since it was seen first."""
+        now = self._now()
+        estimated = []
+        for row in rows:
+            if row.position is not None and row.lag is not None and row.seconds is None:
+                then, position = self._before.setdefault((row.topic, row.partition), (now, row.position))
+                if row.position > position and now > then:
+                    row = replace(row, seconds=row.lag * (now - then) / (row.position - position))
+            estimated.append(row)
+        return estimated
+
+
+# -- what is in the registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    partition_key: TopicPartition
+    position: int | None
+    mtime_ms: int
+    version: int
+    note: str
+
+
+async def _follow(access: ClusterAccess, wanted: Collection[str], *, missing_ok: bool = False) -> list[str]:
+    """Have the directory read these topics, or all. Raises ConfigError for a topic that is not there."""
+    try:
+        listed = set((await access.zk.children("/brokers/topics"))[0])
+    except NoNode:
+        listed = set()
+    absent = sorted(set(wanted) - listed)
+    if absent and not missing_ok:
+        raise ConfigError(f"there is no topic {', '.join(absent)}")
+    topics = sorted(set(wanted) & listed if wanted else listed)
+    access.directory.follow(topics)
+    await access.directory.refresh("one-shot command")
+    if not access.directory.view.topics and topics:
+        raise CoordinationError("neither ZooKeeper nor a broker could tell about the topics")
+    return [topic for topic in topics if topic in access.directory.view.topics]
+
+
+async def _children(zk: ZkClient, path: str) -> list[str]:
+    try:
+        return (await zk.children(path))[0]
+    except NoNode:
+        return []
+
+
+async def _group_topics(zk: ZkClient, group: str) -> set[str]:
+    topics = {*await _children(zk, offsets_root(group)), *await _children(zk, owners_root(group))}
+    registry = GroupRegistry(zk, group, wall_ms=lambda: 0, random=random.Random(0))
+    topics |= (await registry.read(None, lambda _topics: None)).topics.keys()
+    if not topics:
+        known = ", ".join(await _children(zk, "/consumers")) or "none"
+        raise ConfigError(f"group {group!r} has no offsets, owners or members in ZooKeeper; the groups there: {known}")
+    return topics
+
+
+async def _read_offsets(zk: ZkClient, group: str, topics: Iterable[str]) -> list[_Stored]:
+    partitions = []
+    for topic in topics:
+        for name in await _children(zk, offsets_path(group, topic)):
+            try:
+                partitions.append(TopicPartition(topic, PartitionKey.parse(name)))
+            except ValueError:
+                continue  # not a partition of any generation
+
+    async def read(partition: TopicPartition) -> _Stored | None:
+        found = await zk.find(offset_path(group, partition))
+        if found is None:
+            return None
+        data, stat = found
+        try:
+            position, note = parse_offset(data), ""
+        except MalformedZnode as error:
+            position, note = None, str(error)
+        return _Stored(
+            partition_key=partition, position=position, mtime_ms=stat.mtime_ms, version=stat.version, note=note
+        )
+
+    return [row for row in (await map_bounded(partitions, read)).values() if row is not None]
+
+
+async def _owners(zk: ZkClient, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+    async def read(partition: TopicPartition) -> str | None:
+        found = await zk.find(owner_path(group, partition))
+        return None if found is None else found[0].decode(errors="replace")
+
+    owners = await map_bounded(partitions, read)
+    return {partition: owner for partition, owner in owners.items() if owner is not None}
+
+
+async def _timestamps(
+    consumer: SimpleConsumer, positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | None]:
+    return await map_bounded(positions, lambda one: consumer.read_timestamp(one, positions[one]))
+
+
+def _lag_row(
+    partition: TopicPartition,
+    owner: str | None,
+    stored: _Stored | None,
+    log: LogRange | None,
+    timestamp_ms: int | None,
+) -> LagRow:
+    position = stored.position if stored else None
+    lag, note = None, stored.note if stored else ""
+    if position is not None and log is not None:
+        lag = max(0, log.latest - position)
+        if position < log.earliest:
+            note = f"below the log by {log.earliest - position}"
+        elif position > log.latest:
+            note = f"above the log by {position - log.latest}"
+    seconds = None
+    if lag == 0:
+        seconds = 0.0
+    elif timestamp_ms is not None and timestamp_ms >= 0:
+        seconds = max(0.0, time.time() - timestamp_ms / 1000)
+    return LagRow(
+        topic=partition.topic,
+        partition=str(partition.partition),
+        owner=owner,
+        position=position,
+        earliest=log.earliest if log else None,
+        latest=log.latest if log else None,
+        lag=lag,
+        seconds=seconds,
+        note=note,
+    )
+
+
+def _with_replicas(snapshot: GroupSnapshot, group: str, replicas: int, streams: int) -> GroupSnapshot:
+    """Return the snapshot with more members that subscribe to what the group subscribes to."""
+    resolved = resolve_members(snapshot.members, snapshot.names).members
+    topics = {topic: streams for member in resolved for topic in member.streams}
+    added = tuple(
+        MemberView(
+            # "~" sorts after every legal id, as a replica that joins now and is named by host and time may not: the
+            # rule's shares are the same, whose they are depends on the names
+            consumer=ConsumerId(f"{group}_~replica-{number:04d}"),
+            session_id=0,
+            registration=Registration(pattern=Pattern.STATIC, subscription=topics, timestamp_ms=0),
+        )
+        for number in range(replicas)
+    )
+    return GroupSnapshot(
+        stamp=snapshot.stamp, members=(*snapshot.members, *added), topics=snapshot.topics, names=snapshot.names
+    )
+
+
+def _move_row(partition: TopicPartition, owner: str | None, now: Assignment, then: Assignment) -> MoveRow:
+    assigned, later = now.get(partition), then.get(partition)
+    return MoveRow(
+        topic=partition.topic,
+        partition=str(partition.partition),
+        owner=owner,
+        assigned=assigned,
+        then=later,
+        moves="moves" if owner != later else "",
+    )

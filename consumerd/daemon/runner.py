@@ -1,0 +1,58 @@
+"""One daemon in one process: signals, and how it ends.
+
+The first SIGTERM or SIGINT asks for an orderly end; a second one, or ``shutdown.timeout_ms``, cuts it short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import structlog
+
+from consumerd.config.settings import Settings
+from consumerd.daemon.assemble import Daemon
+from consumerd.errors import ConsumerdError
+
+_log = structlog.get_logger(__name__)
+
+
+async def run_until_stopped(settings: Settings) -> None:
+    """Run until a signal. Raises ConfigError and other ConsumerdErrors that end the process; logs the others."""
+    stop = asyncio.Event()
+    main = asyncio.current_task()
+    assert main is not None
+    loop = asyncio.get_running_loop()
+
+    def stopped(name: str) -> None:
+        if stop.is_set():
+            _log.warning("shutdown_cut_short", signal=name)
+            main.cancel()
+            return
+        _log.info("shutdown_requested", signal=name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped, number.name)
+    try:
+        await Daemon(settings).run(stop)
+    except BaseExceptionGroup as failures:
+        cause = find_cause(failures)
+        _log.error("daemon_failed", exc_info=cause)
+        raise cause from None
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def find_cause(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the failure that says most: one of ours rather than what followed from it."""
+    leaves = list(_leaves(failures))
+    return next((leaf for leaf in leaves if isinstance(leaf, ConsumerdError)), leaves[0])
+
+
+def _leaves(failures: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    leaves: list[BaseException] = []
+    for one in failures.exceptions:
+        leaves += _leaves(one) if isinstance(one, BaseExceptionGroup) else [one]
+    return leaves

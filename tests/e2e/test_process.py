@@ -1,0 +1,168 @@
+"""The installed command as a process, with a real ZooKeeper and no broker: signals, exit codes, health, what it says."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.kafka import free_port
+
+
+def command(*arguments: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "consumerd", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+@pytest.fixture
+async def zookeeper() -> AsyncIterator[EmbeddedZooKeeper]:
+    async with EmbeddedZooKeeper() as server:
+        yield server
+
+
+def test_the_script_is_installed() -> None:
+    """Packaging gives the command its name."""
+    script = Path(sys.executable).with_name("consumerd")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("consumerd ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("run",),
+        ("check-config",),
+        ("version",),
+        ("topics",),
+        ("lag",),
+        ("offsets",),
+        ("offsets", "show"),
+        ("explain-rebalance",),
+    ],
+)
+def test_every_command_has_help(arguments: tuple[str, ...]) -> None:
+    """The first thing that a new user types."""
+    done = command(*arguments, "--help")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: consumerd" in done.stdout
+
+
+def test_wrong_settings_are_one_clear_message_and_exit_code_2(tmp_path: Path) -> None:
+    """No traceback: the key, the reason, the place."""
+    config = tmp_path / "config.yaml"
+    config.write_text("cluster: {zookeeper: 'zk:2181'}\ngroup: {id: 'a b'}\n")
+
+    done = command("run", "--config", str(config), "--topics", "orders")
+
+    assert done.returncode == 2
+    assert "group.id" in done.stderr
+    assert "config.yaml, line 2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_check_config_connects_to_nothing(tmp_path: Path) -> None:
+    """It works where the cluster cannot be reached: on a laptop, in a pull request."""
+    config = tmp_path / "config.yaml"
+    config.write_text("cluster: {zookeeper: 'nowhere.invalid:2181'}\ngroup: {id: lake}\n")
+
+    done = command("check-config", "--config", str(config), "--pattern", "web.*", "--exclude", "web[.]debug.*")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the settings are valid" in done.stdout
+    assert "pattern web.* without web[.]debug.* -> stdout (stdout)" in done.stdout
+
+
+def test_a_pattern_that_is_no_expression_is_refused() -> None:
+    """Found before it is registered, where every member of the group would read it."""
+    done = command("check-config", "--set", "cluster.zookeeper=zk:2181", "--set", "group.id=g", "--pattern", "(")
+
+    assert done.returncode == 2
+    assert "pattern" in done.stderr
+
+
+def test_version_says_what_a_bug_report_needs() -> None:
+    """Which decoder and which libraries."""
+    done = command("version")
+
+    assert done.returncode == 0
+    assert "aiozk 0.32.0" in done.stdout
+    assert "decoder:" in done.stdout
+    assert "parquet" in done.stdout
+
+
+def test_a_one_shot_command_that_reaches_nothing_exits_with_3() -> None:
+    """Scripts tell an unreachable cluster from a failure."""
+    done = command("topics", "--zookeeper", f"127.0.0.1:{free_port()}", "--timeout", "1")
+
+    assert done.returncode == 3
+    assert "127.0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_without_zookeeper_it_waits_unready_says_so_and_ends_on_sigterm(tmp_path: Path) -> None:
+    """A container that starts before its ZooKeeper must not crash, nor spin."""
+    with Daemon(tmp_path, "d", settings_for(f"127.0.0.1:{free_port()}", "g", topics=("orders",))) as daemon:
+        daemon.wait(lambda: daemon.get("/livez")[0] == 200, "alive")
+        code, reasons = daemon.get("/readyz")
+        before = _cpu_seconds(daemon.process.pid)
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 2, "two seconds of waiting")
+        used = _cpu_seconds(daemon.process.pid) - before
+
+        assert code == 503
+        assert "ZooKeeper" in reasons
+        assert used < 1.0, "it spins while it waits"
+        assert daemon.events("zookeeper_unreachable") or "zookeeper" in daemon.log().lower()
+        assert daemon.terminate() == 0
+
+
+async def test_without_brokers_it_waits_unready_and_leaves_at_once(
+    tmp_path: Path, zookeeper: EmbeddedZooKeeper
+) -> None:
+    """Registered or not, nothing is consumed; SIGTERM must not wait for a broker that never comes."""
+    with Daemon(tmp_path, "d", settings_for(zookeeper.connect_string, "g", topics=("orders",))) as daemon:
+        daemon.wait(lambda: daemon.get("/livez")[0] == 200, "alive")
+        daemon.wait(lambda: daemon.status()["session_phase"] == "fresh", "a session")
+
+        assert daemon.get("/readyz")[0] == 503
+        began = time.monotonic()
+        assert daemon.terminate() == 0
+        assert time.monotonic() - began < 10
+
+
+async def test_ctrl_c_is_a_clean_end(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:
+    """In a terminal people press Ctrl-C, not kill."""
+    with Daemon(tmp_path, "d", settings_for(zookeeper.connect_string, "g", topics=("orders",))) as daemon:
+        daemon.wait(lambda: daemon.get("/livez")[0] == 200, "alive")
+        daemon.process.send_signal(signal.SIGINT)
+
+        assert daemon.wait_end() == 0
+        assert "Traceback" not in daemon.log()
+
+
+async def test_a_taken_port_is_a_setting_that_cannot_work(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:
+    """Two daemons on one host: the second one says which setting to change."""
+    with Daemon(tmp_path, "one", settings_for(zookeeper.connect_string, "g", topics=("orders",))) as one:
+        address = one.url.removeprefix("http://").rstrip("/")
+        settings = settings_for(zookeeper.connect_string, "g", topics=("orders",), http={"listen": address})
+        with Daemon(tmp_path, "two", settings) as two:
+            assert two.wait_end() == 2
+            assert "http.listen" in two.log()
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100

@@ -1,0 +1,140 @@
+"""What people and probes see: the page, the API, health, metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from consumerd.daemon.http import make_application, serve
+from consumerd.daemon.page import render_page
+from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
+from consumerd.errors import ConfigError
+from consumerd.model import Gap, GapReason, TopicPartition
+
+STATUS = DaemonStatus(
+    version="0.1.0",
+    uptime_s=75.0,
+    ready=True,
+    not_ready=(),
+    group="lake",
+    consumer_id="lake_host-1-abc",
+    state="owning",
+    session_epoch=1,
+    session_id="0x1",
+    session_phase="fresh",
+    members=2,
+    desired=1,
+    owned=1,
+    partitions=(
+        PartitionStatus(
+            topic="orders<script>",
+            partition="0",
+            sink="out",
+            state="running",
+            reason=None,
+            position=1234,
+            acknowledged=1200,
+            committed=None,
+            high_watermark=1300,
+            lag=66,
+            records_per_second=10.0,
+        ),
+    ),
+    conflicts={"orders/1": "lake_other-0"},
+    disagreements=(),
+    rebalances=(),
+    events=(),
+    buffered_bytes=1048576,
+    memory_budget_bytes=268435456,
+)
+
+
+@asynccontextmanager
+async def served(status: Callable[[], DaemonStatus]) -> AsyncIterator[Callable[[str], object]]:
+    async with (
+        serve(make_application(status, CollectorRegistry()), "127.0.0.1", 0) as (host, port),
+        aiohttp.ClientSession(f"http://{host}:{port}") as client,
+    ):
+
+        async def get(path: str) -> tuple[int, str]:
+            async with client.get(path) as answer:
+                return answer.status, await answer.text()
+
+        yield get
+
+
+async def test_readiness_says_why_not() -> None:
+    """An orchestrator needs the code, a person the reason."""
+    unready = replace(STATUS, ready=False, not_ready=("orders/1 is held by lake_other-0",))
+    async with served(lambda: unready) as get:
+        assert await get("/readyz") == (503, "orders/1 is held by lake_other-0\n")
+        assert await get("/livez") == (200, "ok\n")
+    async with served(lambda: STATUS) as get:
+        assert await get("/readyz") == (200, "ok\n")
+
+
+async def test_the_api_is_the_status() -> None:
+    """Programs read what the page shows."""
+    async with served(lambda: STATUS) as get:
+        code, body = await get("/api/v1/status")
+
+    assert code == 200
+    assert json.loads(body)["partitions"][0]["lag"] == 66
+
+
+def test_the_page_escapes_what_comes_from_outside() -> None:
+    """Topics and members are named by others."""
+    page = render_page(STATUS)
+
+    assert "<script>" not in page
+    assert "orders&lt;script&gt;" in page
+    assert "1,234" in page
+    assert "lake_other-0" in page
+
+
+def test_an_empty_page_renders() -> None:
+    """Before anything is owned."""
+    page = render_page(replace(STATUS, partitions=(), conflicts={}, ready=False, not_ready=("no session",)))
+
+    assert "not ready" in page
+    assert "no session" in page
+
+
+async def test_a_taken_port_names_the_setting() -> None:
+    """The second daemon on a host."""
+    async with serve(make_application(lambda: STATUS, CollectorRegistry()), "127.0.0.1", 0) as (host, port):
+        with pytest.raises(ConfigError, match="http.listen"):
+            async with serve(make_application(lambda: STATUS, CollectorRegistry()), host, port):
+                pass
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    """An average since the start hides a stall."""
+    now = [100.0]
+    recent = RecentEvents(lambda: now[0])
+    partition = TopicPartition.modern("orders", 0)
+    for second in range(20):
+        now[0] = 100.0 + second
+        recent.batch_delivered(partition, records=50 if second >= 10 else 1000, size=1, position=1)
+    steady = recent.rate(partition)
+    now[0] += 60
+    stalled = recent.rate(partition)
+
+    assert 40 < steady < 150
+    assert stalled == 0.0
+
+
+def test_only_gaps_that_lose_something_are_events() -> None:
+    """A compacted topic would drown the rest."""
+    recent = RecentEvents(lambda: 0.0)
+    partition = TopicPartition.modern("orders", 0)
+    recent.gap_recorded(partition, Gap(0, 5, GapReason.COMPACTION))
+    recent.gap_recorded(partition, Gap(5, 9, GapReason.RETENTION))
+
+    assert [event.what for event in recent.events()] == ["orders/0: [5, 9) retention"]
