@@ -153,6 +153,14 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
+class Disowned:
+    """Whoever delivers found that its claim of a partition is of no use any more."""
+
+    partition: TopicPartition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StraysFound:
     """Owner nodes of our own session that nothing accounts for: claims whose outcome was never known."""
 
@@ -191,6 +199,7 @@ Event = (
     | DropEnded
     | OwnersChanged
     | Inspected
+    | Disowned
     | StraysFound
     | Unregistered
     | LeaveRequested

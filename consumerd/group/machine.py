@@ -263,6 +263,10 @@ class GroupMachine:
                     self._inspect_at = self._now + _INSPECT_DELAY_S
             case ev.Inspected(serial, nodes, session_id):
                 self._on_inspected(serial, nodes, session_id)
+            case ev.Disowned(partition, reason):
+                record = self._records.get(partition)
+                if record is not None and record.state in HELD:
+                    self._lose(partition, record, reason)
             case ev.StraysFound(partitions):
                 self._on_strays(partitions)
             case ev.Unregistered(serial):

@@ -19,6 +19,7 @@ from typing import Final, assert_never
 
 import structlog
 
+from consumerd import model
 from consumerd.aio.cell import Cell
 from consumerd.aio.tasks import TaskSet
 from consumerd.errors import CoordinationError
@@ -102,6 +103,8 @@ class Rebalancer:
         self._changes: Cell[int] = Cell(0)
         self._watches: dict[tuple[str, WatchKind], Watch] = {}
         self._snapshot: GroupSnapshot | None = None
+        self.topics: Cell[frozenset[str]] = Cell(frozenset())
+        """The topics that were read last: those that we subscribe to, or that anybody does where that matters."""
         self._quiet_passes = 0
         self._next_topic = 0
         self._registry_disagreements: tuple[Disagreement, ...] = ()
@@ -160,6 +163,19 @@ class Rebalancer:
             await self._stopped.wait()  # only drops what is left
             return False
         return True
+
+    def report_lost(self, claim: model.Claim, reason: str) -> None:
+        """Hear from whoever delivers that a claim is of no use any more: its partition is dropped, and claimed anew if it
+        is still ours by the plan. A claim that was revoked already changes nothing.
+        """
+        if self._claims.get(claim.partition) is claim:
+            self._post(ev.Disowned(claim.partition, reason))
+            self._post(ev.Changed("a claim was lost"))
+
+    @property
+    def members(self) -> int:
+        """How many members the group had when it was read last."""
+        return len(self._snapshot.members) if self._snapshot is not None else 0
 
     @property
     def status(self) -> GroupStatus:
@@ -300,7 +316,7 @@ class Rebalancer:
         # range looks at each topic alone, so that only our own matter; round robin deals all of them at once
         subscriber = effect.consumer if self._strategy is Strategy.RANGE else None
         try:
-            snapshot = await self._registry.read(subscriber, self._watch_names, self._watch_topics)
+            snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)
             session_id = get_session_id(self._zk, effect.epoch)
         except CoordinationError as error:
             self._failed("group_unreadable", error)
@@ -320,6 +336,7 @@ class Rebalancer:
             self._report_disagreements((), self._owner_disagreements)
             self._owner_disagreements = ()
         self._snapshot = snapshot
+        self.topics.set(frozenset(snapshot.topics))
         found = plan_disagreements(snapshot, self._strategy)
         self._report_disagreements(found, self._registry_disagreements)
         self._registry_disagreements = found
