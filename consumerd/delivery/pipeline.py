@@ -371,23 +371,39 @@ class PartitionPipeline:
             self._hooks.sink_failed(self._partition, self._route.name, retriable=isinstance(error, RetriableSinkError))
 
     async def _close(self) -> None:
-        """End feed and writer; bounded, as it also runs under cancellation."""
         feed, self._feed = self._feed, None
         writer, self._writer = self._writer, None
         if feed is not None:
             feed.close()
-        if writer is None:
-            return
-        self._closing = True
-        try:
-            async with asyncio.timeout(self._settings.abandon_timeout_ms / 1000):
-                await writer.abandon()
-        except TimeoutError:
-            self._log.error("abandon_timed_out", timeout_ms=self._settings.abandon_timeout_ms)
-        except Exception:  # noqa: BLE001 - the sink's border: a sink that cannot clean up must not take others with it
-            self._log.exception("abandon_failed")
-        finally:
-            self._closing = False
+        if writer is not None:
+            self._closing = True
+            try:
+                await self._abandon(writer)
+            finally:
+                self._closing = False
+
+    async def _abandon(self, writer: PartitionWriter) -> None:
+        """Have the writer clean up, within a bound of time.
+
+        A cancellation in the middle of it (a claim is lost, and then the daemon ends) waits until it is done: the
+        writer is asked once more, from the beginning.
+        """
+        until = asyncio.get_running_loop().time() + self._settings.abandon_timeout_ms / 1000
+        interrupted: asyncio.CancelledError | None = None
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    await writer.abandon()
+            except asyncio.CancelledError as error:
+                interrupted = error
+                continue
+            except TimeoutError:
+                self._log.error("abandon_timed_out", timeout_ms=self._settings.abandon_timeout_ms)
+            except Exception:  # noqa: BLE001 - the sink's border: one that cannot clean up must not take others with it
+                self._log.exception("abandon_failed")
+            break
+        if interrupted is not None:
+            raise interrupted
 
     # -- calls into the sink
 
