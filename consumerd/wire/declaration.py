@@ -137,8 +137,14 @@ def field(
     """Declare a field: its wire type, the versions that have it, and its value in those that do not.
 
     ``nullable`` are the versions in which None is a value of its own (length -1), ``none_is_empty`` those in which an
-    empty array says None. Raises TypeError for a field that some version lacks and that has no default.
+    empty array says None. Raises TypeError for a field that some version lacks and that has no default, and for a type
+    that cannot be null in that way.
     """
+    numbers = isinstance(wire, Fixed) or (isinstance(wire, ArrayOf) and isinstance(wire.element, Fixed))
+    if (numbers and (nullable, none_is_empty) != ("none", "none")) or (
+        none_is_empty != "none" and not isinstance(wire, ArrayOf)
+    ):
+        raise TypeError(f"{wire} cannot say None like this")
     declaration = Declaration(wire, *map(Versions.parse, (versions, nullable, none_is_empty)))
     if default is dataclasses.MISSING and versions != "0+":
         raise TypeError(f"a field of versions {versions} needs a default for the others")

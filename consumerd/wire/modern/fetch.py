@@ -11,7 +11,7 @@
 | 7 | fetch sessions: only what changed is asked for and answered (KIP-227) |
 | 8 | on a quota violation the broker answers first and goes silent then (KIP-219) |
 | 9 | the leader epoch that the client believes in (KIP-320) |
-| 10 | zstd (KIP-110); before it a topic with ``compression.type=zstd`` gets error 76, a producer's own zstd comes as it is |
+| 10 | zstd (KIP-110); before it a topic of ``compression.type=zstd`` gets error 76, a producer's own comes as it is |
 | 11 | rack of the client, preferred read replica (KIP-392) |
 """
 

@@ -85,6 +85,21 @@ def test_field_that_a_version_lacks_needs_a_default() -> None:
         field(INT8, "1+")
 
 
+@pytest.mark.parametrize(
+    ("wire", "options"),
+    [
+        (INT8, {"nullable": "1+"}),
+        (ArrayOf(INT32), {"nullable": "0+"}),
+        (ArrayOf(INT32), {"none_is_empty": "0"}),
+        (STRING, {"none_is_empty": "0"}),
+    ],
+)
+def test_type_that_cannot_be_null_is_not_declared_so(wire: Any, options: dict[str, str]) -> None:
+    """The declaration would promise what no codec does."""
+    with pytest.raises(TypeError, match="cannot say None"):
+        field(wire, **options)
+
+
 def test_field_without_a_wire_type_is_refused() -> None:
     """A plain annotation would silently never be sent."""
     with pytest.raises(TypeError, match=r"Careless\.plain is not declared"):
