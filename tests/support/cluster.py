@@ -1,0 +1,39 @@
+"""Builders of cluster views, and a source that gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from consumerd.cluster.view import NO_EPOCH, Broker, ClusterView, PartitionView, TopicView
+from consumerd.model import BrokerId, Incarnation, PartitionKey
+
+
+def make_broker(number: int) -> Broker:
+    """Return a broker at a host named after it."""
+    return Broker(id=BrokerId(number), host=f"broker-{number}", port=9092)
+
+
+def make_view(
+    brokers: Collection[int],
+    topics: Mapping[str, Sequence[int | None]],
+    *,
+    epoch: int = NO_EPOCH,
+    incarnation: int | None = None,
+) -> ClusterView:
+    """Return a view of ``topics``, each given as its partitions' leaders."""
+    return ClusterView(
+        brokers={BrokerId(number): make_broker(number) for number in sorted(brokers)},
+        topics={
+            name: TopicView(
+                name=name,
+                partitions={
+                    PartitionKey(number): PartitionView(
+                        leader=None if leader is None else BrokerId(leader), leader_epoch=epoch
+                    )
+                    for number, leader in enumerate(leaders)
+                },
+                incarnation=None if incarnation is None else Incarnation(incarnation),
+            )
+            for name, leaders in topics.items()
+        },
+    )
