@@ -24,8 +24,8 @@ REFRESH: Final = 2
 class ErrorCode(enum.IntEnum):
     """A row of the table; equal to its number.
 
-    A number that the table lacks makes a row of its own, neither retriable nor with a refresh, named ``UNKNOWN_<code>``:
-    a newer broker may say more than we know.
+    A number that the table lacks makes a row of its own, named ``UNKNOWN_<code>``, neither retriable nor with a
+    refresh: a newer broker may say more than we know.
     """
 
     retriable: bool

@@ -1,4 +1,4 @@
-"""Metadata: the brokers, and each topic's partitions with their leaders (Kafka protocol guide, MetadataRequest v0 to v5).
+"""Metadata: the brokers, and each topic's partitions with their leaders (Kafka protocol guide, Metadata v0 to v5).
 
 | version | adds |
 |---|---|
