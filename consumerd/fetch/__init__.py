@@ -1,0 +1,1 @@
+"""Fetching: from partitions and positions to decoded record batches, within a memory budget."""

@@ -1,0 +1,212 @@
+"""Fetches from one broker: all its partitions in one request, one request at a time.
+
+The loop asks for what its feeds can take, long-polls on the broker's fetch connection, hands the answer's record sets
+to the feeds and asks again at once: as soon as the headers have been walked, so that the next answer is under way while
+pipelines decode and deliver this one. It ends when it has no feeds; who leads what is the fetcher's business.
+
+Three things keep it from turning for nothing:
+
+- A full partition is left out. While such a partition is being consumed the other ones are asked for with a short wait,
+  or it would have to sit out their long poll; the wait doubles with every answer that brings nothing, up to the
+  configured one, so that a partition that is not consumed at all soon costs nothing.
+- A partition that answers with an error leaves the loop, and comes back after a delay (:meth:`LoopOwner.displace`).
+- An answer that brings nothing sooner than asked for is followed by a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from consumerd.aio.backoff import Backoff
+from consumerd.errors import ConsumerdError
+from consumerd.fetch.buffer import Hold, Lane, Marks, MemoryBudget
+from consumerd.fetch.feed import PartitionFeed
+from consumerd.fetch.planner import Ask, FetchPlan, plan_fetch
+from consumerd.fetch.ports import FetchConnection, FetchConnections, FetchSettings
+from consumerd.fetch.request import RESPONSE_LIMIT_SINCE, SESSIONS_SINCE, write_request
+from consumerd.fetch.reserving import reserve
+from consumerd.fetch.session import SESSION_ERRORS, FetchSession, Key
+from consumerd.net.pool import Endpoint, Purpose
+from consumerd.wire.errorcodes import ErrorCode, broker_error
+from consumerd.wire.modern.fetch import FetchedPartition, FetchRequest, FetchResponse
+
+_SHORTEST_WAIT_MS: Final = 10
+_COPIES: Final = 2
+"""While an answer is taken apart its bytes are there twice: the frame, and each partition's own."""
+_LONGEST_TURN_S: Final = 0.005
+
+
+class LoopOwner(Protocol):
+    """What a loop needs of the fetcher, and tells it."""
+
+    @property
+    def marks(self) -> Marks:
+        """How much each partition may hold now."""
+
+    @property
+    def request_share_bytes(self) -> int:
+        """What one broker's requests may reserve of the memory now."""
+
+    def displace(self, feeds: Sequence[PartitionFeed], error: ConsumerdError) -> None:
+        """Take feeds out of their loop for a while, and find their leaders again."""
+
+    def confirm_out_of_range(self, feed: PartitionFeed) -> None:
+        """Find out whether the feed's position is really out of range."""
+
+    def broker_answered(self, broker: Endpoint) -> None:
+        """A fetch was answered."""
+
+
+class BrokerLoop:
+    """The feeds of one broker and their fetching."""
+
+    def __init__(
+        self,
+        broker: Endpoint,
+        *,
+        owner: LoopOwner,
+        connections: FetchConnections,
+        budget: MemoryBudget,
+        settings: FetchSettings,
+        now: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self.broker: Final = broker
+        self._owner = owner
+        self._connections = connections
+        self._budget = budget
+        self._settings = settings
+        self._now = now
+        self._feeds: dict[Key, PartitionFeed] = {}
+        self._woken = asyncio.Event()
+        self._session = FetchSession()
+        self._barren = 0
+        longest_s = max(_SHORTEST_WAIT_MS, settings.max_wait_ms) / 1000
+        self._pause = Backoff(initial_s=_SHORTEST_WAIT_MS / 1000, maximum_s=longest_s, random=random)
+
+    def __repr__(self) -> str:
+        return f"<BrokerLoop {self.broker.id}, {len(self._feeds)} feeds>"
+
+    @property
+    def feeds(self) -> tuple[PartitionFeed, ...]:
+        """The feeds that it fetches for, in the order in which they are asked for."""
+        return tuple(self._feeds.values())
+
+    def add(self, feed: PartitionFeed) -> None:
+        """Fetch for ``feed`` from the next request on."""
+        self._feeds[feed.cursor.key] = feed
+        self._woken.set()
+
+    def remove(self, feed: PartitionFeed) -> None:
+        """Fetch for ``feed`` no more; what is in flight for it is dropped once its generation has changed."""
+        if self._feeds.get(feed.cursor.key) is feed:
+            del self._feeds[feed.cursor.key]
+            self._woken.set()
+
+    def wake(self) -> None:
+        """Look again at what the feeds can take."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Fetch until there are no feeds. Cancel freely."""
+        while self._feeds:
+            self._woken.clear()
+            plan = self._plan()
+            if not plan.asks:
+                await self._sleep_until(plan.due)
+                continue
+            try:
+                await self._fetch(plan)
+            except ConsumerdError as error:
+                self._session.unanswered()
+                self._owner.displace(self.feeds, error)
+
+    async def _sleep_until(self, due: float | None) -> None:
+        """Sleep until something changes, or until ``due``; otherwise unbounded."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
+                await self._woken.wait()
+
+    def _plan(self) -> FetchPlan:
+        owner = self._owner
+        share = owner.request_share_bytes // _COPIES
+        return plan_fetch(self._feeds.values(), now=self._now(), marks=owner.marks, response_bytes=share)
+
+    async def _fetch(self, plan: FetchPlan) -> None:
+        connection = await self._connections.get(self.broker, Purpose.FETCH)
+        least, most = plan.least_bytes * _COPIES, plan.max_bytes * _COPIES
+        hold = await reserve(self._budget, Lane.REQUEST, least=least, most=most)
+        try:
+            plan = self._plan()  # while we waited feeds may have come, gone, moved or filled up
+            if plan.asks and hold.size >= plan.least_bytes * _COPIES:
+                await self._exchange(connection, plan, hold)
+        finally:
+            hold.release()
+
+    async def _exchange(self, connection: FetchConnection, plan: FetchPlan, hold: Hold) -> None:
+        version = connection.version_of(FetchRequest)
+        plan = plan.fit(min(hold.size // _COPIES, plan.max_bytes), bounded=version >= RESPONSE_LIMIT_SINCE)
+        wait_ms = self._wait_ms(plan)
+        request = write_request(version, plan, self._session, settings=self._settings, wait_ms=wait_ms)
+        started = self._now()
+        timeout_s = wait_ms / 1000 + self._settings.request_timeout_s
+        response = await connection.request(request, timeout_s=timeout_s, version=version)
+        if response.error_code in SESSION_ERRORS:
+            self._session.refused(response.error_code)
+        elif response.error_code:
+            raise broker_error(response.error_code, f"Fetch from broker {self.broker.id}")
+        else:
+            if version >= SESSIONS_SINCE:
+                self._session.answered(response.session_id)
+            self._owner.broker_answered(self.broker)
+            if await self._take(response, plan, hold):
+                self._barren = 0
+                self._pause.reset()
+                return
+        self._barren += 1
+        if self._now() - started < wait_ms / 2000:
+            hold.release()
+            await asyncio.sleep(self._pause.next())
+
+    def _wait_ms(self, plan: FetchPlan) -> int:
+        if not plan.full:
+            return self._settings.max_wait_ms
+        return min(self._settings.max_wait_ms, _SHORTEST_WAIT_MS << min(self._barren, 16))
+
+    # -- its answer
+
+    async def _take(self, response: FetchResponse, plan: FetchPlan, hold: Hold) -> bool:
+        """Hand out what came; returns whether anything did, errors included."""
+        asked = {ask.cursor.key: ask for ask in plan.asks}
+        now = turn = self._now()
+        for ask in plan.asks:
+            ask.cursor.answered_at = now
+        brought = False
+        for topic in response.topics:
+            for answer in topic.partitions:
+                line = asked.get((topic.topic, answer.partition))
+                if line is None:
+                    continue
+                if self._now() - turn > _LONGEST_TURN_S:
+                    await asyncio.sleep(0)
+                    turn = self._now()
+                brought |= self._take_partition(answer, line, hold)
+        return brought
+
+    def _take_partition(self, answer: FetchedPartition, ask: Ask, hold: Hold) -> bool:
+        key, code = ask.cursor.key, answer.error_code
+        feed = self._feeds.get(key)
+        if feed is None or feed.cursor is not ask.cursor or ask.cursor.generation != ask.generation:
+            return True  # closed, sought elsewhere or moved while the answer was under way
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._owner.confirm_out_of_range(feed)
+        elif code:
+            self._owner.displace([feed], broker_error(code, f"Fetch of {feed.partition} from broker {self.broker.id}"))
+        elif feed.accept(answer, ask.max_bytes, hold):
+            self._feeds[key] = self._feeds.pop(key)  # the others come first next time
+        else:
+            return False
+        return True

@@ -1,0 +1,223 @@
+"""The process's memory account: who holds how many bytes, and who waits for room.
+
+Pure: no tasks, no clock; whoever waits gives a callback. Three kinds of bytes are held against one limit:
+
+* what requests may bring (reserved before they are sent) and, once it came, the record sets not yet consumed;
+* decoded batches, reserved by an estimate before decoding and corrected to their true size after it;
+* what sinks keep in open files (:meth:`MemoryBudget.charge`).
+
+Requests and batches queue in **lanes** of their own, first come first served, batches first: they are what gives memory
+back. A lane whose first in the queue cannot be served may still let that one through when nothing of the lane is over
+the limit already (its *overdraft*). So there is always progress (a batch larger than all the memory, or sinks that hold
+everything, stop nobody for ever) and never more held than the limit, one request and one batch, plus the amount by which
+estimates were wrong; while held bytes are above the limit nothing else is granted.
+
+Fairness between partitions comes from :func:`plan_marks`: what one partition may keep unconsumed is bounded by its
+share of half of the limit, so that partitions whose sink stands still cannot take the memory of those that flow.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Granted = Callable[["Hold"], None]
+
+
+class Lane(enum.Enum):
+    """What bytes are reserved for."""
+
+    BATCH = "batch"
+    REQUEST = "request"
+
+
+class _Overdraft:
+    """Counts the holds that a lane let through beyond the limit; the lane lets the next one through when none is left."""
+
+    __slots__ = ("holds",)
+
+    def __init__(self) -> None:
+        self.holds = 1
+
+
+class Hold:
+    """Bytes held; given back by :meth:`release`, once, whatever happens."""
+
+    __slots__ = ("_budget", "_lane", "_overdraft", "_size")
+
+    def __init__(self, budget: MemoryBudget, lane: Lane, size: int, overdraft: _Overdraft | None) -> None:
+        self._budget = budget
+        self._lane = lane
+        self._size = size
+        self._overdraft = overdraft
+
+    @property
+    def size(self) -> int:
+        """The bytes held; 0 after release."""
+        return self._size
+
+    def resize(self, size: int) -> None:
+        """Correct the size to what is really there; never refused."""
+        change = size - self._size
+        self._size = size
+        self._budget._change(change)  # noqa: SLF001 - a hold is part of its budget
+
+    def split(self, size: int) -> Hold:
+        """Move ``size`` bytes into a hold of their own; more than there is left is charged in addition."""
+        moved = min(size, self._size)
+        self._size -= moved
+        if self._overdraft is not None:
+            self._overdraft.holds += 1
+        part = Hold(self._budget, self._lane, moved, self._overdraft)
+        if size > moved:
+            part.resize(size)
+        return part
+
+    def release(self) -> None:
+        """Give everything back. Idempotent."""
+        size, self._size = self._size, 0
+        overdraft, self._overdraft = self._overdraft, None
+        if overdraft is not None:
+            overdraft.holds -= 1
+            if overdraft.holds == 0:
+                self._budget._settle(self._lane)  # noqa: SLF001 - a hold is part of its budget
+        self._budget._change(-size)  # noqa: SLF001 - a hold is part of its budget
+
+
+class Ticket:
+    """A place in a lane's queue."""
+
+    __slots__ = ("_lane", "granted", "least", "most")
+
+    def __init__(self, lane: deque[Ticket], least: int, most: int, granted: Granted) -> None:
+        self._lane = lane
+        self.least = least
+        self.most = most
+        self.granted = granted
+
+    def cancel(self) -> None:
+        """Leave the queue; nothing happens after the grant."""
+        if self in self._lane:
+            self._lane.remove(self)
+
+
+class MemoryBudget:
+    """``limit_bytes`` of memory, shared by fetching and sinks."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._held = 0
+        self._waiting: dict[Lane, deque[Ticket]] = {lane: deque() for lane in Lane}
+        self._overdrawn: dict[Lane, bool] = dict.fromkeys(Lane, False)
+        self._pumping = False
+
+    @property
+    def limit_bytes(self) -> int:
+        """The configured limit."""
+        return self._limit
+
+    @property
+    def held_bytes(self) -> int:
+        """Everything held now, reservations and charges included."""
+        return self._held
+
+    @property
+    def under_pressure(self) -> bool:
+        """Whether somebody waits for memory: the moment for sinks to flush what they hold."""
+        return any(self._waiting.values())
+
+    def charge(self, size: int) -> None:
+        """Add bytes that somebody else holds (negative: gives them back); never refused."""
+        self._change(size)
+
+    def take(self, lane: Lane, *, least: int, most: int) -> Hold | None:
+        """Reserve between ``least`` and ``most`` bytes at once; None where one has to queue."""
+        if self._waiting[lane]:
+            return None
+        return self._grant(lane, least, most)
+
+    def queue(self, lane: Lane, *, least: int, most: int, granted: Granted) -> Ticket:
+        """Wait in line; ``granted`` is called with the hold once there is room (possibly before this returns)."""
+        ticket = Ticket(self._waiting[lane], least, most, granted)
+        self._waiting[lane].append(ticket)
+        self._pump()
+        return ticket
+
+    def _grant(self, lane: Lane, least: int, most: int) -> Hold | None:
+        room = self._limit - self._held
+        if room >= least:
+            overdraft, size = None, min(most, room)
+        elif not self._overdrawn[lane]:
+            overdraft, size = _Overdraft(), least
+            self._overdrawn[lane] = True
+        else:
+            return None
+        self._held += size
+        return Hold(self, lane, size, overdraft)
+
+    def _settle(self, lane: Lane) -> None:
+        self._overdrawn[lane] = False
+
+    def _change(self, size: int) -> None:
+        self._held += size
+        if size <= 0:
+            self._pump()
+
+    def _pump(self) -> None:
+        if self._pumping:  # a callback gave bytes back: the loop below sees it
+            return
+        self._pumping = True
+        try:
+            while self._serve_one():
+                pass
+        finally:
+            self._pumping = False
+
+    def _serve_one(self) -> bool:
+        for lane, waiting in self._waiting.items():
+            if not waiting:
+                continue
+            first = waiting[0]
+            hold = self._grant(lane, first.least, first.most)
+            if hold is not None:
+                waiting.popleft()
+                first.granted(hold)
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """How much of one partition is asked for at once, and between which amounts of unconsumed bytes it is asked for.
+
+    Asking stops above ``high`` and goes on at ``low``, so ``high + ask`` is the most that a partition keeps. ``low``
+    is one whole fetch: while one is consumed the next one waits, and the one after it is on its way.
+    """
+
+    ask: int
+    high: int
+    low: int
+
+
+def plan_marks(limit_bytes: int, partitions: int, usual_bytes: int) -> Marks:
+    """Share half of the limit among ``partitions``, at most two and a half times ``usual_bytes`` each."""
+    share = limit_bytes // (2 * max(1, partitions))
+    ask = max(1, min(usual_bytes, share * 2 // 5))
+    return Marks(ask=ask, high=ask * 3 // 2, low=ask)
+
+
+class PartitionAccount:
+    """The fetched and unconsumed bytes of one partition, with hysteresis."""
+
+    __slots__ = ("_full", "held_bytes")
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self._full = False
+
+    def is_full(self, marks: Marks) -> bool:
+        """Whether the partition is to be left out of the next request."""
+        self._full = self.held_bytes > (marks.low if self._full else marks.high)
+        return self._full

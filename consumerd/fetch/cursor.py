@@ -1,0 +1,150 @@
+"""Where one partition's fetching stands: position, fetch size, and whether it may be asked for now.
+
+Pure: time and delays are given. A cursor belongs to one feed. ``generation`` changes whenever what is in flight stops
+being wanted (a seek, a rewind, a close, another leader), so that an answer of an older generation is dropped.
+
+Fetch sizes. A partition is asked for its usual share. Where a broker answers with less than one whole message (Fetch
+before version 3 cuts it off), the least to ask for grows to the message's size if its header came along, and to twice
+what was asked for otherwise, up to the limit; it shrinks again after a run of successes, so that one large message does
+not inflate every fetch after it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from consumerd.model import TopicPartition
+
+_SUCCESSES_BEFORE_SHRINKING: Final = 16
+
+
+class CursorState(enum.Enum):
+    """Whether a partition may be asked for."""
+
+    ACTIVE = "active"
+    BACKING_OFF = "backing off"
+    """Not before :attr:`Cursor.due`."""
+    CONFIRMING = "confirming"
+    """Fetch said out of range; ListOffsets is being asked whether that is so."""
+    FAILED = "failed"
+    """An error waits for, or was given to, whoever consumes; only that side sets it going again."""
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooLarge:
+    """The message at the position cannot be fetched within the limit; ``size`` in bytes where its header came along."""
+
+    size: int | None
+
+
+class Cursor:
+    """Position, fetch size and state of one partition."""
+
+    __slots__ = (
+        "_grown_bytes",
+        "_limit_bytes",
+        "_successes",
+        "answered_at",
+        "due",
+        "expansion",
+        "generation",
+        "key",
+        "partition",
+        "position",
+        "state",
+    )
+
+    def __init__(self, partition: TopicPartition, position: int, *, limit_bytes: int) -> None:
+        self.partition = partition
+        self.key: Final = (partition.topic, partition.partition.number)
+        """As Fetch names it; a tuple hashes several times faster than nested dataclasses."""
+        self.position = position
+        self.state = CursorState.ACTIVE
+        self.generation = 0
+        self.due = 0.0
+        self.answered_at: float | None = None
+        """When a leader last answered for the partition, with news or without."""
+        self.expansion = 1.0
+        """Decompressed size by fetched size, smoothed; what a decode is expected to need."""
+        self._limit_bytes = limit_bytes
+        self._grown_bytes = 0
+        self._successes = 0
+
+    @property
+    def grown_bytes(self) -> int:
+        """The least that must be asked for to make progress; 0 unless a large message was met."""
+        return self._grown_bytes
+
+    def ready(self, now: float) -> bool:
+        """Whether the partition may be asked for now."""
+        if self.state is CursorState.BACKING_OFF and now >= self.due:
+            self.state = CursorState.ACTIVE
+        return self.state is CursorState.ACTIVE
+
+    def advance(self, position: int) -> None:
+        """Move on after whole messages arrived."""
+        self.position = position
+        if not self._grown_bytes:
+            return
+        self._successes += 1
+        if self._successes >= _SUCCESSES_BEFORE_SHRINKING:
+            self._successes = 0
+            self._grown_bytes //= 2
+
+    def grow(self, asked_bytes: int, unit_bytes: int | None) -> TooLarge | None:
+        """Ask for more next time, since ``asked_bytes`` did not hold one whole message of ``unit_bytes`` (if known).
+
+        Returns TooLarge when the limit leaves nothing to try.
+        """
+        if unit_bytes is not None and unit_bytes > self._limit_bytes:
+            return TooLarge(size=unit_bytes)
+        if asked_bytes >= self._limit_bytes:
+            return TooLarge(size=unit_bytes)
+        wanted = unit_bytes if unit_bytes is not None and unit_bytes > asked_bytes else 2 * asked_bytes
+        self._grown_bytes = min(self._limit_bytes, wanted)
+        self._successes = 0
+        return None
+
+    def observe_expansion(self, fetched_bytes: int, decoded_bytes: int) -> None:
+        """Learn how much larger decoded records are than what was fetched."""
+        if fetched_bytes > 0:
+            self.expansion += (max(1.0, decoded_bytes / fetched_bytes) - self.expansion) / 4
+
+    def back_off(self, due: float) -> None:
+        """Leave the partition out until ``due``; what is in flight is not wanted any more."""
+        self.generation += 1
+        self.state = CursorState.BACKING_OFF
+        self.due = due
+
+    def move(self) -> None:
+        """Leave the leader that was asked; what is in flight is not wanted any more."""
+        self.generation += 1
+
+    def confirm(self) -> None:
+        """Leave the partition out until ListOffsets has answered."""
+        self.generation += 1
+        self.state = CursorState.CONFIRMING
+
+    def fail(self) -> None:
+        """Leave the partition out until :meth:`activate` or :meth:`seek`."""
+        self.generation += 1
+        self.state = CursorState.FAILED
+
+    def activate(self) -> None:
+        """Ask again from the same position."""
+        if self.state is not CursorState.CLOSED:
+            self.state = CursorState.ACTIVE
+
+    def seek(self, position: int) -> None:
+        """Go on at ``position``; what is in flight is not wanted any more."""
+        self.generation += 1
+        self.position = position
+        self.activate()
+
+    def close(self) -> None:
+        """Never ask again."""
+        self.generation += 1
+        self.state = CursorState.CLOSED

@@ -1,0 +1,389 @@
+"""One partition's records, in order, from fetched record sets: what a pipeline reads.
+
+A feed owns its partition's cursor, the record sets that came and were not decoded yet, and the memory of both. The
+broker loop puts answers in (:meth:`PartitionFeed.accept`), the pipeline takes batches out (:meth:`PartitionFeed.next`).
+
+Decoding happens when the pipeline asks, piece by piece: a piece takes a few milliseconds on the event loop, so nothing
+else waits for long, and a compressed unit too large for that is decoded in a thread. (A thread for everything would be
+slower: pure Python holds the interpreter's lock for 5 ms at a time, and each read of a socket would wait that long.)
+
+What the headers promised (:mod:`consumerd.fetch.slices`) is only a prediction that lets the next request leave early. The
+decoder's word counts: where it ends elsewhere, what was fetched beyond is dropped and fetched again from there. A record
+set that fails its checksum is fetched once more before anybody hears of it, since the fault may lie on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from consumerd.aio.backoff import Backoff
+from consumerd.errors import ConsumerdError, CorruptMessageError, LocalProtocolError, RecordTooLarge
+from consumerd.fetch.buffer import Hold, Lane, MemoryBudget, PartitionAccount
+from consumerd.fetch.cursor import Cursor, CursorState
+from consumerd.fetch.ports import FetchSettings
+from consumerd.fetch.reserving import reserve
+from consumerd.fetch.slices import Piece, cut_record_set, first_unit_bytes
+from consumerd.fetch.turnstile import Turnstile
+from consumerd.model import TopicPartition
+from consumerd.telemetry.hooks import Hooks
+from consumerd.wire.modern.fetch import FetchedPartition
+from consumerd.wire.modern.record_set import decode_record_set
+from consumerd.wire.records import RecordBatch
+
+
+class FeedOwner(Protocol):
+    """What a feed tells whoever fetches for it."""
+
+    def feed_ready(self, feed: PartitionFeed) -> None:
+        """There may be room, or a wish, for more."""
+
+    def feed_recovered(self, feed: PartitionFeed) -> None:
+        """The partition answers again after errors."""
+
+    def feed_closed(self, feed: PartitionFeed) -> None:
+        """Nothing is wanted any more."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FeedTools:
+    """What all feeds of a fetcher share."""
+
+    settings: FetchSettings
+    budget: MemoryBudget
+    hooks: Hooks
+    owner: FeedOwner
+    executor: Executor
+    turnstile: Turnstile
+    random: Callable[[], float]
+
+
+class _Chunk:
+    """A record set as it came; its bytes stay held until the last piece is decoded."""
+
+    __slots__ = ("aborted", "data", "high_watermark", "hold", "pieces", "undecoded")
+
+    def __init__(self, data: bytes, pieces: list[Piece], hold: Hold, answer: FetchedPartition) -> None:
+        self.data = data
+        self.pieces = deque(pieces)
+        self.undecoded = len(pieces)
+        self.hold = hold
+        self.high_watermark = answer.high_watermark
+        self.aborted = answer.aborted_transactions or ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """A piece that is being decoded, from position ``start`` on, and the memory reserved for its batch."""
+
+    chunk: _Chunk
+    piece: Piece
+    start: int
+    hold: Hold
+
+
+class PartitionFeed:
+    """The record feed of one partition. One consumer: calls of :meth:`next` do not overlap."""
+
+    def __init__(self, partition: TopicPartition, offset: int, tools: FeedTools) -> None:
+        settings = tools.settings
+        self.cursor: Final = Cursor(partition, offset, limit_bytes=settings.max_message_bytes)
+        self.account: Final = PartitionAccount()
+        self.backoff: Final = Backoff(
+            initial_s=settings.backoff_initial_s, maximum_s=settings.backoff_maximum_s, random=tools.random
+        )
+        self.doubted_offset: int | None = None
+        """The offset that was found out of range once, above the log's end, which may trail after a failover."""
+        self._tools = tools
+        self._high_watermark = -1
+        self._last_stable_offset: int | None = None
+        self._log_start_offset: int | None = None
+        self._chunks: deque[_Chunk] = deque()
+        self._lent: dict[int, Hold] = {}
+        self._decoding: tuple[asyncio.Future[RecordBatch], _Work] | None = None
+        self._failure: ConsumerdError | None = None
+        self._position = offset
+        self._suspect: int | None = None
+        self._arrived = asyncio.Event()
+
+    def __repr__(self) -> str:
+        cursor = self.cursor
+        return (
+            f"<PartitionFeed {cursor.partition} at {cursor.position} {cursor.state.value}, {len(self._chunks)} chunks>"
+        )
+
+    # -- for the pipeline
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Whose records these are."""
+        return self.cursor.partition
+
+    @property
+    def high_watermark(self) -> int | None:
+        """The next offset to be written, as far as consumers see; None until the first answer."""
+        return self._high_watermark if self._high_watermark >= 0 else None
+
+    @property
+    def last_stable_offset(self) -> int | None:
+        """Where undecided transactions begin; None where the broker does not say."""
+        return self._last_stable_offset
+
+    @property
+    def log_start_offset(self) -> int | None:
+        """The first offset held; None where the broker does not say."""
+        return self._log_start_offset
+
+    @property
+    def last_fetch_at(self) -> float | None:
+        """When the leader last answered for the partition, by the fetcher's clock."""
+        return self.cursor.answered_at
+
+    async def next(self) -> RecordBatch:
+        """Return the next batch, which may have no records but a later ``next_offset``; give it back with :meth:`done`.
+
+        Unbounded: waits for records, memory, a leader. Cancel freely, nothing is lost by it. After an error the
+        position is unchanged, and another call tries again from there.
+
+        Raises OffsetOutOfRange (confirmed), CorruptMessageError (twice in a row), RecordTooLarge, LocalProtocolError on
+        a closed feed.
+        """
+        self._retry_failed()
+        while True:
+            if self._decoding is not None:
+                if not self._decoding[0].done():
+                    await asyncio.wait([self._decoding[0]])  # on cancellation its work stays for the next call
+                batch = self._collect()
+            elif self._chunks:
+                batch = await self._decode_next()
+            elif self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            else:
+                self._raise_closed()
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            if batch is not None:
+                return batch
+
+    def done(self, batch: RecordBatch) -> None:
+        """Give a batch's memory back. Idempotent."""
+        hold = self._lent.pop(id(batch), None)
+        if hold is not None:
+            hold.release()
+
+    def seek(self, position: int) -> None:
+        """Go on at ``position``; what was fetched is dropped."""
+        self._raise_closed()
+        self._suspect = self.doubted_offset = None
+        self._position = position
+        self._rewind(position)
+
+    def close(self) -> None:
+        """Stop fetching and give all memory back, that of batches still out included. Idempotent."""
+        if self.cursor.state is CursorState.CLOSED:
+            return
+        self.cursor.close()
+        self._drop()
+        lent, self._lent = self._lent, {}
+        for hold in lent.values():
+            hold.release()
+        self._failure = None
+        self._arrived.set()
+        self._tools.owner.feed_closed(self)
+
+    # -- for the broker loop
+
+    def accept(self, answer: FetchedPartition, asked_bytes: int, hold: Hold) -> bool:
+        """Take an answer without error to what was asked for at the cursor's position, its bytes out of ``hold``, and move the cursor on.
+
+        Returns whether it brought records.
+        """
+        self._note(answer)
+        records = answer.record_set
+        if not records:
+            return False
+        data = bytes(records)  # a copy, so that one slow partition does not keep the whole response's memory
+        cursor = self.cursor
+        if len(data) > self._tools.settings.max_message_bytes and self._refuse_too_large(data):
+            return True
+        pieces = cut_record_set(data, slice_bytes=self._tools.settings.slice_bytes, expansion=cursor.expansion)
+        if pieces and answer.aborted_transactions:
+            # where an aborted transaction ends is written in the records, so that cutting them loses track of it
+            compressed = any(piece.compressed for piece in pieces)
+            pieces = [Piece(0, pieces[-1].end, pieces[-1].next_offset, compressed)]
+        if pieces:
+            self._append(_Chunk(data, pieces, hold.split(len(data)), answer))
+            cursor.advance(max(cursor.position, pieces[-1].next_offset))
+            return True
+        unit_bytes = first_unit_bytes(data)
+        if unit_bytes == 0:  # no size that can be one: nothing more is asked for until the decoder has had its say
+            self._append(
+                _Chunk(data, [Piece(0, len(data), cursor.position, compressed=False)], hold.split(len(data)), answer)
+            )
+            cursor.fail()
+        elif (too_large := cursor.grow(asked_bytes, unit_bytes)) is not None:
+            self._fail_too_large(too_large.size)
+        return True
+
+    def fail(self, error: ConsumerdError) -> None:
+        """Have :meth:`next` raise ``error`` once everything before it was taken, and ask for nothing until then."""
+        self.cursor.fail()
+        self._failure = error
+        self._arrived.set()
+
+    # -- what came and was not decoded
+
+    def _note(self, answer: FetchedPartition) -> None:
+        """Remember what an answer says of the log; the partition is well."""
+        self._high_watermark = answer.high_watermark
+        self._last_stable_offset = answer.last_stable_offset if answer.last_stable_offset >= 0 else None
+        self._log_start_offset = answer.log_start_offset if answer.log_start_offset >= 0 else None
+        self.doubted_offset = None
+        if self.backoff.attempts:
+            self.backoff.reset()
+            self._tools.owner.feed_recovered(self)
+
+    def _refuse_too_large(self, data: bytes) -> bool:
+        """Brokers from 0.10.1 on return a first message whole, whatever its size: hold them to the same limit."""
+        size = first_unit_bytes(data)
+        if not size or size <= self._tools.settings.max_message_bytes:
+            return False
+        self._fail_too_large(size)
+        return True
+
+    def _fail_too_large(self, size: int | None) -> None:
+        limit = self._tools.settings.max_message_bytes
+        self.fail(RecordTooLarge(self.partition, self.cursor.position, limit, size))
+
+    def _append(self, chunk: _Chunk) -> None:
+        self._chunks.append(chunk)
+        self.account.held_bytes += len(chunk.data)
+        self._arrived.set()
+
+    def _finish_pieces(self, chunk: _Chunk, count: int = 1) -> None:
+        chunk.undecoded -= count
+        if chunk.undecoded == 0:
+            chunk.hold.release()
+            self.account.held_bytes -= len(chunk.data)
+            self._tools.owner.feed_ready(self)
+
+    def _drop(self) -> None:
+        """Forget what came. Batches that are out stay out, with their memory."""
+        chunks, self._chunks = self._chunks, deque()
+        for chunk in chunks:
+            if dropped := len(chunk.pieces):
+                chunk.pieces.clear()
+                self._finish_pieces(chunk, dropped)
+        if self._decoding is not None:
+            (future, work), self._decoding = self._decoding, None
+            future.add_done_callback(lambda done: self._discard(done, work))
+
+    def _discard(self, future: asyncio.Future[RecordBatch], work: _Work) -> None:
+        """Give back the memory of a decode that nobody waits for, once its thread has let go of it."""
+        if not future.cancelled():
+            future.exception()
+        work.hold.release()
+        self._finish_pieces(work.chunk)
+
+    # -- decoding
+
+    async def _decode_next(self) -> RecordBatch | None:
+        """Decode the next piece, here or in a thread; None if there is nothing to hand out yet."""
+        chunk = self._chunks[0]
+        piece = chunk.pieces[0]
+        size = piece.end - piece.begin
+        needed = int(size * self.cursor.expansion)
+        await self._tools.turnstile.enter(needed)
+        hold = await reserve(self._tools.budget, Lane.BATCH, least=needed, most=needed)
+        if not self._chunks or self._chunks[0] is not chunk:  # dropped by a seek or a close meanwhile
+            hold.release()
+            return None
+        chunk.pieces.popleft()
+        if not chunk.pieces:
+            self._chunks.popleft()
+        work = _Work(chunk=chunk, piece=piece, start=self._position, hold=hold)
+        settings = self._tools.settings
+        if size > (settings.thread_bytes if piece.compressed else 2 * settings.slice_bytes):
+            loop = asyncio.get_running_loop()
+            self._decoding = loop.run_in_executor(self._tools.executor, self._decode, work), work
+            return None
+        try:
+            return self._lend(work, self._decode(work))
+        except CorruptMessageError as error:
+            self._doubt(work, error)
+            return None
+
+    def _decode(self, work: _Work) -> RecordBatch:
+        return decode_record_set(
+            work.chunk.data[work.piece.begin : work.piece.end],
+            partition=self.partition,
+            start=work.start,
+            read_committed=self._tools.settings.read_committed,
+            aborted=work.chunk.aborted,
+        )
+
+    def _collect(self) -> RecordBatch | None:
+        """Take what the thread has made, unless it was dropped meanwhile."""
+        if self._decoding is None:
+            return None
+        (future, work), self._decoding = self._decoding, None
+        try:
+            return self._lend(work, future.result())
+        except CorruptMessageError as error:
+            self._doubt(work, error)
+            return None
+
+    def _lend(self, work: _Work, batch: RecordBatch) -> RecordBatch:
+        if batch.next_offset <= work.start:
+            raise CorruptMessageError(
+                f"{self.partition}: a record set of {len(work.chunk.data)} bytes has nothing from offset {work.start} on",
+                partition=self.partition,
+                offset=work.start,
+            )
+        work.hold.resize(batch.size_bytes)
+        self.cursor.observe_expansion(work.piece.end - work.piece.begin, batch.size_bytes)
+        self._finish_pieces(work.chunk)
+        self._lent[id(batch)] = work.hold
+        self._position = batch.next_offset
+        self._suspect = None
+        if batch.next_offset != work.piece.next_offset:
+            self._rewind(batch.next_offset)
+        self._tools.hooks.batch_fetched(
+            self.partition, records=len(batch), size=batch.size_bytes, high_watermark=work.chunk.high_watermark
+        )
+        return batch
+
+    def _doubt(self, work: _Work, error: CorruptMessageError) -> None:
+        """Fetch a corrupt record set once more; when it is corrupt again, say so."""
+        work.hold.release()
+        self._finish_pieces(work.chunk)
+        self._tools.hooks.fetch_error(self.partition, "CORRUPT_MESSAGE")
+        again = self._suspect == work.start
+        self._suspect = None if again else work.start
+        self._rewind(work.start)
+        if again:
+            self.fail(error)
+
+    def _rewind(self, position: int) -> None:
+        """Fetch again from ``position``: what came after it, and what was found out about it, counts no more."""
+        self._drop()
+        self._failure = None
+        self.cursor.seek(position)
+        self._tools.owner.feed_ready(self)
+
+    def _retry_failed(self) -> None:
+        """Set a failed partition going again, once its error was raised."""
+        waiting = self._failure is not None or self._chunks or self._decoding is not None
+        if self.cursor.state is CursorState.FAILED and not waiting:
+            self.cursor.activate()
+            self._tools.owner.feed_ready(self)
+
+    def _raise_closed(self) -> None:
+        if self.cursor.state is CursorState.CLOSED:
+            raise LocalProtocolError(f"{self.partition}: the feed is closed")

@@ -1,0 +1,312 @@
+"""Finds each feed's leader, keeps a loop for each broker that leads any, and deals with what goes wrong.
+
+A feed is in one of these places: in the loop of its partition's leader; *homeless*, waiting until it is due or until
+its leader is known to be another; or *in doubt*, while ListOffsets is asked whether its position is out of range. Every
+error takes the same way: the feed loses its loop, backs off, and is placed again by whatever is known of leaders then.
+So a broker that dies, a leader that moved and a partition that fails by itself stop only the partitions concerned.
+
+Out of range. A broker's error 1 alone is not believed: ListOffsets is asked, and a position above the log's end gets a
+second chance after a moment, because a new leader may trail for as long as its followers have not caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from consumerd.aio.backoff import Backoff
+from consumerd.aio.tasks import TaskSet
+from consumerd.errors import BrokerError, ConsumerdError, OffsetOutOfRange
+from consumerd.fetch.broker_loop import BrokerLoop
+from consumerd.fetch.buffer import Marks, MemoryBudget, plan_marks
+from consumerd.fetch.cursor import CursorState
+from consumerd.fetch.feed import FeedTools, PartitionFeed
+from consumerd.fetch.ports import FetchConnections, FetchSettings, LeaderDirectory, LogRange, LogRanges
+from consumerd.fetch.turnstile import Turnstile
+from consumerd.model import TopicPartition
+from consumerd.net.pool import Endpoint
+from consumerd.telemetry.hooks import Hooks
+from consumerd.wire.errorcodes import ErrorCode
+
+_CONFIRM_TIMEOUT_S: Final = 30.0
+_BROKER_FAILED: Final = "CONNECTION_LOST"
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a feed is: the loop that fetches for it, or None and which broker it has ``left`` after an error."""
+
+    loop: BrokerLoop | None = None
+    left: Endpoint | None = None
+    reported: bool = False
+
+
+class Fetcher:
+    """All feeds of a process. :meth:`run` must run for them to bring anything."""
+
+    def __init__(
+        self,
+        *,
+        settings: FetchSettings,
+        budget: MemoryBudget,
+        leaders: LeaderDirectory,
+        connections: FetchConnections,
+        log_ranges: LogRanges,
+        hooks: Hooks,
+        now: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._budget = budget
+        self._leaders = leaders
+        self._connections = connections
+        self._log_ranges = log_ranges
+        self._hooks = hooks
+        self._now = now
+        self._random = random
+        self._log = structlog.get_logger(__name__)
+        self._tasks: TaskSet[object] = TaskSet()
+        self._loops: dict[Endpoint, BrokerLoop] = {}
+        self._places: dict[PartitionFeed, _Place] = {}
+        self._homeless: set[PartitionFeed] = set()
+        self._failing: dict[Endpoint, Backoff] = {}
+        self._changed = asyncio.Event()
+        self._view_changed = False
+        self._marks = plan_marks(budget.limit_bytes, 1, settings.max_partition_bytes)
+        self._tools = FeedTools(
+            settings=settings,
+            budget=budget,
+            hooks=hooks,
+            owner=self,
+            executor=ThreadPoolExecutor(max_workers=1, thread_name_prefix="decode"),
+            turnstile=Turnstile(settings.slice_bytes),
+            random=random,
+        )
+
+    def __repr__(self) -> str:
+        loops = ", ".join(map(repr, self._loops.values()))
+        return f"<Fetcher {len(self._places)} feeds, {len(self._homeless)} homeless; {loops}>"
+
+    def feed(self, partition: TopicPartition, offset: int) -> PartitionFeed:
+        """Begin to fetch a partition at ``offset``; the feed is the caller's to close."""
+        feed = PartitionFeed(partition, offset, self._tools)
+        self._places[feed] = _Place()
+        self._homeless.add(feed)
+        self._share_memory()
+        self._changed.set()
+        return feed
+
+    async def run(self) -> None:
+        """Fetch for all feeds, until cancelled. Runs once."""
+        try:
+            async with self._tasks:
+                self._tasks.start("views", self._follow_views(), name="fetcher: follow the cluster's view")
+                while True:
+                    self._changed.clear()
+                    if self._view_changed:
+                        self._view_changed = False
+                        self._move()
+                    await self._sleep_until(self._place())
+        finally:
+            self._tools.executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _follow_views(self) -> None:
+        """Notice every change of the cluster's view. Unbounded."""
+        seen = self._leaders.views.value
+        while True:
+            seen = await self._leaders.views.wait(lambda view, seen=seen: view is not seen)  # type: ignore[misc]
+            self._view_changed = True
+            self._changed.set()
+
+    async def _sleep_until(self, due: float | None) -> None:
+        """Sleep until something changes, or until ``due``; otherwise unbounded."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
+                await self._changed.wait()
+
+    # -- who fetches what
+
+    def _move(self) -> None:
+        """Follow leaders that have moved, without waiting for an error to say so."""
+        for feed, place in self._places.items():
+            leader = self._leaders.find_leader(feed.partition)
+            if leader is None:
+                continue
+            if place.loop is not None and place.loop.broker != leader:
+                place.loop.remove(feed)
+                place.loop = None
+                feed.cursor.move()
+                self._homeless.add(feed)
+            elif place.loop is None and place.left != leader and feed.cursor.state is CursorState.BACKING_OFF:
+                feed.cursor.activate()  # what it was waiting for has happened
+
+    def _place(self) -> float | None:
+        """Bring homeless feeds that are due to their leaders' loops; returns when the next one is due."""
+        now, next_due = self._now(), None
+        for feed in list(self._homeless):
+            cursor = feed.cursor
+            if cursor.state is not CursorState.BACKING_OFF or now >= cursor.due:
+                leader = self._leaders.find_leader(feed.partition)
+                if leader is not None:
+                    self._homeless.remove(feed)
+                    self._places[feed].loop = loop = self._loop(leader)
+                    loop.add(feed)
+                    continue
+                self._leaders.request_refresh(f"no leader of {feed.partition}")
+                cursor.back_off(now + feed.backoff.next())
+            next_due = cursor.due if next_due is None else min(next_due, cursor.due)
+        return next_due
+
+    def _loop(self, broker: Endpoint) -> BrokerLoop:
+        loop = self._loops.get(broker)
+        if loop is None:
+            loop = self._loops[broker] = BrokerLoop(
+                broker,
+                owner=self,
+                connections=self._connections,
+                budget=self._budget,
+                settings=self._settings,
+                now=self._now,
+                random=self._random,
+            )
+            self._tasks.start(loop, self._run_loop(loop), name=f"fetcher: broker {broker.id}")
+        return loop
+
+    async def _run_loop(self, loop: BrokerLoop) -> None:
+        await loop.run()
+        # nothing was awaited since the loop saw that it has no feeds, so none was added to it
+        del self._loops[loop.broker]
+
+    # -- FeedOwner
+
+    def feed_ready(self, feed: PartitionFeed) -> None:
+        """Have the feed's loop look at it again."""
+        place = self._places.get(feed)
+        if place is not None and place.loop is not None:
+            place.loop.wake()
+        else:
+            self._changed.set()
+
+    def feed_recovered(self, feed: PartitionFeed) -> None:
+        """Say that a partition that was reported is well again."""
+        place = self._places[feed]
+        place.left = None
+        if place.reported:
+            place.reported = False
+            self._log.info("fetch_recovered", topic=feed.partition.topic, partition=str(feed.partition.partition))
+
+    def feed_closed(self, feed: PartitionFeed) -> None:
+        """Forget a feed."""
+        place = self._places.pop(feed)
+        self._homeless.discard(feed)
+        if place.loop is not None:
+            place.loop.remove(feed)
+        self._share_memory()
+
+    # -- LoopOwner
+
+    @property
+    def marks(self) -> Marks:
+        """How much each partition may hold now."""
+        return self._marks
+
+    @property
+    def request_share_bytes(self) -> int:
+        """A quarter of the memory, shared by the brokers."""
+        return min(2 * self._settings.max_response_bytes, self._budget.limit_bytes // (4 * max(1, len(self._loops))))
+
+    def _share_memory(self) -> None:
+        self._marks = plan_marks(self._budget.limit_bytes, len(self._places), self._settings.max_partition_bytes)
+
+    def broker_answered(self, broker: Endpoint) -> None:
+        """Note that a broker is well."""
+        if self._failing.pop(broker, None) is not None:
+            self._log.info("broker_fetch_recovered", broker=broker.id)
+
+    def displace(self, feeds: Sequence[PartitionFeed], error: ConsumerdError) -> None:
+        """Take feeds out of their loop; they come back after a backoff, or as soon as their leader is another one."""
+        if isinstance(error, BrokerError) and len(feeds) == 1:
+            self._displace_one(feeds[0], error)
+        else:
+            self._displace_all(feeds, error)
+        self._changed.set()
+
+    def _displace_one(self, feed: PartitionFeed, error: BrokerError) -> None:
+        place = self._places[feed]
+        if not place.reported:
+            place.reported = True
+            partition = str(feed.partition.partition)
+            self._log.warning("fetch_failed", topic=feed.partition.topic, partition=partition, error=str(error))
+        self._hooks.fetch_error(feed.partition, error.name)
+        if error.refresh:
+            self._leaders.request_refresh(str(error))
+        self._unhouse(feed, self._now() + feed.backoff.next())
+
+    def _displace_all(self, feeds: Sequence[PartitionFeed], error: ConsumerdError) -> None:
+        """A broker's failure: its feeds come back together."""
+        if not feeds:
+            return
+        loop = self._places[feeds[0]].loop
+        assert loop is not None
+        broker = loop.broker
+        backoff = self._failing.get(broker)
+        if backoff is None:
+            backoff = self._failing[broker] = self._make_backoff()
+            self._log.warning("broker_fetch_failed", broker=broker.id, partitions=len(feeds), error=str(error))
+        self._leaders.request_refresh(f"fetching from broker {broker.id} failed")
+        due = self._now() + backoff.next()
+        for feed in feeds:
+            self._hooks.fetch_error(feed.partition, _BROKER_FAILED)
+            self._unhouse(feed, due)
+
+    def _unhouse(self, feed: PartitionFeed, due: float) -> None:
+        place = self._places[feed]
+        if place.loop is not None:
+            place.left = place.loop.broker
+            place.loop.remove(feed)
+            place.loop = None
+        self._homeless.add(feed)
+        if feed.cursor.state is CursorState.ACTIVE:
+            feed.cursor.back_off(due)
+
+    def _make_backoff(self) -> Backoff:
+        return Backoff(
+            initial_s=self._settings.backoff_initial_s, maximum_s=self._settings.backoff_maximum_s, random=self._random
+        )
+
+    # -- out of range
+
+    def confirm_out_of_range(self, feed: PartitionFeed) -> None:
+        """Ask ListOffsets whether the feed's position is out of range; meanwhile it is not fetched."""
+        self._hooks.fetch_error(feed.partition, ErrorCode.OFFSET_OUT_OF_RANGE.name)
+        feed.cursor.confirm()
+        key = (feed, feed.cursor.generation)
+        self._tasks.start(key, self._confirm(feed), name=f"fetcher: confirm {feed.partition}")
+
+    async def _confirm(self, feed: PartitionFeed) -> None:
+        """Bounded by a timeout. Raises nothing of the brokers': what cannot be confirmed is fetched again later."""
+        generation, offset = feed.cursor.generation, feed.cursor.position
+        found: LogRange | None = None
+        with contextlib.suppress(ConsumerdError, TimeoutError):
+            async with asyncio.timeout(_CONFIRM_TIMEOUT_S):
+                found = (await self._log_ranges.read([feed.partition])).get(feed.partition)
+        if feed.cursor.generation != generation:
+            return  # closed, or sought elsewhere
+        if found is not None and (offset < found.earliest or (offset > found.latest and feed.doubted_offset == offset)):
+            feed.fail(OffsetOutOfRange(feed.partition, offset, found.earliest, found.latest))
+            return
+        feed.cursor.activate()
+        if found is not None and offset > found.latest:
+            feed.doubted_offset = offset
+            delay = self._settings.confirm_delay_s
+        else:
+            delay = feed.backoff.next()
+        self._leaders.request_refresh(f"{feed.partition}: offset {offset} was out of range")
+        self._unhouse(feed, self._now() + delay)
+        self._changed.set()

@@ -1,0 +1,80 @@
+"""The client's half of a fetch session (KIP-227): send only what changed, name what is left out.
+
+Pure. A session lives on one connection's broker: the broker remembers each partition's offset and size, a request names
+those that changed and those to forget, and the answer has only partitions with news. ``session_id`` 0 with epoch 0 asks
+for a new session and names everything; an answer with id 0 means that the broker keeps none. Errors 70
+(FETCH_SESSION_ID_NOT_FOUND) and 71 (INVALID_FETCH_SESSION_EPOCH), and a request without an answer, begin anew;
+with a known id and epoch 0 the broker replaces its session instead of keeping a dead one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from consumerd.fetch.planner import Ask
+from consumerd.wire.modern.fetch import INITIAL_SESSION_EPOCH, NO_SESSION_ID
+from consumerd.wire.primitives import MAX_INT32
+
+SESSION_ID_NOT_FOUND: Final = 70
+INVALID_SESSION_EPOCH: Final = 71
+SESSION_ERRORS: Final = frozenset({SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH})
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStep:
+    """What the next request says of the session."""
+
+    session_id: int
+    epoch: int
+    asks: Sequence[Ask]
+    forgotten: Sequence[Key]
+
+
+class FetchSession:
+    """One broker's session, or the wish for one."""
+
+    def __init__(self) -> None:
+        self._id = NO_SESSION_ID
+        self._epoch = INITIAL_SESSION_EPOCH
+        self._known: dict[Key, tuple[int, int]] = {}
+
+    @property
+    def incremental(self) -> bool:
+        """Whether the next request names only changes."""
+        return self._epoch != INITIAL_SESSION_EPOCH
+
+    def plan(self, asks: Iterable[Ask]) -> SessionStep:
+        """Return what to send so that the broker's session covers exactly ``asks``."""
+        wanted = {ask.cursor.key: ask for ask in asks}
+        if not self.incremental:
+            changed: Sequence[Ask] = tuple(wanted.values())
+            forgotten: Sequence[Key] = ()
+        else:
+            known = self._known
+            changed = [a for key, a in wanted.items() if known.get(key) != (a.offset, a.max_bytes)]
+            forgotten = [key for key in known if key not in wanted]
+        self._known = {key: (ask.offset, ask.max_bytes) for key, ask in wanted.items()}
+        return SessionStep(session_id=self._id, epoch=self._epoch, asks=changed, forgotten=forgotten)
+
+    def answered(self, session_id: int) -> None:
+        """Go on after an answer without error; id 0 means that the broker keeps no session."""
+        if session_id == NO_SESSION_ID:
+            self._id, self._epoch = NO_SESSION_ID, INITIAL_SESSION_EPOCH
+        elif session_id != self._id or not self.incremental:
+            self._id, self._epoch = session_id, 1
+        else:
+            self._epoch = 1 if self._epoch == MAX_INT32 else self._epoch + 1
+
+    def refused(self, error_code: int) -> None:
+        """Begin anew after error 70 or 71."""
+        if error_code == SESSION_ID_NOT_FOUND:
+            self._id = NO_SESSION_ID
+        self._epoch = INITIAL_SESSION_EPOCH
+
+    def unanswered(self) -> None:
+        """Begin anew after a request whose answer never came: the broker may or may not have taken it."""
+        self._epoch = INITIAL_SESSION_EPOCH

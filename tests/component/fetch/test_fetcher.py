@@ -1,0 +1,946 @@
+"""A fetcher against a cluster in memory, in virtual time: what comes out of feeds, whatever brokers do."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from consumerd.errors import ConnectionLost, CorruptMessageError, LocalProtocolError, OffsetOutOfRange, RecordTooLarge
+from consumerd.fetch.buffer import MemoryBudget
+from consumerd.fetch.cursor import CursorState
+from consumerd.fetch.feed import PartitionFeed
+from consumerd.fetch.fetcher import Fetcher
+from consumerd.fetch.ports import FetchSettings
+from consumerd.model import BrokerId, TopicPartition
+from consumerd.telemetry.hooks import Hooks
+from consumerd.wire.modern.fetch import AbortedTransaction
+from tests.support.fake_broker import FakeCluster, Range
+from tests.support.record_sets import TRANSACTIONAL, RecordSpec, batch, marker, message
+from tests.support.virtual_time import run
+
+P0, P1, P2 = (TopicPartition.modern("t", number) for number in range(3))
+KIB = 1024
+MIB = 1 << 20
+VERSIONS = [0, 2, 3, 4, 7, 11]
+
+
+class Recorder(Hooks):
+    """Counts what fetching reports."""
+
+    def __init__(self) -> None:
+        self.errors: list[tuple[TopicPartition, str]] = []
+        self.fetched = 0
+
+    def batch_fetched(self, partition: TopicPartition, *, records: int, size: int, high_watermark: int) -> None:
+        self.fetched += records
+
+    def fetch_error(self, partition: TopicPartition, error: str) -> None:
+        self.errors.append((partition, error))
+
+
+class World:
+    """A cluster, a fetcher on it, and what tests look at."""
+
+    def __init__(self, *, brokers: int = 1, version: int = 11, budget: int = 64 * MIB, **settings: Any) -> None:
+        self.cluster = FakeCluster(brokers=brokers, version=version)
+        self.budget = MemoryBudget(budget)
+        self.hooks = Recorder()
+        self.settings = FetchSettings(**settings)
+
+    @asynccontextmanager
+    async def fetcher(self) -> AsyncIterator[Fetcher]:
+        fetcher = Fetcher(
+            settings=self.settings,
+            budget=self.budget,
+            leaders=self.cluster,
+            connections=self.cluster,
+            log_ranges=self.cluster,
+            hooks=self.hooks,
+            now=asyncio.get_running_loop().time,
+            random=lambda: 0.0,
+        )
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(fetcher.run())
+            yield fetcher
+            running.cancel()
+
+    def broker(self, number: int = 0):
+        return self.cluster.brokers[BrokerId(number)]
+
+
+async def read(feed: PartitionFeed, count: int, *, timeout_s: float = 60.0) -> list[tuple[int, bytes | None]]:
+    """Take ``count`` records, checking that batches follow each other without a hole."""
+    records: list[tuple[int, bytes | None]] = []
+    position: int | None = None
+    async with asyncio.timeout(timeout_s):
+        while len(records) < count:
+            got = await feed.next()
+            assert position is None or got.start == position
+            position = got.next_offset
+            records += [(one.offset, one.value) for one in got.records()]
+            feed.done(got)
+    return records
+
+
+async def quiet(feed: PartitionFeed, seconds: float) -> bool:
+    """Whether nothing comes for so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await feed.next()
+    except TimeoutError:
+        return True
+    return False
+
+
+def values(count: int, first: int = 0) -> list[bytes]:
+    return [b"value %d" % number for number in range(first, first + count)]
+
+
+def in_virtual_time(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on the virtual loop."""
+
+    @functools.wraps(scenario)
+    def test(**arguments: Any) -> None:
+        run(scenario(**arguments))
+
+    return test
+
+
+# -- the plain case
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@in_virtual_time
+async def test_delivers_every_record_of_several_partitions_in_order(version: int) -> None:
+    """The one thing that all the rest is for, in every version that brokers of our range speak."""
+    world = World(brokers=2, version=version)
+    for partition, leader in ((P0, 0), (P1, 1), (P2, 0)):
+        world.cluster.lead(partition, leader)
+        for first in range(0, 50, 5):
+            world.cluster.produce(partition, *values(5, first))
+    async with world.fetcher() as fetcher:
+        feeds = [fetcher.feed(partition, 0) for partition in (P0, P1, P2)]
+        async with asyncio.timeout(10):
+            for feed in feeds:
+                assert await read(feed, 50) == list(enumerate(values(50)))
+                assert feed.high_watermark == 50
+                feed.close()
+
+    assert world.budget.held_bytes == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@in_virtual_time
+async def test_new_records_arrive_at_once(version: int) -> None:
+    """A long poll ends with the first byte."""
+    world = World(version=version)
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(3.2)
+        produced = asyncio.get_running_loop().time()
+        world.cluster.produce(P0, b"now")
+        await read(feed, 1)
+
+        assert asyncio.get_running_loop().time() - produced < 0.01
+
+
+@in_virtual_time
+async def test_starts_in_the_middle_of_a_batch() -> None:
+    """Brokers return the whole batch that holds the offset."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(10))
+    async with world.fetcher() as fetcher:
+        assert await read(fetcher.feed(P0, 7), 3) == [(7, b"value 7"), (8, b"value 8"), (9, b"value 9")]
+
+
+@in_virtual_time
+async def test_an_offset_equal_to_the_log_end_waits() -> None:
+    """It is not out of range."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(3))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 3)
+        assert await quiet(feed, 5)
+        world.cluster.produce(P0, b"next")
+        assert await read(feed, 1) == [(3, b"next")]
+    assert world.cluster.range_readings == []
+
+
+@in_virtual_time
+async def test_what_brokers_say_of_the_log_is_kept() -> None:
+    """Lag is computed from it."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(3))
+    world.cluster.logs[P0].last_stable_offset = 2
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        assert (feed.high_watermark, feed.last_stable_offset, feed.log_start_offset) == (None, None, None)
+        assert feed.last_fetch_at is None
+        await read(feed, 3)
+        assert (feed.high_watermark, feed.last_stable_offset, feed.log_start_offset) == (3, 2, 0)
+        await asyncio.sleep(10)
+        assert feed.last_fetch_at is not None
+        assert feed.last_fetch_at > 9
+
+
+# -- idle and busy
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@in_virtual_time
+async def test_an_idle_fetcher_asks_twice_a_second_and_no_more(version: int) -> None:
+    """Empty answers never make it spin."""
+    world = World(version=version)
+    for partition in (P0, P1, P2):
+        world.cluster.lead(partition, 0)
+    async with world.fetcher() as fetcher:
+        for partition in (P0, P1, P2):
+            fetcher.feed(partition, 0)
+        await asyncio.sleep(60)
+
+    assert 100 <= len(world.cluster.fetches()) <= 125
+
+
+@in_virtual_time
+async def test_a_broker_that_answers_empty_at_once_is_not_hammered() -> None:
+    """Whatever the reason: no long poll, no data, no error."""
+    world = World(min_bytes=0)
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        fetcher.feed(P0, 0)
+        await asyncio.sleep(60)
+
+    assert len(world.cluster.fetches()) < 150
+
+
+@in_virtual_time
+async def test_without_feeds_nothing_is_asked() -> None:
+    """A loop ends with its last feed."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        fetcher.feed(P0, 0).close()
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(2)
+        feed.close()
+        await asyncio.sleep(1)
+        before = len(world.cluster.fetches())
+        await asyncio.sleep(60)
+
+    assert len(world.cluster.fetches()) == before
+
+
+@in_virtual_time
+async def test_a_partition_that_nobody_consumes_is_left_out_and_costs_nothing() -> None:
+    """Its neighbours keep their long polls; it is asked for again as soon as it is consumed."""
+    world = World(max_partition_bytes=4 * KIB)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+    for _ in range(200):
+        world.cluster.produce(P0, b"x" * 500)
+    async with world.fetcher() as fetcher:
+        stuck, idle = fetcher.feed(P0, 0), fetcher.feed(P1, 0)
+        await asyncio.sleep(5)
+        before = len(world.cluster.fetches())
+        await asyncio.sleep(60)
+        assert len(world.cluster.fetches()) - before < 130
+        world.cluster.produce(P1, b"hello")
+        assert await read(idle, 1) == [(0, b"hello")]
+        assert len(await read(stuck, 200)) == 200
+        assert stuck.account.held_bytes <= 10 * KIB
+        stuck.close()
+        idle.close()
+    assert world.budget.held_bytes == 0
+
+
+@in_virtual_time
+async def test_an_active_partition_does_not_wait_for_the_long_poll_of_idle_ones() -> None:
+    """While it is full the others are polled alone: it must not sit that out."""
+    world = World(max_partition_bytes=4 * KIB)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+    for _ in range(400):
+        world.cluster.produce(P0, b"x" * 500)
+    async with world.fetcher() as fetcher:
+        feed, _ = fetcher.feed(P0, 0), fetcher.feed(P1, 0)
+        await asyncio.sleep(0.01)  # it fills up
+        started = asyncio.get_running_loop().time()
+        await read(feed, 400)
+
+        # 400 records in some 60 fetches; with waits of 500 ms it would take 15 s
+        assert asyncio.get_running_loop().time() - started < 2.0
+
+
+@in_virtual_time
+async def test_the_next_request_is_under_way_while_an_answer_is_consumed() -> None:
+    """Pipelining: the broker works while we do."""
+    world = World(max_partition_bytes=4 * KIB)
+    world.cluster.lead(P0, 0)
+    for _ in range(20):
+        world.cluster.produce(P0, b"x" * 1000)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        first = await feed.next()
+        await asyncio.sleep(0.01)
+        offsets = [request.topics[0].partitions[0].fetch_offset for request in world.cluster.fetches()]
+
+        assert offsets[:2] == [0, first.next_offset]
+
+
+@in_virtual_time
+async def test_no_partition_starves_behind_others_in_a_bounded_response() -> None:
+    """Partitions that brought data go to the end of the line."""
+    world = World(version=3, max_partition_bytes=8 * KIB, max_response_bytes=8 * KIB)
+    partitions = [TopicPartition.modern("t", number) for number in range(6)]
+    for partition in partitions:
+        world.cluster.lead(partition, 0)
+        for _ in range(60):
+            world.cluster.produce(partition, b"x" * 1000)
+    taken = dict.fromkeys(partitions, 0)
+
+    async def consume(feed: PartitionFeed) -> None:
+        while taken[feed.partition] < 60:
+            got = await feed.next()
+            taken[feed.partition] += len(got)
+            feed.done(got)
+            # each response has room for one partition: no other may have been served twice in between
+            assert max(taken.values()) - min(taken.values()) <= 32
+
+    async with world.fetcher() as fetcher, asyncio.timeout(30), asyncio.TaskGroup() as group:
+        for partition in partitions:
+            group.create_task(consume(fetcher.feed(partition, 0)))
+
+
+# -- sessions
+
+
+@in_virtual_time
+async def test_in_a_session_only_news_is_sent() -> None:
+    """A hundred quiet partitions beside one that moves cost a request with one line."""
+    world = World(version=7)
+    partitions = [TopicPartition.modern("t", number) for number in range(100)]
+    for partition in partitions:
+        world.cluster.leaders[partition] = BrokerId(0)
+    world.cluster.announce()
+    async with world.fetcher() as fetcher:
+        feeds = [fetcher.feed(partition, 0) for partition in partitions]
+        await asyncio.sleep(2)
+        for number in range(10):
+            world.cluster.produce(partitions[5], b"news")
+            assert await read(feeds[5], 1) == [(number, b"news")]
+        await asyncio.sleep(0.1)
+        lines = [sum(len(topic.partitions) for topic in request.topics) for request in world.cluster.fetches()]
+
+        assert lines[0] == 100
+        assert max(lines[1:]) == 1
+
+
+@pytest.mark.parametrize("error", [70, 71])
+@in_virtual_time
+async def test_a_lost_session_is_replaced_without_losing_anything(error: int) -> None:
+    """Brokers evict sessions as they like."""
+    world = World(version=7)
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        world.cluster.produce(P0, b"a")
+        await read(feed, 1)
+        if error == 70:
+            world.broker().drop_sessions()
+        else:
+            world.broker().response_errors.append(71)
+        world.cluster.produce(P0, b"b")
+        assert await read(feed, 1) == [(1, b"b")]
+        full = [request for request in world.cluster.fetches() if request.session_epoch == 0]
+        assert len(full) == 2
+    assert world.hooks.errors == []
+
+
+@in_virtual_time
+async def test_a_broker_without_room_for_sessions_is_served_in_full() -> None:
+    """Its cache holds a thousand sessions; we may be the one too many."""
+    world = World(version=7)
+    world.broker().sessions_allowed = False
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        for number in range(5):
+            world.cluster.produce(P0, b"x")
+            assert await read(feed, 1) == [(number, b"x")]
+
+
+@in_virtual_time
+async def test_closing_a_feed_forgets_it_in_the_session() -> None:
+    """Otherwise the broker would go on sending what nobody takes."""
+    world = World(version=7)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+    async with world.fetcher() as fetcher:
+        keep, leave = fetcher.feed(P0, 0), fetcher.feed(P1, 0)
+        await asyncio.sleep(1)
+        leave.close()
+        world.cluster.produce(P1, b"for nobody")
+        world.cluster.produce(P0, b"x")
+        await read(keep, 1)
+        await asyncio.sleep(2)
+        assert next(one for request in world.cluster.fetches() for one in request.forgotten_topics).partitions == (1,)
+        assert leave.account.held_bytes == 0
+
+
+# -- leaders and brokers
+
+
+@pytest.mark.parametrize("version", [2, 11])
+@in_virtual_time
+async def test_a_moved_leader_is_followed_and_others_do_not_pause(version: int) -> None:
+    """Error 6: the directory is asked to look again; nothing is lost or repeated."""
+    world = World(brokers=2, version=version)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+        world.cluster.produce(partition, *values(10))
+    async with world.fetcher() as fetcher:
+        moving, staying = fetcher.feed(P0, 0), fetcher.feed(P1, 0)
+        await read(moving, 10)
+        await read(staying, 10)
+        world.cluster.lead(P0, 1, known=False)
+        world.cluster.produce(P0, *values(10, 10))
+        started = asyncio.get_running_loop().time()
+        world.cluster.produce(P1, b"still flowing")
+        await read(staying, 1)
+        assert asyncio.get_running_loop().time() - started < 0.1
+        assert await quiet(moving, 5)
+        assert world.cluster.refreshes
+        world.cluster.announce()
+        assert await read(moving, 10) == list(enumerate(values(10, 10), 10))
+        assert asyncio.get_running_loop().time() - started < 6
+    assert {error for _, error in world.hooks.errors} == {"NOT_LEADER_OR_FOLLOWER"}
+
+
+@in_virtual_time
+async def test_errors_of_a_partition_are_retried_with_backoff() -> None:
+    """An unclean shutdown may leave a partition without a leader for long: a few requests a second are enough."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.broker().errors[P0] = [5] * 10_000
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(60)
+        assert len(world.cluster.fetches()) < 40
+        world.broker().errors[P0] = []
+        world.cluster.produce(P0, b"x")
+        await read(feed, 1, timeout_s=5)
+
+
+@pytest.mark.parametrize("code", [-1, 3, 5, 6, 7, 9, 29, 56, 74, 75, 76, 78, 99])
+@in_virtual_time
+async def test_no_error_code_loses_a_record_or_stops_a_partition_for_good(code: int) -> None:
+    """Known or not, retriable or not: an operator may put it right, and until then it is reported."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(3))
+    world.broker().errors[P0] = [code, code]
+    async with world.fetcher() as fetcher:
+        assert await read(fetcher.feed(P0, 0), 3) == list(enumerate(values(3)))
+    assert len(world.hooks.errors) == 2
+
+
+@in_virtual_time
+async def test_a_dead_broker_stops_only_its_own_partitions() -> None:
+    """Each broker has a loop of its own."""
+    world = World(brokers=2)
+    world.cluster.lead(P0, 0)
+    world.cluster.lead(P1, 1)
+    async with world.fetcher() as fetcher:
+        dead, alive = fetcher.feed(P0, 0), fetcher.feed(P1, 0)
+        await asyncio.sleep(1)
+        world.broker(0).kill()
+        for number in range(20):
+            world.cluster.produce(P1, b"x")
+            started = asyncio.get_running_loop().time()
+            assert await read(alive, 1) == [(number, b"x")]
+            assert asyncio.get_running_loop().time() - started < 0.01
+            await asyncio.sleep(1)
+        world.broker(0).start()
+        world.cluster.produce(P0, b"back")
+        assert await read(dead, 1, timeout_s=5) == [(0, b"back")]
+
+
+@in_virtual_time
+async def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
+    """From exactly where they were."""
+    world = World(brokers=2)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+        world.cluster.produce(partition, *values(10))
+    async with world.fetcher() as fetcher:
+        feeds = [fetcher.feed(partition, 0) for partition in (P0, P1)]
+        for feed in feeds:
+            await read(feed, 10)
+        world.broker(0).kill()
+        await asyncio.sleep(1)
+        for partition in (P0, P1):
+            world.cluster.lead(partition, 1)
+            world.cluster.produce(partition, *values(10, 10))
+        started = asyncio.get_running_loop().time()
+        for feed in feeds:
+            assert await read(feed, 10) == list(enumerate(values(10, 10), 10))
+        assert asyncio.get_running_loop().time() - started < 0.1  # the new view ends the backoff
+
+
+@in_virtual_time
+async def test_a_silent_broker_does_not_hold_partitions_whose_leader_has_moved() -> None:
+    """A frozen machine answers nothing; ZooKeeper elects another leader long before our request times out."""
+    world = World(brokers=2)
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(1)
+        world.broker(0).silent = True
+        world.cluster.produce(P0, b"x")
+        await asyncio.sleep(2)
+        world.cluster.lead(P0, 1)
+        assert await read(feed, 1, timeout_s=1) == [(0, b"x")]
+
+
+@in_virtual_time
+async def test_an_answer_of_the_old_leader_that_comes_late_is_dropped() -> None:
+    """The same records would be delivered twice, or those of a truncated log at all."""
+    world = World(brokers=2)
+    world.cluster.lead(P0, 0)
+    world.broker(0).latency_s = 2.0
+    world.cluster.produce(P0, *values(5))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(1)
+        world.cluster.views.set(world.cluster.views.value)
+        world.cluster.leaders[P0] = BrokerId(1)
+        world.cluster.announce()
+        world.cluster.leaders[P0] = BrokerId(0)  # so that the old one still answers with data
+        await asyncio.sleep(2.5)
+        assert feed.account.held_bytes == 0
+        world.cluster.leaders[P0] = BrokerId(1)
+        assert await read(feed, 5) == list(enumerate(values(5)))
+
+
+@in_virtual_time
+async def test_a_partition_without_a_leader_waits_for_one() -> None:
+    """At the start of a cluster, or after the last replica died."""
+    world = World()
+    world.cluster.lead(P0, None)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(30)
+        assert 5 < len(world.cluster.refreshes) < 40
+        world.cluster.lead(P0, 0)
+        world.cluster.produce(P0, b"x")
+        await read(feed, 1, timeout_s=3)
+
+
+# -- seek, close, cancellation
+
+
+@in_virtual_time
+async def test_seek_drops_what_was_fetched_and_what_is_under_way() -> None:
+    """The pipeline has resolved a new position."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    for first in range(0, 100, 10):
+        world.cluster.produce(P0, *values(10, first))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await read(feed, 10)
+        feed.seek(50)
+        assert (await read(feed, 50))[0] == (50, b"value 50")
+        feed.seek(0)
+        assert await read(feed, 100) == list(enumerate(values(100)))
+        feed.close()
+    assert world.budget.held_bytes == 0
+
+
+@in_virtual_time
+async def test_a_cancelled_next_loses_nothing() -> None:
+    """Pipelines wait for records with the deadline of their open file."""
+    world = World(slice_bytes=300)
+    world.cluster.lead(P0, 0)
+    for first in range(0, 100, 10):
+        world.cluster.produce(P0, *values(10, first))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        records: list[int] = []
+        attempts = 0
+        while len(records) < 100:
+            attempts += 1
+            try:
+                async with asyncio.timeout(0.0003 * (attempts % 4)):
+                    got = await feed.next()
+            except TimeoutError:
+                continue
+            records += list(got.offsets)
+            feed.done(got)
+        assert records == list(range(100))
+        feed.close()
+    assert world.budget.held_bytes == 0
+
+
+@in_virtual_time
+async def test_a_closed_feed_gives_everything_back_even_batches_that_are_out() -> None:
+    """A pipeline that is dropped has no time for manners."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(10))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        got = await feed.next()
+        feed.close()
+        feed.close()
+        feed.done(got)
+        await asyncio.sleep(1)
+        assert world.budget.held_bytes == 0
+        with pytest.raises(LocalProtocolError, match="closed"):
+            await feed.next()
+
+
+@in_virtual_time
+async def test_stopping_the_fetcher_in_a_long_poll_leaves_no_reservation() -> None:
+    """Cancellation is normal."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        fetcher.feed(P0, 0)
+        await asyncio.sleep(0.1)
+        assert world.budget.held_bytes > 0
+    assert world.budget.held_bytes == 0
+
+
+# -- out of range
+
+
+@in_virtual_time
+async def test_an_offset_below_the_log_is_confirmed_and_raised() -> None:
+    """Retention has deleted what was to be read."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    for first in range(0, 20, 5):
+        world.cluster.produce(P0, *values(5, first))
+    world.cluster.logs[P0].log_start = 10
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 3)
+        with pytest.raises(OffsetOutOfRange) as caught:
+            await feed.next()
+        assert (caught.value.offset, caught.value.earliest, caught.value.latest) == (3, 10, 20)
+        assert world.cluster.range_readings == [P0]
+        fetches = len(world.cluster.fetches())
+        await asyncio.sleep(30)
+        assert len(world.cluster.fetches()) == fetches  # nothing until the pipeline says what to do
+        feed.seek(10)
+        assert len(await read(feed, 10)) == 10
+
+
+@in_virtual_time
+async def test_records_before_the_failure_are_delivered_first() -> None:
+    """The error is about a position that the pipeline has not reached yet."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(5))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(0.3)
+        world.cluster.logs[P0].log_start = 8
+        world.cluster.logs[P0].units.clear()
+        world.cluster.stir()
+        await asyncio.sleep(3)
+        assert len(await read(feed, 5)) == 5
+        with pytest.raises(OffsetOutOfRange):
+            await feed.next()
+
+
+@in_virtual_time
+async def test_an_offset_above_the_log_gets_a_second_chance() -> None:
+    """A new leader may trail for a moment after a failover."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(5))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 8)
+        assert await quiet(feed, 0.5)
+        world.cluster.produce(P0, *values(5, 5))
+        assert await read(feed, 2) == [(8, b"value 8"), (9, b"value 9")]
+
+
+@in_virtual_time
+async def test_an_offset_that_stays_above_the_log_is_raised() -> None:
+    """An unclean election has cut the log."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(5))
+    async with world.fetcher() as fetcher:
+        with pytest.raises(OffsetOutOfRange, match=r"offset 8 .* \[0, 5\]"):
+            await fetcher.feed(P0, 8).next()
+    assert len(world.cluster.range_readings) == 2
+
+
+@in_virtual_time
+async def test_an_unconfirmed_out_of_range_is_not_raised() -> None:
+    """Fetch said so, ListOffsets does not: it was a leader that did not know its log yet."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(5))
+    world.broker().errors[P0] = [1, 1, 1]
+    async with world.fetcher() as fetcher:
+        assert len(await read(fetcher.feed(P0, 0), 5)) == 5
+
+
+@in_virtual_time
+async def test_a_confirmation_that_fails_is_tried_again() -> None:
+    """Nothing is concluded from not having heard."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.logs[P0].log_start = 10
+    world.cluster.range_failures = [ConnectionLost("one"), ConnectionLost("two")]
+    async with world.fetcher() as fetcher:
+        with pytest.raises(OffsetOutOfRange):
+            await fetcher.feed(P0, 3).next()
+    assert len(world.cluster.range_readings) == 3
+
+
+@in_virtual_time
+async def test_a_seek_during_the_confirmation_wins() -> None:
+    """Its result is about a position that is not wanted any more."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(5))
+    world.cluster.range_overrides = [Range(90, 100)]
+    world.broker().errors[P0] = [1]
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(0.0015)  # the fetch takes one millisecond, and so does the confirmation
+        assert feed.cursor.state is CursorState.CONFIRMING
+        feed.seek(2)
+        assert (await read(feed, 3))[0][0] == 2
+
+
+@in_virtual_time
+async def test_next_after_the_error_tries_again() -> None:
+    """The policy `stop` waits for the offset to become valid."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 2)
+        for _ in range(2):
+            with pytest.raises(OffsetOutOfRange):
+                await feed.next()
+        world.cluster.produce(P0, *values(5))
+        assert len(await read(feed, 3)) == 3
+
+
+# -- sizes
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@in_virtual_time
+async def test_a_message_larger_than_the_fetch_size_doubles_it(version: int) -> None:
+    """Before version 3 brokers cut it off."""
+    world = World(version=version, max_partition_bytes=4 * KIB)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, b"small", b"L" * 50 * KIB, b"small again")
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        records = await read(feed, 3)
+        assert [len(value or b"") for _, value in records] == [5, 50 * KIB, 11]
+        sizes = [request.topics[0].partitions[0].partition_max_bytes for request in world.cluster.fetches()]
+        assert max(sizes) < 51 * KIB  # its header came along: one more request, of the right size
+
+
+@in_virtual_time
+async def test_a_message_whose_header_does_not_fit_is_found_by_doubling() -> None:
+    """A fetch size of a few bytes is nobody's configuration, but it is a limit like any other."""
+    world = World(version=2, max_partition_bytes=8, max_message_bytes=64 * KIB)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, b"x" * 3000)
+    async with world.fetcher() as fetcher:
+        assert len(await read(fetcher.feed(P0, 0), 1)) == 1
+
+
+@pytest.mark.parametrize("version", [2, 3, 11])
+@in_virtual_time
+async def test_a_message_above_the_limit_is_raised_and_can_be_skipped(version: int) -> None:
+    """The same on every release, also on those that return it whole."""
+    world = World(version=version, max_partition_bytes=4 * KIB, max_message_bytes=16 * KIB)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, b"before")
+    world.cluster.produce(P0, b"L" * 17 * KIB)
+    world.cluster.produce(P0, b"after")
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        assert await read(feed, 1) == [(0, b"before")]
+        with pytest.raises(RecordTooLarge) as caught:
+            await feed.next()
+        assert (caught.value.offset, caught.value.limit) == (1, 16 * KIB)
+        assert caught.value.size is not None
+        assert caught.value.size > 17 * KIB
+        feed.seek(2)
+        assert await read(feed, 1) == [(2, b"after")]
+
+
+@in_virtual_time
+async def test_a_budget_smaller_than_a_message_still_lets_it_through() -> None:
+    """One at a time, never a deadlock."""
+    world = World(budget=8 * KIB, max_partition_bytes=4 * KIB)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+        for _ in range(5):
+            world.cluster.produce(partition, b"L" * 50 * KIB)
+    async with world.fetcher() as fetcher:
+        feeds = [fetcher.feed(partition, 0) for partition in (P0, P1)]
+        async with asyncio.TaskGroup() as group:
+            for feed in feeds:
+                group.create_task(read(feed, 5))
+        for feed in feeds:
+            feed.close()
+    assert world.budget.held_bytes == 0
+
+
+@in_virtual_time
+async def test_open_files_that_take_all_memory_slow_fetching_down_but_do_not_end_it() -> None:
+    """They are flushed by what is fetched next, or by their age."""
+    world = World(budget=MIB)
+    world.cluster.lead(P0, 0)
+    for _ in range(10):
+        world.cluster.produce(P0, b"x" * 1000)
+    world.budget.charge(2 * MIB)
+    async with world.fetcher() as fetcher:
+        assert len(await read(fetcher.feed(P0, 0), 10)) == 10
+
+
+# -- corruption
+
+
+@pytest.mark.parametrize("version", [2, 11])
+@in_virtual_time
+async def test_corruption_on_the_way_is_fetched_again(version: int) -> None:
+    """Once: nobody need hear of it."""
+    world = World(version=version)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(10))
+    seen = []
+
+    def mangle(_partition: TopicPartition, data: bytes) -> bytes:
+        seen.append(len(data))
+        return data[:-1] + b"!" if len(seen) == 1 else data
+
+    world.broker().mangle = mangle
+    async with world.fetcher() as fetcher:
+        assert await read(fetcher.feed(P0, 0), 10) == list(enumerate(values(10)))
+    assert len(seen) >= 2
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+@in_virtual_time
+async def test_corruption_on_disk_is_raised_after_what_is_whole(magic: int) -> None:
+    """The unit that cannot be read is named; what comes before it is delivered, what comes after it can be reached."""
+    world = World(version=11 if magic == 2 else 2)
+    world.cluster.lead(P0, 0)
+    log = world.cluster.logs[P0]
+    for offset in range(5):
+        unit = (
+            message(offset, b"value", magic=1) if magic == 1 else batch(offset, [RecordSpec(delta=0, value=b"value")])
+        )
+        log.append(unit[:-1] + b"!" if offset == 2 else unit)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        assert [offset for offset, _ in await read(feed, 2)] == [0, 1]
+        for _ in range(2):  # and again when it is tried again
+            with pytest.raises(CorruptMessageError) as caught:
+                await feed.next()
+            assert (caught.value.partition, caught.value.offset) == (P0, 2)
+        feed.seek(3)
+        assert [offset for offset, _ in await read(feed, 2)] == [3, 4]
+        feed.close()
+    assert world.budget.held_bytes == 0
+    assert len(world.cluster.fetches()) < 20
+
+
+@in_virtual_time
+async def test_garbage_where_a_unit_should_begin_is_corruption() -> None:
+    """A size that no unit has: the same as a failed checksum, and no reason to ask for more and more."""
+    world = World(version=2)
+    world.cluster.lead(P0, 0)
+    world.cluster.logs[P0].append(b"\0" * 200)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        with pytest.raises(CorruptMessageError):
+            await feed.next()
+        await asyncio.sleep(10)
+    assert len(world.cluster.fetches()) < 5
+
+
+# -- compressed and transactional
+
+
+async def test_large_compressed_units_are_decoded_in_a_thread_and_stay_in_order() -> None:
+    """The loop turns meanwhile; cancelling the wait does not lose the thread's work. Real time, since threads take it."""
+    world = World(thread_bytes=10)
+    world.cluster.lead(P0, 0)
+    for first in range(0, 40, 10):
+        world.cluster.produce(P0, *values(10, first), codec=1)
+
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        records: list[int] = []
+        while len(records) < 40:
+            try:
+                async with asyncio.timeout(0):
+                    got = await feed.next()
+            except TimeoutError:
+                await asyncio.sleep(0.001)
+                continue
+            records += list(got.offsets)
+            feed.done(got)
+        assert records == list(range(40))
+        feed.seek(0)
+        await asyncio.sleep(0.1)
+        feed.close()
+        await asyncio.sleep(0.1)
+
+
+@in_virtual_time
+async def test_read_committed_drops_aborted_records_only() -> None:
+    """The end of an aborted transaction is in the records: cutting a set into slices must not lose it."""
+    world = World(read_committed=True, slice_bytes=1)
+    world.cluster.lead(P0, 0)
+    log = world.cluster.logs[P0]
+    log.append(_transactional(0, b"aborted", 7))
+    log.append(_transactional(1, b"other", 8))
+    log.append(marker(2, 7, abort=True))
+    log.append(_transactional(3, b"committed", 7))
+    log.append(marker(4, 7, abort=False))
+    log.append(marker(5, 8, abort=False))
+    log.aborted = [(AbortedTransaction(producer_id=7, first_offset=0), 2)]
+    async with world.fetcher() as fetcher:
+        assert await read(fetcher.feed(P0, 0), 2) == [(1, b"other"), (3, b"committed")]
+
+
+@in_virtual_time
+async def test_read_uncommitted_delivers_all_and_markers_move_the_position() -> None:
+    """A batch without records still has a later next offset."""
+    world = World(slice_bytes=1)
+    world.cluster.lead(P0, 0)
+    log = world.cluster.logs[P0]
+    log.append(_transactional(0, b"aborted", 7))
+    log.append(marker(1, 7, abort=True))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        first, second = await feed.next(), await feed.next()
+        assert (len(first), first.next_offset) == (1, 1)
+        assert (len(second), second.start, second.next_offset) == (0, 1, 2)
+
+
+def _transactional(offset: int, value: bytes, producer_id: int) -> bytes:
+    return batch(offset, [RecordSpec(delta=0, value=value)], attributes=TRANSACTIONAL, producer_id=producer_id)

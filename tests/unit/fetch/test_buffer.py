@@ -1,0 +1,197 @@
+"""The memory account: lanes, overdrafts, marks."""
+
+from consumerd.fetch.buffer import Hold, Lane, Marks, MemoryBudget, PartitionAccount, plan_marks
+
+MIB = 1 << 20
+
+
+def test_takes_what_is_wanted_while_there_is_room():
+    """Without pressure nobody waits."""
+    budget = MemoryBudget(100)
+    hold = budget.take(Lane.REQUEST, least=10, most=60)
+
+    assert hold is not None
+    assert (hold.size, budget.held_bytes) == (60, 60)
+
+
+def test_takes_less_than_wanted_when_there_is_less_room():
+    """A smaller request is better than none."""
+    budget = MemoryBudget(100)
+    budget.charge(70)
+    hold = budget.take(Lane.REQUEST, least=10, most=60)
+
+    assert hold is not None
+    assert hold.size == 30
+
+
+def test_released_twice_counts_once():
+    """Clean-up paths may overlap."""
+    budget = MemoryBudget(100)
+    hold = budget.take(Lane.BATCH, least=10, most=10)
+    assert hold is not None
+    hold.release()
+    hold.release()
+
+    assert budget.held_bytes == 0
+
+
+def test_one_is_let_through_when_there_is_no_room_at_all():
+    """Sinks that hold everything, or a batch larger than the budget, stop nobody for ever."""
+    budget = MemoryBudget(100)
+    budget.charge(100)
+    hold = budget.take(Lane.BATCH, least=500, most=500)
+
+    assert hold is not None
+    assert budget.take(Lane.BATCH, least=1, most=1) is None
+
+
+def test_lanes_overdraw_separately():
+    """A request that was let through would otherwise wait for its own batch, which waits for it."""
+    budget = MemoryBudget(100)
+    budget.charge(100)
+
+    assert budget.take(Lane.REQUEST, least=10, most=10) is not None
+    assert budget.take(Lane.BATCH, least=10, most=10) is not None
+    assert budget.take(Lane.REQUEST, least=10, most=10) is None
+
+
+def test_an_overdraft_lasts_until_all_parts_of_it_are_released():
+    """What a request brought is still beyond the limit when the request itself is over."""
+    budget = MemoryBudget(100)
+    budget.charge(100)
+    request = budget.take(Lane.REQUEST, least=10, most=10)
+    assert request is not None
+    part = request.split(4)
+    request.release()
+    assert budget.take(Lane.REQUEST, least=1, most=1) is None
+    part.release()
+    assert budget.take(Lane.REQUEST, least=1, most=1) is not None
+
+
+def test_waiters_are_served_in_order_and_newcomers_wait_behind_them():
+    """A broker that asks again at once must not starve one that has waited."""
+    budget = MemoryBudget(100)
+    held = budget.take(Lane.REQUEST, least=100, most=100)
+    overdraft = budget.take(Lane.REQUEST, least=1, most=1)
+    assert held is not None
+    assert overdraft is not None
+    granted: list[tuple[str, int]] = []
+    budget.queue(Lane.REQUEST, least=50, most=60, granted=lambda hold: granted.append(("first", hold.size)))
+    budget.queue(Lane.REQUEST, least=10, most=60, granted=lambda hold: granted.append(("second", hold.size)))
+    assert budget.take(Lane.REQUEST, least=1, most=1) is None
+    held.release()
+
+    assert granted == [("first", 60), ("second", 39)]
+
+
+def test_batches_are_served_before_requests():
+    """Decoding and delivering is what gives memory back."""
+    budget = MemoryBudget(100)
+    held = budget.take(Lane.REQUEST, least=100, most=100)
+    spare = [budget.take(lane, least=1, most=1) for lane in Lane]
+    assert held is not None
+    assert all(spare)
+    granted: list[str] = []
+    budget.queue(Lane.REQUEST, least=50, most=50, granted=lambda hold: granted.append("request"))
+    budget.queue(Lane.BATCH, least=90, most=90, granted=lambda hold: granted.append("batch"))
+    held.release()
+
+    assert granted == ["batch"]
+
+
+def test_a_cancelled_ticket_is_never_granted():
+    """Its task is gone: nobody would give the memory back."""
+    budget = MemoryBudget(100)
+    held = budget.take(Lane.BATCH, least=100, most=100)
+    spare = budget.take(Lane.BATCH, least=1, most=1)
+    assert held is not None
+    assert spare is not None
+    granted: list[Hold] = []
+    ticket = budget.queue(Lane.BATCH, least=10, most=10, granted=granted.append)
+    ticket.cancel()
+    ticket.cancel()
+    held.release()
+
+    assert granted == []
+    assert budget.held_bytes == 1
+
+
+def test_nothing_is_granted_while_estimates_were_too_low():
+    """A batch that came out larger than reserved is worked off before more is taken on."""
+    budget = MemoryBudget(100)
+    batch = budget.take(Lane.BATCH, least=10, most=10)
+    assert batch is not None
+    batch.resize(300)
+    first = budget.take(Lane.BATCH, least=1, most=1)  # the one that is always let through
+    assert budget.held_bytes == 301
+    assert budget.take(Lane.BATCH, least=1, most=1) is None
+    assert first is not None
+
+
+def test_a_part_larger_than_the_rest_is_charged_in_full():
+    """A broker may send a whole message although less was asked for."""
+    budget = MemoryBudget(100)
+    request = budget.take(Lane.REQUEST, least=10, most=10)
+    assert request is not None
+    part = request.split(40)
+    assert (part.size, request.size, budget.held_bytes) == (40, 0, 40)
+    request.release()
+    part.release()
+    assert budget.held_bytes == 0
+
+
+def test_a_grant_may_give_memory_back_at_once():
+    """A waiter whose partition is gone returns what it was granted from within the call."""
+    budget = MemoryBudget(100)
+    held = budget.take(Lane.BATCH, least=100, most=100)
+    spare = budget.take(Lane.BATCH, least=1, most=1)
+    assert held is not None
+    assert spare is not None
+    granted: list[str] = []
+
+    def refuse(hold: Hold) -> None:
+        granted.append("refused")
+        hold.release()
+
+    budget.queue(Lane.BATCH, least=100, most=100, granted=refuse)
+    budget.queue(Lane.BATCH, least=100, most=100, granted=lambda hold: granted.append("taken"))
+    spare.release()
+    held.release()
+
+    assert granted == ["refused", "taken"]
+
+
+def test_pressure_is_when_somebody_waits():
+    """Sinks flush early then."""
+    budget = MemoryBudget(10)
+    budget.take(Lane.BATCH, least=10, most=10)
+    budget.take(Lane.BATCH, least=10, most=10)
+    assert not budget.under_pressure
+    budget.queue(Lane.BATCH, least=1, most=1, granted=lambda hold: None)
+    assert budget.under_pressure
+
+
+def test_few_partitions_have_room_for_two_whole_fetches():
+    """One is consumed while the next one waits: that is what keeps a single partition busy."""
+    marks = plan_marks(256 * MIB, 1, 4 * MIB)
+
+    assert marks == Marks(ask=4 * MIB, high=6 * MIB, low=4 * MIB)
+
+
+def test_all_partitions_together_keep_at_most_half_of_the_limit():
+    """However many partitions stand still, the ones that flow have memory."""
+    for count in (1, 10, 100, 1000, 100_000):
+        marks = plan_marks(256 * MIB, count, 4 * MIB)
+        assert (marks.high + marks.ask) * count <= 128 * MIB + count * 3
+
+
+def test_a_partition_is_full_above_the_high_mark_until_it_falls_to_the_low_one():
+    """Without the distance between them a partition would enter and leave every other request."""
+    marks = Marks(ask=4, high=6, low=4)
+    account = PartitionAccount()
+    seen = []
+    for held in (4, 6, 7, 5, 4, 6):
+        account.held_bytes = held
+        seen.append(account.is_full(marks))
+
+    assert seen == [False, False, True, True, False, False]
