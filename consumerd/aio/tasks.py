@@ -8,7 +8,8 @@ block that the set was entered in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Hashable
+from collections.abc import AsyncIterator, Coroutine, Hashable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -91,3 +92,22 @@ async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T |
         # one task can fail only: the other one waits for an event
         raise failures.exceptions[0] from None
     return None if task.cancelled() else task.result()
+
+
+@asynccontextmanager
+async def alongside(work: Coroutine[object, object, None], *, name: str) -> AsyncIterator[None]:
+    """Run ``work`` while the block runs, and cancel it at the block's end.
+
+    A failure of the block comes out as it is; a failure of ``work`` cancels the block and comes out in an ExceptionGroup.
+    """
+    failure: Exception | None = None
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work, name=name)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised again below, outside of the group that would wrap it
+            failure = error
+        finally:
+            task.cancel()
+    if failure is not None:
+        raise failure

@@ -29,7 +29,7 @@ _LAG_COLUMNS = ("topic", "partition", "owner", "position", "latest", "lag", "sec
 async def topics(args: argparse.Namespace) -> int:
     """List topics, or their partitions."""
     settings = inspection_settings(args, group=False)
-    async with asyncio.timeout(args.timeout), inspect(settings) as access:
+    async with inspect(settings, args.timeout) as access, asyncio.timeout(args.timeout):
         if args.partitions:
             partitions = await find_partitions(access, args.topic)
             print_rows(partitions, _PARTITION_COLUMNS, as_json=args.json, empty="no partitions")
@@ -44,11 +44,10 @@ async def lag(args: argparse.Namespace) -> int:
     settings = inspection_settings(args, group=True)
     assert settings.group is not None
     if args.watch is None:
-        async with asyncio.timeout(args.timeout), inspect(settings) as access:
+        async with inspect(settings, args.timeout) as access, asyncio.timeout(args.timeout):
             _print_lag(await find_lag(access, settings.group.id, args.topic), args)
         return 0
-    async with asyncio.timeout(args.timeout) as connecting, inspect(settings) as access:
-        connecting.reschedule(None)
+    async with inspect(settings, args.timeout) as access:
         await _watch_lag(access, settings.group.id, args)
     return 0
 
@@ -78,7 +77,7 @@ async def offsets_show(args: argparse.Namespace) -> int:
     """Show stored positions."""
     settings = inspection_settings(args, group=True)
     assert settings.group is not None
-    async with asyncio.timeout(args.timeout), inspect(settings) as access:
+    async with inspect(settings, args.timeout) as access, asyncio.timeout(args.timeout):
         rows = await find_offsets(access, settings.group.id, args.topic)
     columns = ("topic", "partition", "position", "written", "version", "note")
     print_rows(rows, columns, as_json=args.json, empty="no stored positions")
@@ -89,7 +88,7 @@ async def explain_rebalance(args: argparse.Namespace) -> int:
     """Show the assignment, what would move, and what is wrong."""
     settings = inspection_settings(args, group=True)
     java = JavaPatience(retries=args.java_retries, backoff_ms=args.java_backoff_ms, session_ms=args.java_session_ms)
-    async with asyncio.timeout(args.timeout), inspect(settings) as access:
+    async with inspect(settings, args.timeout) as access, asyncio.timeout(args.timeout):
         plan = await explain(access, settings, replicas=args.replicas, streams=args.streams, java=java)
     columns: tuple[str, ...] = ("topic", "partition", "owner", "assigned")
     if args.replicas:

@@ -16,6 +16,7 @@ from consumerd import __version__
 from consumerd.cli import inspection, running
 from consumerd.cli.options import add_connection_options, add_settings_options, add_subscription_options
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, CoordinationError
+from consumerd.telemetry.logs import configure_logging
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -38,6 +39,7 @@ exit codes: 0 done, 1 failed, 2 configuration, 3 could not reach ZooKeeper or a 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     args = make_parser().parse_args(arguments)
+    configure_logging("warning")  # `run` sets its own, once it has its settings
     try:
         code = asyncio.run(args.command(args))
         sys.stdout.flush()

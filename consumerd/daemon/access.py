@@ -5,7 +5,6 @@ Shared by the daemon and by one-shot commands. Concrete classes are joined here 
 
 from __future__ import annotations
 
-import asyncio
 import random
 import ssl
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumerd.aio.clock import boottime, monotonic
+from consumerd.aio.tasks import alongside
 from consumerd.client.log_range import LogRangeReader
 from consumerd.cluster.directory import ClusterDirectory
 from consumerd.cluster.from_brokers import BrokerSource
@@ -100,7 +100,7 @@ async def open_access(
         hooks=hooks,
         pinned=parse_broker_version(cluster.broker_version),
     )
-    async with ConnectionPool(dialer, now=monotonic, random=random.random) as pool, asyncio.TaskGroup() as tasks:
+    async with ConnectionPool(dialer, now=monotonic, random=random.random) as pool:
         request_timeout_s = cluster.request_timeout_ms / 1000
         directory = ClusterDirectory(
             zk,
@@ -118,8 +118,5 @@ async def open_access(
             read_committed=fetch.isolation == "read_committed",
             request_timeout_s=request_timeout_s,
         )
-        following = tasks.create_task(directory.run(), name="keep the view of the cluster")
-        try:
+        async with alongside(directory.run(), name="keep the view of the cluster"):
             yield ClusterAccess(zk=zk, pool=pool, directory=directory, ranges=ranges)
-        finally:
-            following.cancel()

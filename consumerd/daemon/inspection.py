@@ -5,6 +5,7 @@ Read only. Answers are rows of plain values; None where something is not known.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -110,10 +111,16 @@ class RebalancePlan:
 
 
 @asynccontextmanager
-async def inspect(settings: InspectionSettings) -> AsyncIterator[ClusterAccess]:
-    """Connect for one command. Raises CoordinationError, ConfigError; the caller bounds the waiting."""
+async def inspect(settings: InspectionSettings, timeout_s: float) -> AsyncIterator[ClusterAccess]:
+    """Connect for one command, within ``timeout_s``. Raises CoordinationError, ConfigError."""
     async with make_zookeeper(settings.cluster, session_timeout_ms=10_000) as zk:
-        await zk.wait_connected()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await zk.wait_connected()
+        except TimeoutError:
+            raise CoordinationError(
+                f"no ZooKeeper answers at {settings.cluster.zookeeper} within {timeout_s:g} s"
+            ) from None
         client_id = settings.cluster.client_id or _COMMAND
         async with open_access(zk, settings.cluster, client_id=client_id, hooks=Hooks()) as access:
             yield access
