@@ -1,0 +1,393 @@
+"""Positions in ZooKeeper: fenced, conditional, and honest about answers that never came."""
+
+import asyncio
+
+import pytest
+
+from consumerd.errors import CoordinationError
+from consumerd.model import TopicPartition
+from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
+from consumerd.offsets.zookeeper import MULTI_BYTES, MULTI_OPERATIONS, ZooKeeperOffsetStore
+from consumerd.zk.layout import offset_path, offsets_path, owner_path
+from consumerd.zk.port import MultiFailed, OutcomeUnknown
+from tests.support.delivery import FakeClaim
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.virtual_time import run
+
+G = "lake"
+P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
+
+
+class SpiedClient:
+    """A client whose multis are noted; ``before`` and ``after`` may wait, raise or act."""
+
+    def __init__(self, zk):
+        self._zk = zk
+        self.multis = []
+        self.before = None
+        self.after = None
+
+    def __getattr__(self, name):
+        return getattr(self._zk, name)
+
+    async def multi(self, operations, *, epoch=None):
+        self.multis.append(list(operations))
+        if self.before is not None:
+            await self.before(operations)
+        stats = await self._zk.multi(operations, epoch=epoch)
+        if self.after is not None:
+            await self.after(operations)
+        return stats
+
+
+class Member:
+    """A member with a session, owner nodes and a store."""
+
+    def __init__(self, server, name="member"):
+        self.server = server
+        self.zk = server.client(name)
+        self.zk.connect()
+        self.spy = SpiedClient(self.zk)
+        self.store = ZooKeeperOffsetStore(self.spy, G)
+
+    async def claim(self, partition):
+        path = owner_path(G, partition)
+        await self.zk.ensure_path(path.rpartition("/")[0])
+        await self.zk.create(path, b"member-0", ephemeral=True, epoch=self.zk.state.epoch)
+        await self.store.load([partition])
+        return FakeClaim(partition, self.zk.state.epoch)
+
+    async def commit(self, *positions):
+        """Commit (claim, position) pairs and return the outcomes in their order."""
+        outcomes = await self.store.commit([Commit(claim, position) for claim, position in positions])
+        return [outcomes[claim.partition] for claim, _ in positions]
+
+    def held(self, partition):
+        """What the node holds, and its version."""
+        found = self.server.read(offset_path(G, partition))
+        return None if found is None else (found[0], found[1].version)
+
+
+def with_member(scenario):
+    """Run a scenario that takes a member, on virtual time."""
+
+    async def play():
+        await scenario(Member(FakeZooKeeper()))
+
+    run(play())
+
+
+@pytest.mark.parametrize(
+    ("data", "position", "malformed"),
+    [
+        (b"42", 42, None),
+        (b" 7\n", 7, None),
+        (b"12x", -1, "12x"),
+        (b"", -1, ""),
+        (b"-1", -1, "-1"),
+        (b"\xff", -1, "\ufffd"),
+    ],
+)
+def test_whatever_a_node_holds_loading_tells_it_and_goes_on(data, position, malformed):
+    """One node that somebody filled by hand must not keep a member from its other partitions."""
+
+    async def scenario(member):
+        member.server.put(offset_path(G, P), data)
+        loaded = await member.store.load([P, Q])
+        assert loaded[Q] is None
+        assert isinstance(loaded[P], StoredOffset)
+        assert (loaded[P].position, loaded[P].malformed) == (position, malformed)
+        assert loaded[P].mzxid == member.server.read(offset_path(G, P))[1].mzxid
+
+    with_member(scenario)
+
+
+def test_the_first_commit_makes_the_node_and_its_parents_for_good():
+    """As the Java consumer does; the next member reads it after we are gone."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+        assert await member.commit((claim, 42)) == [CommitOutcome.WRITTEN]
+        assert member.held(P) == (b"42", 0)
+        member.zk.close()
+        assert member.held(P) == (b"42", 0)
+        assert member.server.read(offsets_path(G, "t"))[1].ephemeral_owner == 0
+
+    with_member(scenario)
+
+
+def test_each_commit_is_conditional_on_the_one_before():
+    """One version a commit: nobody has written in between."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+        for position in (10, 20, 15):
+            assert await member.commit((claim, position)) == [CommitOutcome.WRITTEN]
+        assert member.held(P) == (b"15", 2)
+        assert [operation.version for (operation,) in member.spy.multis[1:]] == [0, 1]
+
+    with_member(scenario)
+
+
+def test_what_the_node_holds_already_is_not_written():
+    """Idle partitions cost ZooKeeper nothing, over restarts too."""
+
+    async def scenario(member):
+        member.server.put(offset_path(G, P), b"42")
+        claim = await member.claim(P)
+        assert await member.commit((claim, 42)) == [CommitOutcome.UNCHANGED]
+        assert member.spy.multis == []
+
+    with_member(scenario)
+
+
+def test_a_partition_never_loaded_is_read_first():
+    """A commit without a load is slower, not blind."""
+
+    async def scenario(member):
+        member.server.put(offset_path(G, P), b"42")
+        member.server.put(owner_path(G, P))
+        assert await member.commit((FakeClaim(P, 1), 43)) == [CommitOutcome.WRITTEN]
+        assert member.held(P) == (b"43", 1)
+
+    with_member(scenario)
+
+
+@pytest.mark.parametrize("theirs", [b"7", b"junk", None])
+def test_a_foreign_write_under_our_ownership_is_written_over_and_told(theirs):
+    """We deliver the partition, so our position is the true one; whoever interferes shows up in a metric."""
+
+    async def scenario(member):
+        claims = [await member.claim(partition) for partition in (P, Q)]
+        assert await member.commit(*[(claim, 10) for claim in claims]) == [CommitOutcome.WRITTEN] * 2
+        if theirs is None:
+            member.server.remove(offset_path(G, P))
+        else:
+            member.server.put(offset_path(G, P), theirs)
+        outcomes = await member.commit(*[(claim, 20) for claim in claims])
+        assert outcomes == [CommitOutcome.FOREIGN_OVERWRITTEN, CommitOutcome.WRITTEN]
+        assert member.held(P)[0] == b"20"
+        assert member.held(Q) == (b"20", 1)
+        assert await member.commit((claims[0], 30)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
+
+
+@pytest.mark.parametrize("successor", [True, False])
+def test_a_commit_over_another_owners_write_is_dropped_and_the_rest_goes_out(successor):
+    """The node is another member's now, and so is the position; a leftover of our claim proves nothing."""
+
+    async def scenario(member):
+        claims = [await member.claim(partition) for partition in (P, Q)]
+        await member.commit(*[(claim, 10) for claim in claims])
+        member.server.remove(owner_path(G, P))
+        if successor:
+            other = Member(member.server, "other")
+            their_claim = await other.claim(P)
+            assert await other.commit((their_claim, 50)) == [CommitOutcome.WRITTEN]
+        else:
+            member.server.put(offset_path(G, P), b"50")
+        outcomes = await member.commit(*[(claim, 20) for claim in claims])
+        assert outcomes == [CommitOutcome.NOT_OWNER, CommitOutcome.WRITTEN]
+        assert member.held(P) == (b"50", 1)
+
+    with_member(scenario)
+
+
+def test_a_lease_that_pauses_or_ends_sends_nothing():
+    """The check stands right before the request: what fails it never leaves."""
+
+    async def scenario(member):
+        paused, lost = await member.claim(P), await member.claim(Q)
+        paused.lease.set("paused")
+        lost.lease.set("lost")
+        assert await member.commit((paused, 10), (lost, 10)) == [CommitOutcome.FAILED, CommitOutcome.NOT_OWNER]
+        assert member.spy.multis == []
+        paused.lease.set("fresh")
+        assert await member.commit((paused, 11)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
+
+
+def test_a_claim_of_an_ended_session_commits_nothing_in_the_next_one():
+    """The lease may not have noticed yet: the session itself is the fence."""
+
+    async def scenario(member):
+        old = await member.claim(P)
+        await member.commit((old, 10))
+        member.zk.expire()
+        assert await member.commit((old, 20)) == [CommitOutcome.NOT_OWNER]
+        assert member.held(P) == (b"10", 0)
+        new = await member.claim(P)
+        assert await member.commit((new, 15)) == [CommitOutcome.WRITTEN]
+        # both at once: each goes by its own session
+        other = await member.claim(Q)
+        assert await member.commit((FakeClaim(P, old.epoch), 99), (other, 5)) == [
+            CommitOutcome.NOT_OWNER,
+            CommitOutcome.WRITTEN,
+        ]
+        assert member.held(P)[0] == b"15"
+
+    with_member(scenario)
+
+
+def test_without_a_connection_everything_fails_and_later_the_newest_is_written():
+    """A failed commit leaves no trace."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+        member.zk.cut(heard_ago_s=0)
+        assert await member.commit((claim, 10)) == [CommitOutcome.FAILED]
+        member.zk.heal()
+        assert await member.commit((claim, 20)) == [CommitOutcome.WRITTEN]
+        assert member.held(P) == (b"20", 0)
+
+    with_member(scenario)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_answer_that_never_comes_is_read_from_the_nodes(applied, exists):
+    """Repeating blindly would count our own write as a foreign one; believing blindly would lose it."""
+
+    async def scenario(member):
+        if exists:
+            member.server.put(offset_path(G, P), b"1")
+        claim = await member.claim(P)
+
+        async def lose_answer(_):
+            member.spy.before = member.spy.after = None
+            raise OutcomeUnknown("the connection broke")
+
+        if applied:
+            member.spy.after = lose_answer
+        else:
+            member.spy.before = lose_answer
+        assert await member.commit((claim, 10)) == [CommitOutcome.WRITTEN]
+        assert member.held(P) == (b"10", 1 if exists else 0)
+        assert len(member.spy.multis) == (1 if applied else 2)
+        assert await member.commit((claim, 20)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
+
+
+def test_a_cancelled_commit_that_took_effect_is_recognised_by_the_next():
+    """A drain that runs out of time cancels; its write must not look like somebody else's afterwards."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+        await member.commit((claim, 1))
+
+        async def never_answer(_):
+            await asyncio.Event().wait()
+
+        member.spy.after = never_answer
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await member.commit((claim, 10))
+        member.spy.after = None
+        assert member.held(P) == (b"10", 1)
+        assert await member.commit((claim, 20)) == [CommitOutcome.WRITTEN]
+        assert member.held(P) == (b"20", 2)
+
+    with_member(scenario)
+
+
+def test_a_cancelled_commit_that_took_effect_is_enough_for_the_same_position():
+    """Nothing has moved since: there is nothing to write."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+
+        async def never_answer(_):
+            await asyncio.Event().wait()
+
+        member.spy.after = never_answer
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await member.commit((claim, 10))
+        member.spy.after = None
+        assert await member.commit((claim, 10)) == [CommitOutcome.WRITTEN]
+        assert member.held(P) == (b"10", 0)
+
+    with_member(scenario)
+
+
+def test_a_refused_node_does_not_hold_up_the_others():
+    """An ACL on one node is one partition's trouble."""
+
+    async def scenario(member):
+        claims = [await member.claim(partition) for partition in (P, Q)]
+
+        async def refuse(operations):
+            for index, operation in enumerate(operations):
+                if operation.path == offset_path(G, P):
+                    raise MultiFailed(index, CoordinationError("no permission"))
+
+        member.spy.before = refuse
+        outcomes = await member.commit(*[(claim, 10) for claim in claims])
+        assert outcomes == [CommitOutcome.FAILED, CommitOutcome.WRITTEN]
+        member.spy.before = None
+        assert await member.commit((claims[0], 10)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
+
+
+def test_somebody_who_writes_as_often_as_we_do_does_not_keep_us_for_ever():
+    """A bounded number of rounds, then the next commit tries again."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+
+        async def interfere(_):
+            member.server.put(offset_path(G, P), b"%d" % len(member.spy.multis))
+
+        member.spy.before = interfere
+        assert await member.commit((claim, 10)) == [CommitOutcome.FAILED]
+        assert len(member.spy.multis) == 3
+        member.spy.before = None
+        assert await member.commit((claim, 10)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
+
+
+def test_multis_stay_within_their_limits():
+    """A server drops the connection of whoever sends more than ``jute.maxbuffer``, and says nothing."""
+
+    async def scenario(member):
+        long = "x" * 2000
+        claims = [FakeClaim(TopicPartition.modern(long, n), 1) for n in range(200)]
+        claims += [FakeClaim(TopicPartition.modern("short", n), 1) for n in range(MULTI_OPERATIONS + 10)]
+        outcomes = await member.store.commit([Commit(claim, 10**18) for claim in claims])
+        assert set(outcomes.values()) == {CommitOutcome.WRITTEN}
+        sizes = [sum(len(op.path) + len(op.data) for op in multi) for multi in member.spy.multis]
+        assert sum(len(multi) for multi in member.spy.multis) == len(claims)
+        assert max(sizes) <= MULTI_BYTES
+        assert max(len(multi) for multi in member.spy.multis) <= MULTI_OPERATIONS
+        assert len(member.spy.multis) == 3  # two by size, one of which takes short ones too, and one by count
+
+    with_member(scenario)
+
+
+def test_reloading_while_an_answer_is_missing_keeps_what_was_sent():
+    """A stopped partition looks at its node from time to time."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+
+        async def lose(_):
+            raise OutcomeUnknown("the connection broke")
+
+        async def unreadable(path):
+            raise CoordinationError("not connected")
+
+        member.spy.before = lose
+        find, member.spy.find = member.zk.find, unreadable
+        assert await member.commit((claim, 10)) == [CommitOutcome.FAILED]
+        member.spy.find = find
+        member.spy.before = None
+        await member.store.load([P])
+        member.server.put(offset_path(G, P), b"10")  # it arrives after all
+        assert await member.commit((claim, 20)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
