@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         ``xid`` is for requests that have a fixed one. Raises RequestTooLarge, before anything is sent.
         """
         future: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
-        if self.lost or self._transport is None or self._transport.is_closing():
+        if self.lost or self._transport is None:
             future.set_result(None)
             return future
         xid = next(self._xids) if xid is None else xid
@@ -124,10 +124,10 @@ class Connection(asyncio.Protocol):
         return self._now() - self._received_at
 
     def abort(self, reason: str) -> None:
-        """End it at once; its loss is reported as any other. Idempotent."""
-        self._reason = self._reason or reason
+        """End it at once: when this returns, it is lost and everybody concerned knows. Idempotent."""
         if self._transport is not None:
             self._transport.abort()
+        self._end(reason)
 
     # -- asyncio.Protocol
 
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self._received_at = self._now()
         self._buffer += data
         start = 0
-        while len(self._buffer) - start >= _LENGTH.size and not self._reason:
+        while len(self._buffer) - start >= _LENGTH.size and not self.lost:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
             if not 0 <= length <= _MAX_ANSWER_BYTES:
                 self.abort(f"the server sent a frame of {length} bytes")
@@ -155,7 +155,12 @@ class Connection(asyncio.Protocol):
         self.abort("the server closed the connection")
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: D102
-        self._reason = self._reason or str(error or "the connection was closed")
+        self._end(str(error or "the connection was closed"))
+
+    def _end(self, reason: str) -> None:
+        if self.lost:
+            return
+        self._reason = reason
         self._ended.set()
         # whoever is woken below must find the session without this connection
         self._listener.lost()

@@ -69,12 +69,10 @@ class StandingWatch:
                 self.missing = False
             case Change.DELETED:
                 self.missing = True
-            case Change.DATA_CHANGED | Change.CHILDREN_CHANGED:
-                own = WatchKind.DATA if change is Change.DATA_CHANGED else WatchKind.CHILDREN
-                # a node that was missing and now changes was created in between
-                if self.kind is not own and not self.missing:
-                    return False
-                self.missing = False
+            case Change.DATA_CHANGED:
+                return self.kind is WatchKind.DATA
+            case Change.CHILDREN_CHANGED:
+                return self.kind is WatchKind.CHILDREN
         return True
 
     def tell(self) -> None:

@@ -130,6 +130,11 @@ class TcpProxy:
         """How many connections it carries now."""
         return len(self._writers)
 
+    @property
+    def held(self) -> bool:
+        """Whether anything is held back now."""
+        return not all(gate.is_set() for gate in self._gates.values())
+
     # -- modes
 
     def heal(self) -> None:

@@ -1,0 +1,39 @@
+"""One real server for the package, and proxies in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from tests.support.tcp_proxy import TcpProxy
+
+_roots = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedZooKeeper]:
+    """A server for all tests here; who pauses it resumes it, who stops it takes one of their own."""
+    with asyncio.Runner() as runner:
+        zookeeper = EmbeddedZooKeeper(tick_ms=250)
+        runner.run(zookeeper.__aenter__())
+        try:
+            yield zookeeper
+        finally:
+            runner.run(zookeeper.__aexit__(None, None, None))
+
+
+@pytest.fixture
+async def proxy(server: EmbeddedZooKeeper) -> AsyncIterator[TcpProxy]:
+    """A way to the server that can be disturbed."""
+    async with TcpProxy(server.port) as between:
+        yield between
+
+
+@pytest.fixture
+def root() -> str:
+    """A path that no other test uses."""
+    return f"/test-{next(_roots)}"

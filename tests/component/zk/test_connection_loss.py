@@ -1,0 +1,456 @@
+"""Connections that break in every way there is, through a proxy in front of a real server.
+
+AIOZK numbers are those of docs/aiozk.md. S is the session timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from consumerd.zk.port import LeasePhase, NotConnected, OutcomeUnknown, WatchKind
+from tests.support.tcp_proxy import Action, Direction, TcpProxy
+from tests.support.zookeeper import eventually, make_client
+
+CREATE, EXISTS, GET, SET_WATCHES, AUTH = 1, 3, 4, 101, 100
+
+
+def opcode(frame: bytes) -> int:
+    """Return the opcode of a request's frame; of a connection's first one it is part of a zxid, 0 in these tests."""
+    return int(struct.unpack_from("!i", frame, 8)[0]) if len(frame) >= 12 else 0
+
+
+def xid(frame: bytes) -> int:
+    """Return the xid of a request's or an answer's frame."""
+    return int(struct.unpack_from("!i", frame, 4)[0])
+
+
+def at_answer_to(wanted: int, action: Action) -> Callable[[Direction, bytes], Action]:
+    """Act once, at the server's answer to the next request of that opcode."""
+    asked: list[int] = []
+    done: list[bool] = []
+
+    def decide(direction: Direction, frame: bytes) -> Action:
+        if direction is Direction.TO_SERVER:
+            if opcode(frame) == wanted and not asked:
+                asked.append(xid(frame))
+        elif asked and not done and xid(frame) == asked[0]:
+            done.append(True)
+            return action
+        return Action.FORWARD
+
+    return decide
+
+
+async def test_a1_orderly_close_is_noticed_at_once(proxy: TcpProxy, root: str) -> None:
+    """AIOZK A1: a server that closes its side went unnoticed for 9.5 s, and calls hung with it."""
+    async with make_client(proxy.connect_string, session_timeout_s=10) as zk:
+        await zk.create(root, b"1")
+        before = zk.state
+        proxy.fin()
+        state = await zk.wait_state(before)
+        assert not state.connected
+
+        async with asyncio.timeout(2):
+            assert (await zk.get(root))[0] == b"1"
+        assert zk.state == before
+
+
+@pytest.mark.parametrize("direction", [None, Direction.TO_CLIENT], ids=["both ways", "half-open"])
+async def test_a2_silence_pauses_and_suspends_before_the_session_can_end(
+    server: EmbeddedZooKeeper, proxy: TcpProxy, root: str, direction: Direction | None
+) -> None:
+    """AIOZK A2: silence was noticed only when the server gave the claim to somebody else."""
+    async with (
+        make_client(proxy.connect_string, session_timeout_s=3) as zk,
+        make_client(server.connect_string) as other,
+    ):
+        await zk.create(root, b"", ephemeral=True)
+        # the last answered request is sent about now
+        await zk.exists("/")
+        started = time.monotonic()
+        proxy.blackhole(*([direction] if direction else []))
+
+        seen = {}
+        state = zk.state
+        while state.phase is not LeasePhase.SUSPENDED:
+            async with asyncio.timeout(5):
+                state = await zk.wait_state(state)
+            seen.setdefault(state.phase, time.monotonic() - started)
+
+        assert await other.exists(root) is not None
+        assert 1.4 <= seen[LeasePhase.PAUSED] <= 1.9
+        assert 1.9 <= seen[LeasePhase.SUSPENDED] <= 2.4
+        assert state.epoch == 1
+        proxy.heal()
+
+
+async def test_lease_runs_from_the_sending_of_the_answered_request(proxy: TcpProxy) -> None:
+    """An answer that arrives late says how things were when the request was sent, not when it arrived."""
+    async with make_client(proxy.connect_string, session_timeout_s=3) as zk:
+        await zk.wait_connected()
+        proxy.on_frame = at_answer_to(GET, Action.BLACKHOLE)
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(zk.get("/"))
+            state = zk.state
+            while state.phase is not LeasePhase.PAUSED:
+                state = await zk.wait_state(state)
+            # answers of half a session ago arrive all at once; newer ones are needed to be fresh again
+            proxy.heal()
+            await call
+            while state.phase is not LeasePhase.FRESH:
+                state = await zk.wait_state(state)
+
+        assert state.epoch == 1
+
+
+async def test_cut_right_after_an_answered_probe_for_most_of_a_session_costs_nothing(
+    proxy: TcpProxy, server: EmbeddedZooKeeper, root: str
+) -> None:
+    """The longest partition that a session can outlive must be outlived: 0.7 S without a word."""
+    async with (
+        make_client(proxy.connect_string, session_timeout_s=4) as zk,
+        make_client(server.connect_string) as other,
+    ):
+        await zk.create(root, b"", ephemeral=True)
+        before = zk.state
+        proxy.on_frame = at_answer_to(EXISTS, Action.BLACKHOLE_AFTER)
+        await eventually(lambda: proxy.held)
+        proxy.on_frame = None
+        asyncio.get_running_loop().call_later(0.7 * 4, proxy.heal)
+        phases, state = set(), before
+        async with asyncio.timeout(1.5 * 4):
+            while LeasePhase.SUSPENDED not in phases or state.phase is not LeasePhase.FRESH or not state.connected:
+                state = await zk.wait_state(state)
+                phases.add(state.phase)
+
+        assert phases >= {LeasePhase.PAUSED, LeasePhase.SUSPENDED}
+        assert state == before
+        stat = await other.exists(root)
+        assert stat is not None
+        assert stat.ephemeral_owner == before.session_id
+
+
+async def test_a3_hung_server_of_two_does_not_block(server: EmbeddedZooKeeper) -> None:
+    """AIOZK A3: a server that accepts and says nothing hung three starts of eight."""
+    async with TcpProxy(server.port) as hung:
+        hung.blackhole()
+        async with asyncio.timeout(6), asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(_starts(f"{hung.connect_string},{server.connect_string}"))
+        assert hung.accepted > 0
+
+
+async def _starts(connect_string: str) -> None:
+    async with make_client(connect_string, session_timeout_s=3) as zk:
+        await zk.wait_connected()
+        assert zk.state.epoch == 1
+
+
+async def test_a3_connected_server_that_hangs_is_left_for_another_one(server: EmbeddedZooKeeper, root: str) -> None:
+    """The session must reach the healthy server while it still lives."""
+    async with TcpProxy(server.port) as one, TcpProxy(server.port) as two:
+        both = f"{one.connect_string},{two.connect_string}"
+        async with make_client(both, session_timeout_s=4) as zk:
+            await zk.create(root, b"", ephemeral=True)
+            before = zk.state
+            used, spare = (one, two) if one.connections else (two, one)
+            used.blackhole()
+            await eventually(lambda: spare.connections == 1, within_s=3)
+            await zk.exists(root)
+
+            assert zk.state.phase is LeasePhase.FRESH
+            assert zk.state == before
+            used.heal()
+
+
+STEPS = {
+    "connect request": (Direction.TO_SERVER, None),
+    "welcome": (Direction.TO_CLIENT, None),
+    "authentication": (Direction.TO_SERVER, AUTH),
+    "authentication's answer": (Direction.TO_CLIENT, AUTH),
+    "probe": (Direction.TO_SERVER, EXISTS),
+    "probe's answer": (Direction.TO_CLIENT, EXISTS),
+    "watches": (Direction.TO_SERVER, SET_WATCHES),
+    "watches' answer": (Direction.TO_CLIENT, SET_WATCHES),
+}
+
+
+@pytest.mark.parametrize("action", [Action.CUT, Action.CUT_AFTER], ids=["cut before", "cut after"])
+@pytest.mark.parametrize("step", STEPS)
+async def test_a4_cut_at_each_step_of_reconnecting_is_survived(
+    server: EmbeddedZooKeeper, proxy: TcpProxy, root: str, step: str, action: Action
+) -> None:
+    """AIOZK A4: a second cut while watches were being set again stopped the client for good."""
+    direction, wanted = STEPS[step]
+    auth = ("digest", b"us:secret")
+    async with make_client(proxy.connect_string, auth=auth) as zk, make_client(server.connect_string) as other:
+        await zk.create(root, b"", ephemeral=True)
+        before = zk.state
+        told = asyncio.Event()
+        zk.watch(root, WatchKind.DATA, told.set)
+        await zk.exists(root)
+        asked: set[int] = set()
+        hits: list[bytes] = []
+
+        def decide(way: Direction, frame: bytes) -> Action:
+            # the second connection: that of the first cut's repair
+            if proxy.accepted != 2 or hits:
+                return Action.FORWARD
+            if way is Direction.TO_SERVER and opcode(frame) == wanted:
+                asked.add(xid(frame))
+            at_step = wanted is None or (opcode(frame) == wanted if way is Direction.TO_SERVER else xid(frame) in asked)
+            if way is not direction or not at_step:
+                return Action.FORWARD
+            hits.append(frame)
+            return action
+
+        proxy.on_frame = decide
+        proxy.cut()
+        await eventually(lambda: bool(hits), within_s=5)
+        await eventually(lambda: proxy.accepted >= 3, within_s=5)
+        await zk.exists("/")
+        told.clear()
+        await other.set(root, b"new")
+        async with asyncio.timeout(5):
+            await told.wait()
+
+        assert (await zk.get(root))[0] == b"new"
+        assert zk.state == before
+
+
+async def test_a4_more_watches_than_fit_into_a_request_are_set_again(
+    server: EmbeddedZooKeeper, proxy: TcpProxy, root: str
+) -> None:
+    """AIOZK A4: 12,000 watches of 90 bytes made a request that no server reads, for ever."""
+    paths = [f"{root}/{i:05}-{'x' * 80}" for i in range(12_000)]
+    async with make_client(proxy.connect_string) as zk, make_client(server.connect_string) as other:
+        await zk.create(root, b"")
+        told: set[str] = set()
+        for path in paths:
+            zk.watch(path, WatchKind.DATA, lambda path=path: told.add(path))
+        await zk.exists("/")
+        await eventually(lambda: len(told) == len(paths))
+        told.clear()
+        proxy.cut()
+        await eventually(lambda: len(told) == len(paths))
+        # every watch finds out again that its node is missing
+        await zk.exists("/")
+        await asyncio.sleep(0)
+        await eventually(lambda: zk._session._connection is not None and not zk._session._connection._pending)
+        told.clear()
+        for path in (paths[0], paths[6000], paths[-1]):
+            await other.create(path, b"", ephemeral=True)
+        await eventually(lambda: told == {paths[0], paths[6000], paths[-1]})
+
+        assert zk.state.epoch == 1
+
+
+async def test_a5_session_survives_a_greeting_that_is_slower_than_any_bound(
+    server: EmbeddedZooKeeper, proxy: TcpProxy, root: str
+) -> None:
+    """AIOZK A5: a slow or broken greeting made the client drop the id of a session that lived on."""
+    async with (
+        make_client(proxy.connect_string, session_timeout_s=4) as zk,
+        make_client(server.connect_string) as other,
+    ):
+        await zk.create(root, b"", ephemeral=True)
+        before = zk.state
+        slow: list[bytes] = []
+
+        def hold_greetings(way: Direction, frame: bytes) -> Action:
+            if way is Direction.TO_CLIENT and not slow:
+                slow.append(frame)
+                proxy.blackhole(Direction.TO_CLIENT)
+            return Action.FORWARD
+
+        proxy.on_frame = hold_greetings
+        proxy.cut()
+        # the greeting is held back until the attempt has been given up and another one begun
+        await eventually(lambda: proxy.accepted >= 3)
+        proxy.heal()
+        proxy.truncate_next(10)
+        await eventually(lambda: proxy.accepted >= 4)
+        await zk.exists("/")
+
+        assert zk.state == before
+        stat = await other.exists(root)
+        assert stat is not None
+        assert stat.ephemeral_owner == before.session_id
+
+
+async def test_a7_reconnects_within_a_fraction_of_the_session(proxy: TcpProxy) -> None:
+    """AIOZK A7: its pauses of 0, 4, 12, 28 s cost every session of 6 s that met one failed attempt."""
+    async with make_client(proxy.connect_string, session_timeout_s=3) as zk:
+        await zk.wait_connected()
+        before = zk.state
+        proxy.refuse()
+        proxy.cut()
+        state = await zk.wait_state(before)
+        while state.phase is not LeasePhase.SUSPENDED:
+            state = await zk.wait_state(state)
+        await proxy.listen()
+        listening = time.monotonic()
+        while not state.connected:
+            state = await zk.wait_state(state)
+
+        assert time.monotonic() - listening < 0.6
+        assert zk.state == before
+
+
+async def test_a8_leaving_without_a_connection_is_quick(proxy: TcpProxy) -> None:
+    """AIOZK A8: close() raised after a whole timeout and left the client unusable."""
+    async with make_client(proxy.connect_string, session_timeout_s=6) as zk:
+        await zk.wait_connected()
+        before = zk.state
+        proxy.refuse()
+        proxy.cut()
+        await zk.wait_state(before)
+        started = time.monotonic()
+
+    assert time.monotonic() - started < 0.5
+
+
+async def test_a8_leaving_a_hung_server_is_bounded(proxy: TcpProxy) -> None:
+    """A stop must not wait for a server that says nothing for longer than a third of the session."""
+    async with make_client(proxy.connect_string, session_timeout_s=3) as zk:
+        await zk.wait_connected()
+        proxy.blackhole()
+        started = time.monotonic()
+
+    assert time.monotonic() - started < 1.5
+    proxy.heal()
+
+
+@pytest.mark.parametrize("size", [0, 2, 4, 10, 20, 60])
+async def test_a10_frame_cut_in_its_middle_ends_the_connection_and_nothing_else(
+    proxy: TcpProxy, root: str, size: int
+) -> None:
+    """AIOZK A10: half a frame blocked the whole event loop for 3 s, on Python 3.12 and later."""
+    async with make_client(proxy.connect_string, session_timeout_s=10) as zk:
+        await zk.create(root, bytes(100))
+        before = zk.state
+        proxy.truncate_next(size)
+        started, turns = time.monotonic(), 0
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(zk.get(root))
+            while not call.done():
+                await asyncio.sleep(0.001)
+                turns += 1
+
+        assert (await call)[0] == bytes(100)
+        assert time.monotonic() - started < 2
+        assert turns >= 2
+        assert zk.state == before
+
+
+async def test_a12_writes_are_sent_once_and_reads_again(server: EmbeddedZooKeeper, proxy: TcpProxy, root: str) -> None:
+    """AIOZK A12: everything was sent again after a lost connection, creates too."""
+    sent: list[int] = []
+
+    async with make_client(proxy.connect_string) as zk:
+        await zk.wait_connected()
+        lose_create, lose_get = at_answer_to(CREATE, Action.CUT), at_answer_to(GET, Action.CUT)
+
+        def decide(way: Direction, frame: bytes) -> Action:
+            if way is Direction.TO_SERVER:
+                sent.append(opcode(frame))
+            one, two = lose_create(way, frame), lose_get(way, frame)
+            return one if one is not Action.FORWARD else two
+
+        proxy.on_frame = decide
+        with pytest.raises(OutcomeUnknown, match=rf"create {root}: sent, but the connection broke"):
+            await zk.create(root, b"1", ephemeral=True)
+        assert (await zk.get(root))[0] == b"1"
+
+        assert sent.count(CREATE) == 1
+        assert sent.count(GET) == 2
+        stat = await zk.exists(root)
+        assert stat is not None
+        assert stat.ephemeral_owner == zk.state.session_id
+
+
+async def test_a13_calls_without_a_connection_are_bounded(proxy: TcpProxy, root: str) -> None:
+    """AIOZK A13: requests waited for ever while there was no connection."""
+    async with make_client(proxy.connect_string, session_timeout_s=6, call_timeout_s=0.2) as zk:
+        await zk.create(root, b"")
+        before = zk.state
+        proxy.refuse()
+        proxy.cut()
+        await zk.wait_state(before)
+        with pytest.raises(NotConnected, match=rf"get {root}: no answer from ZooKeeper within 0.2 s"):
+            await zk.get(root)
+        with pytest.raises(NotConnected, match="not sent"):
+            await zk.set(root, b"")
+        with pytest.raises(NotConnected, match="not sent"):
+            await zk.set(root, b"", epoch=before.epoch)
+
+
+async def test_a13_calls_that_are_sent_into_silence_are_bounded_too(proxy: TcpProxy, root: str) -> None:
+    """A write that was sent has an unknown outcome; a read has simply not been answered."""
+    async with make_client(proxy.connect_string, session_timeout_s=6, call_timeout_s=0.2) as zk:
+        await zk.create(root, b"")
+        proxy.blackhole()
+        with pytest.raises(NotConnected, match="no answer"):
+            await zk.get(root)
+        with pytest.raises(OutcomeUnknown, match=r"sent, but no answer within 0.2 s"):
+            await zk.set(root, b"x")
+        proxy.heal()
+
+        await eventually(lambda: zk.state.connected)
+        assert (await zk.get(root))[0] == b"x"
+
+
+async def test_a13_a14_cancelled_calls_leave_nothing_behind(proxy: TcpProxy, root: str) -> None:
+    """AIOZK A13, A14: cancelled requests left timers for good, which made later requests fail unsent."""
+    async with make_client(proxy.connect_string, session_timeout_s=6) as zk:
+        await zk.create(root, b"")
+        before, tasks = zk.state, len(asyncio.all_tasks())
+        proxy.refuse()
+        proxy.cut()
+        await zk.wait_state(before)
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(zk.get(root)) for _ in range(600)]
+            await asyncio.sleep(0)
+            for call in calls:
+                call.cancel()
+        await proxy.listen()
+        await eventually(lambda: zk.state.connected)
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(zk.get(root)) for _ in range(600)]
+            await asyncio.sleep(0)
+            for call in calls:
+                call.cancel()
+        await asyncio.gather(*(zk.get(root) for _ in range(600)))
+
+        assert all(call.cancelled() for call in calls)
+        assert len(asyncio.all_tasks()) <= tasks + 1  # the proxy's own come and go with its connections
+        assert zk._session._connection is not None
+        assert not zk._session._connection._pending
+        assert zk.state == before
+
+
+async def test_paused_server_is_noticed_and_taken_up_again(server: EmbeddedZooKeeper, root: str) -> None:
+    """A long garbage collection: the process is there, its port accepts, nothing is answered."""
+    async with make_client(server.connect_string, session_timeout_s=3) as zk:
+        await zk.create(root, b"", ephemeral=True)
+        before = state = zk.state
+        server.pause()
+        try:
+            async with asyncio.timeout(5):
+                while state.phase is not LeasePhase.SUSPENDED:
+                    state = await zk.wait_state(state)
+        finally:
+            server.resume()
+        async with asyncio.timeout(5):
+            while state.phase is not LeasePhase.FRESH:
+                state = await zk.wait_state(state)
+
+        # the server's clock went on: it may have ended the session, but then it is another epoch
+        kept = await zk.exists(root) is not None
+        assert kept == (zk.state.epoch == before.epoch)
