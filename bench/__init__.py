@@ -1,0 +1,1 @@
+"""Speed, side by side with peers in one run. Figures are ratios: machines are shared, absolute numbers are noise."""
