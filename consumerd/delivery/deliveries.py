@@ -2,7 +2,7 @@
 
 Has the shape of the listener that ``group`` tells about claims. For one partition, pipelines of successive claims run
 strictly one after the other: a new one waits until the one before has ended to the last line of its clean-up, however
-long that takes, while ``claimed``, ``drain`` and ``lost`` themselves wait for nobody longer than they must.
+long that takes.
 
 Owned tasks: one pipeline a claim and the committer, all inside :meth:`Deliveries.run`.
 """
@@ -10,8 +10,9 @@ Owned tasks: one pipeline a claim and the committer, all inside :meth:`Deliverie
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -123,20 +124,25 @@ class Deliveries:
                 if not running.pipeline.drain():
                     self._tasks.cancel_soon(running.key)
             await self._join(ending, begun + deadline_s * (1 - _COMMIT_SHARE))
-            async with asyncio.timeout_at(begun + deadline_s):
-                await self._committer.commit([running.pipeline for running in ending.values()])
-        except TimeoutError:
-            _log.warning("drain_commit_timed_out", partitions=len(ending), deadline_s=deadline_s)
+            self._abandon(ending)
+            await self._commit_drained(ending, begun + deadline_s)
+            await self._join(ending, begun + deadline_s)
         finally:
             for partition, running in ending.items():
                 self._drop(partition, running)
 
     async def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop at once: nothing is flushed, nothing committed. The pipelines unwind by themselves."""
-        for partition in partitions:
-            running = self._running.get(partition)
-            if running is not None:
-                self._drop(partition, running)
+        """Drop at once: nothing is flushed, nothing committed. Returns when nothing runs for these any more.
+
+        Bounded by the clean-up of the writers, and by nothing where a sink does not let itself be cancelled.
+        """
+        ending = {
+            partition: running for partition in partitions if (running := self._running.get(partition)) is not None
+        }
+        for partition, running in ending.items():
+            self._drop(partition, running)
+        for running in ending.values():
+            await self._tasks.join(running.key)
 
     async def commit(self) -> None:
         """Commit what is acknowledged now, without waiting for the interval."""
@@ -165,17 +171,26 @@ class Deliveries:
         async with turn:
             await pipeline.run()
 
-    async def _join(self, ending: dict[TopicPartition, _Running], until: float) -> None:
-        """Wait for pipelines to end, and cancel those that have not by then."""
-        try:
+    async def _join(self, ending: Mapping[TopicPartition, _Running], until: float) -> None:
+        """Wait for pipelines to end, but not beyond a time."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 for running in ending.values():
                     await self._tasks.join(running.key)
-        except TimeoutError:
-            late = [partition for partition, running in ending.items() if running.key in self._tasks]
-            for partition in late:
-                self._tasks.cancel_soon(ending[partition].key)
+
+    def _abandon(self, ending: Mapping[TopicPartition, _Running]) -> None:
+        late = {partition: running for partition, running in ending.items() if running.key in self._tasks}
+        if late:
+            for running in late.values():
+                self._tasks.cancel_soon(running.key)
             _log.warning("drain_abandoned", partitions=[str(partition) for partition in late])
+
+    async def _commit_drained(self, ending: Mapping[TopicPartition, _Running], until: float) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                await self._committer.commit([running.pipeline for running in ending.values()])
+        except TimeoutError:
+            _log.warning("drain_commit_timed_out", partitions=[str(partition) for partition in ending])
 
     def _drop(self, partition: TopicPartition, running: _Running) -> None:
         """Let go of a pipeline at once, whatever it is doing; unless a later claim's has its place already."""

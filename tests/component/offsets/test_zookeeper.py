@@ -1,0 +1,208 @@
+"""Commits through the real client to a real ZooKeeper: what the server itself accepts, refuses and keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from consumerd.model import TopicPartition
+from consumerd.offsets.history import ZooKeeperPartitionHistory
+from consumerd.offsets.store import Commit, CommitOutcome
+from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
+from consumerd.zk.aiozk_client import AiozkClient
+from consumerd.zk.layout import offset_path, owner_path, topic_path
+from consumerd.zk.layout_modern import partition_path
+from tests.support.delivery import FakeClaim
+from tests.support.tcp_proxy import Action, Direction, TcpProxy
+from tests.support.zookeeper import eventually, make_client
+
+MULTI = 14  # ZooKeeper's opcode
+P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedZooKeeper]:
+    """One server for the module; each test has a group of its own."""
+    with asyncio.Runner() as runner:
+        zookeeper = EmbeddedZooKeeper(tick_ms=250)
+        runner.run(zookeeper.__aenter__())
+        try:
+            yield zookeeper
+        finally:
+            runner.run(zookeeper.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A group that no other test uses."""
+    return str(request.node.name).replace("[", "-").replace("]", "")
+
+
+class Member:
+    """A session, owner nodes and a store."""
+
+    def __init__(self, zk: AiozkClient, group: str) -> None:
+        self.zk = zk
+        self.group = group
+        self.store = ZooKeeperOffsetStore(zk, group)
+
+    async def claim(self, partitions: Sequence[TopicPartition]) -> list[FakeClaim]:
+        epoch = self.zk.state.epoch
+        for topic in {partition.topic for partition in partitions}:
+            await self.zk.ensure_path(f"/consumers/{self.group}/owners/{topic}")
+        async with asyncio.TaskGroup() as tasks:
+            for partition in partitions:
+                path = owner_path(self.group, partition)
+                tasks.create_task(self.zk.create(path, b"m-0", ephemeral=True, epoch=epoch))
+        await self.store.load(partitions)
+        return [FakeClaim(partition, epoch) for partition in partitions]
+
+    async def commit(self, *positions: tuple[FakeClaim, int]) -> list[CommitOutcome]:
+        outcomes = await self.store.commit([Commit(claim, position) for claim, position in positions])
+        return [outcomes[claim.partition] for claim, _ in positions]
+
+    async def held(self, partition: TopicPartition) -> tuple[bytes, int] | None:
+        found = await self.zk.find(offset_path(self.group, partition))
+        return None if found is None else (found[0], found[1].version)
+
+
+@asynccontextmanager
+async def member_of(group: str, connect_string: str, session_timeout_s: float = 6.0) -> AsyncIterator[Member]:
+    async with make_client(connect_string, session_timeout_s=session_timeout_s) as zk:
+        await zk.wait_connected()
+        yield Member(zk, group)
+
+
+async def test_commits_are_kept_beyond_the_session_that_made_them(server: EmbeddedZooKeeper, group: str) -> None:
+    """The first one makes persistent nodes, each later one is one version on, and nobody else's look is needed."""
+    async with member_of(group, server.connect_string) as member:
+        claims = await member.claim([P, Q])
+        assert await member.commit((claims[0], 42), (claims[1], 0)) == [CommitOutcome.WRITTEN] * 2
+        assert await member.commit((claims[0], 43), (claims[1], 0)) == [
+            CommitOutcome.WRITTEN,
+            CommitOutcome.UNCHANGED,
+        ]
+    async with member_of(group, server.connect_string) as successor:
+        assert await successor.held(P) == (b"43", 1)
+        assert await successor.held(Q) == (b"0", 0)
+
+
+async def test_a_foreign_write_is_written_over_by_the_owner_and_left_alone_by_who_is_none(
+    server: EmbeddedZooKeeper, group: str
+) -> None:
+    """Two members, one partition: only the one whose session holds the owner node has the last word."""
+    async with member_of(group, server.connect_string) as ours, member_of(group, server.connect_string) as theirs:
+        claims = await ours.claim([P, Q])
+        await ours.commit(*[(claim, 10) for claim in claims])
+        await theirs.zk.set(offset_path(group, P), b"7")
+        assert await ours.commit(*[(claim, 20) for claim in claims]) == [
+            CommitOutcome.FOREIGN_OVERWRITTEN,
+            CommitOutcome.WRITTEN,
+        ]
+        await theirs.zk.delete(owner_path(group, P))
+        (claim,) = await theirs.claim([P])
+        assert await theirs.commit((claim, 99)) == [CommitOutcome.WRITTEN]
+        assert await ours.commit(*[(claim, 30) for claim in claims]) == [
+            CommitOutcome.NOT_OWNER,
+            CommitOutcome.WRITTEN,
+        ]
+        assert await ours.held(P) == (b"99", 3)
+        assert await ours.held(Q) == (b"30", 2)
+
+
+async def test_a_session_that_ended_between_claim_and_commit_commits_nothing(
+    server: EmbeddedZooKeeper, group: str
+) -> None:
+    """The client has long a new session when the stalled commit comes: it belongs to the old one."""
+    async with (
+        TcpProxy(server.port) as proxy,
+        member_of(group, proxy.connect_string, session_timeout_s=1.5) as ours,
+        member_of(group, server.connect_string) as theirs,
+    ):
+        (claim,) = await ours.claim([P])
+        assert await ours.commit((claim, 10)) == [CommitOutcome.WRITTEN]
+        proxy.refuse()
+        proxy.cut()
+        await eventually(lambda: _gone(theirs, P))
+        (their_claim,) = await theirs.claim([P])
+        assert await theirs.commit((their_claim, 50)) == [CommitOutcome.WRITTEN]
+        await proxy.listen()
+        await eventually(lambda: ours.zk.state.epoch > claim.epoch and ours.zk.state.connected)
+        assert await ours.commit((claim, 20)) == [CommitOutcome.NOT_OWNER]
+        assert await theirs.held(P) == (b"50", 1)
+
+
+async def _gone(member: Member, partition: TopicPartition) -> bool:
+    return await member.zk.exists(owner_path(member.group, partition)) is None
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("action", [Action.CUT, Action.CUT_AFTER])
+async def test_a_connection_cut_around_a_commit_leaves_one_write_of_ours(
+    server: EmbeddedZooKeeper, group: str, action: Action, exists: bool
+) -> None:
+    """Before the server had it, or after it had it and before we heard: both end the same, and neither looks foreign."""
+    cuts = []
+
+    def cut_once(direction: Direction, frame: bytes) -> Action:
+        is_multi = (
+            direction is Direction.TO_SERVER and len(frame) > 12 and struct.unpack_from("!i", frame, 8)[0] == MULTI
+        )
+        if not is_multi or cuts:
+            return Action.FORWARD
+        cuts.append(frame)
+        return action
+
+    async with TcpProxy(server.port) as proxy, member_of(group, proxy.connect_string) as member:
+        (claim,) = await member.claim([P])
+        if exists:
+            await member.commit((claim, 1))
+        proxy.on_frame = cut_once
+        outcomes = []
+        async with asyncio.timeout(20):
+            while CommitOutcome.WRITTEN not in outcomes:
+                outcomes += await member.commit((claim, 10))
+        assert cuts
+        assert set(outcomes) <= {CommitOutcome.WRITTEN, CommitOutcome.FAILED}
+        assert await member.held(P) == (b"10", 1 if exists else 0)
+        assert await member.commit((claim, 11)) == [CommitOutcome.WRITTEN]
+
+
+async def test_two_thousand_partitions_commit_in_a_few_requests(server: EmbeddedZooKeeper, group: str) -> None:
+    """What a large member does every few seconds: all of it arrives, within the server's limit for a packet."""
+    partitions = [TopicPartition.modern(f"a-topic-with-a-long-name-{n % 20}", n // 20) for n in range(2000)]
+    async with member_of(group, server.connect_string) as member:
+        claims = await member.claim(partitions)
+        for position in (10**15, 10**15 + 1):
+            outcomes = await member.commit(*[(claim, position) for claim in claims])
+            assert set(outcomes) == {CommitOutcome.WRITTEN}
+        loaded = await member.store.load(partitions)
+        assert {stored.position for stored in loaded.values() if stored is not None} == {10**15 + 1}
+        assert len(loaded) == 2000
+
+
+async def test_a_partition_added_to_a_known_topic_is_told_from_an_old_one(
+    server: EmbeddedZooKeeper, group: str
+) -> None:
+    """By the server's own transaction numbers."""
+    topic = f"topic-{group}"
+    old, new = TopicPartition.modern(topic, 0), TopicPartition.modern(topic, 1)
+    async with member_of(group, server.connect_string) as member:
+        history = ZooKeeperPartitionHistory(member.zk, group)
+        await member.zk.ensure_path(partition_path(old))
+        assert not await history.made_after_group(old)
+        claims = await member.claim([old])
+        await member.commit((claims[0], 5))
+        await member.zk.ensure_path(partition_path(new))
+        assert not await history.made_after_group(old)
+        assert await history.made_after_group(new)
+        stored = (await member.store.load([old]))[old]
+        made = await member.zk.exists(topic_path(topic))
+        assert stored is not None
+        assert made is not None
+        assert stored.mzxid > made.czxid
