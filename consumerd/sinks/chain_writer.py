@@ -27,6 +27,7 @@ from consumerd.errors import (
     CorruptMessageError,
     IncarnationChanged,
     LeasePaused,
+    LocalProtocolError,
     OwnershipLost,
     PermanentSinkError,
     RetriableSinkError,
@@ -103,6 +104,12 @@ class ChainWriter:
         """See PartitionWriter; acknowledges when the batch made the file large enough."""
         async with self._turn:
             await self._settle()
+            if batch.next_offset < self._acknowledged or batch.start > self._next:
+                raise RetriableSinkError(
+                    f"{self._claim.partition}: got records up to {batch.next_offset}, from {batch.start} on; those from "
+                    f"{self._next} on are wanted",
+                    resume_position=self._next,
+                )
             if batch.next_offset > self._next:
                 await self._append(batch)
         await self._store.relieve()
@@ -127,7 +134,7 @@ class ChainWriter:
         try:
             async with asyncio.timeout(CLEAN_UP_S):
                 await self._empty_trash()
-        except TimeoutError:
+        except (TimeoutError, LocalProtocolError):  # the latter: the sink is closed
             return
 
     # -- what the store asks
@@ -225,11 +232,6 @@ class ChainWriter:
             await self._publish(self._file)
 
     async def _append(self, batch: RecordBatch) -> None:
-        if batch.start > self._next:
-            raise RetriableSinkError(
-                f"{self._claim.partition}: got a batch from {batch.start} on, expected one from {self._next} on",
-                resume_position=self._next,
-            )
         file = self._file or self._open_file()
         rest = batch.slice_from(self._next)
         await self._do("write the file", lambda: file.append(rest))

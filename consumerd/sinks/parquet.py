@@ -29,14 +29,12 @@ from consumerd.sinks.chain_sink import ChainSink
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.publish import HiddenFile
-from consumerd.wire.arrow import arrow_schema
+from consumerd.wire.arrow import SCHEMA
 from consumerd.wire.records import RecordBatch
 
 EXTENSION: Final = "parquet"
 FOOTER_KEY: Final = b"consumerd"
 ROW_GROUP_BYTES: Final = 8 << 20
-
-SCHEMA: Final = arrow_schema()
 
 Compression = Literal["zstd", "snappy", "none"]
 

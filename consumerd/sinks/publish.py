@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.model import TopicPartition
@@ -49,6 +50,10 @@ MetadataReader = Callable[[FileSystem, Path, int], FileMetadata]
 """``(file system, chain folder, position)`` to what the file there says; raises MalformedRecord, OSError."""
 
 
+SYNC_EVERY_BYTES: Final = 16 << 20
+"""A growing file is synced this often, so that little is left for the moment when a revoked partition waits for it."""
+
+
 class Outcome(enum.Enum):
     """What came of a link."""
 
@@ -73,6 +78,7 @@ class HiddenFile:
         self._digest = hashlib.sha256() if digested else None
         self._descriptor: int | None = None
         self._doomed = threading.Event()
+        self._synced_size = 0
         self.size = 0
 
     @property
@@ -93,6 +99,8 @@ class HiddenFile:
             self.size += size
             if self._digest is not None:
                 self._digest.update(data)
+            if self.size - self._synced_size >= SYNC_EVERY_BYTES:
+                self.sync()
         return size
 
     def tell(self) -> int:
@@ -109,6 +117,7 @@ class HiddenFile:
         """Make the content durable and return the time of modification in ns. Raises OSError."""
         assert self._descriptor is not None
         self._files.sync(self._descriptor)
+        self._synced_size = self.size
         return self._files.modified_ns(self._descriptor)
 
     def doom(self) -> None:
@@ -178,6 +187,7 @@ def claim_root(files: FileSystem, path: Path, record: RootRecord, file_id: FileI
         found = find_root(files, path)
         if found is None:
             raise RetriableSinkError(f"{path / ROOT_RECORD} vanished while it was being made")
+    remove_hidden(files, path)  # whoever is making one as well finds ours
     files.sync_folder(path)
     files.sync_folder(path.parent)
     return found
@@ -216,7 +226,8 @@ def find_chain(
     numbers = sorted(filter(None, map(parse_chain_folder, files.names(home))), reverse=True)
     for number in numbers:
         folder = home / chain_folder(number)
-        _remove_hidden(files, folder)
+        remove_hidden(files, folder)
+        remove_hidden(files, folder / META_FOLDER)
         record = _find_chain_record(files, folder)
         if record is None:
             continue  # its maker died before it published the record; whoever opens the chain uses the folder
@@ -259,6 +270,13 @@ def sync_upwards(files: FileSystem, folder: Path, root: Path) -> None:
         files.sync_folder(folder)
 
 
+def remove_hidden(files: FileSystem, folder: Path) -> None:
+    """Remove what others left half done in a folder, or are about to publish. Raises OSError."""
+    for name in files.names(folder):
+        if is_hidden(name):
+            files.unlink(folder / name)
+
+
 def _find_chain_record(files: FileSystem, folder: Path) -> ChainRecord | None:
     try:
         return ChainRecord.parse(files.read(folder / CHAIN_RECORD))
@@ -287,10 +305,3 @@ def _find_end(
             "was the file moved here?"
         )
     return metadata.next_offset
-
-
-def _remove_hidden(files: FileSystem, folder: Path) -> None:
-    for place in (folder, folder / META_FOLDER):
-        for name in files.names(place):
-            if is_hidden(name):
-                files.unlink(place / name)

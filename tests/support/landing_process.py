@@ -1,0 +1,92 @@
+"""Writers in processes of their own, to be killed and raced: ``python -m tests.support.landing_process MODE KIND PATH``.
+
+``dying``: one process after the other lands twenty records and is killed by SIGKILL before its n-th change of the disk,
+n rising from 0, until one lives to its end. Prints how many were killed.
+``racing``: lands what is missing of the first 400 records, for as long as it takes, whoever else is doing the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+from pathlib import Path
+
+from consumerd.errors import RetriableSinkError
+from consumerd.sinks.chain_writer import ChainWriter
+from consumerd.sinks.filesystem import FileSystem
+from tests.support.faulty_files import RecordingFileSystem
+from tests.support.sinks import Clock, SinkRig, run_of
+
+RACE_END = 400
+
+
+def main() -> None:
+    """Do what the command line says."""
+    mode, kind, path = sys.argv[1:]
+    rig = SinkRig(kind=kind, path=Path(path), clock=Clock())
+    if mode == "dying":
+        sys.stdout.write(str(_die_again_and_again(rig)))
+    else:
+        asyncio.run(_race(rig))
+
+
+def _die_again_and_again(rig: SinkRig) -> int:
+    if rig.kind == "parquet":
+        run_of(0, 1).to_arrow()  # imports what it needs (pandas, too, where it is), once for all children
+    rig.member()
+    for number in itertools.count():
+        child = os.fork()
+        if child == 0:
+            asyncio.run(_land_twenty(rig, number))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status == 0:
+            return number
+        if not os.WIFSIGNALED(status):
+            raise SystemExit(f"the writer killed before change {number} ended with status {status}")
+    raise AssertionError("unreachable")
+
+
+async def _land_twenty(rig: SinkRig, kill_before: int) -> None:
+    changes = itertools.count()
+
+    def kill(operation: str, name: str) -> None:
+        if next(changes) == kill_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    writer = await _open(rig, RecordingFileSystem(kill))
+    position = writer.resume_position or 0
+    for start in (position, position + 10):
+        await writer.write(run_of(start, start + 10))
+        await writer.flush()
+
+
+async def _race(rig: SinkRig) -> None:
+    writer = await _open(rig, None)
+    position = writer.resume_position or 0
+    while position < RACE_END:
+        try:
+            await writer.write(run_of(position, min(position + 3, RACE_END)))
+            position = await writer.flush()
+        except RetriableSinkError as error:
+            if error.resume_position is not None:
+                position = error.resume_position
+    await rig.close()
+
+
+async def _open(rig: SinkRig, files: FileSystem | None) -> ChainWriter:
+    sink = rig.member(files, name=f"process{os.getpid()}")
+    while True:
+        writer = await sink.open(rig.claim())
+        try:
+            await writer.start(writer.resume_position or 0, "committed")
+        except RetriableSinkError:
+            continue  # another process has just removed our hidden record, as a new claim does
+        return writer
+
+
+if __name__ == "__main__":
+    main()
