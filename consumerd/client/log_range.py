@@ -19,7 +19,14 @@ from typing import Final
 from consumerd.aio.backoff import Backoff
 from consumerd.client.leaders import Connections, Leaders
 from consumerd.cluster.view import Broker
-from consumerd.errors import BrokerError, ConnectionLost, ConsumerdError, ProtocolError, RequestTimedOut
+from consumerd.errors import (
+    BrokerError,
+    ConnectionLost,
+    ConsumerdError,
+    ProtocolError,
+    RemoteProtocolError,
+    RequestTimedOut,
+)
 from consumerd.model import TopicPartition
 from consumerd.net.pool import Purpose
 from consumerd.wire.errorcodes import broker_error
@@ -36,6 +43,8 @@ from consumerd.wire.modern.list_offsets import (
 _FIRST_WITH_ONE_OFFSET: Final = 1
 _FIRST_WITH_ISOLATION: Final = 2
 _NO_OFFSET: Final = -1
+_BEFORE_FIRST: Final = -2
+"""Version 0 about a time: no log segment is that old, so that the first offset is meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,12 @@ class LogRangeReader:
         """
         answers = await self._look_up([_Question(partition, timestamp_ms) for partition in partitions])
         _raise_first(answers)
-        return {question.partition: offset for question, offset in answers.offsets.items()}
+        found = {question.partition: offset for question, offset in answers.offsets.items()}
+        if before_first := [partition for partition, offset in found.items() if offset == _BEFORE_FIRST]:
+            answers = await self._look_up([_Question(partition, EARLIEST_TIMESTAMP) for partition in before_first])
+            _raise_first(answers)
+            found |= {question.partition: offset for question, offset in answers.offsets.items()}
+        return found
 
     # -- asking until all is answered
 
@@ -178,16 +192,21 @@ class LogRangeReader:
             if answer is None:
                 answers.take(question, ConnectionLost(f"{context}: {question.partition} is missing from the answer"))
             else:
-                answers.take(question, self._read_answer(question, answer, version, context))
+                answers.take(question, _read_answer(question, answer, version, context))
 
-    def _read_answer(
-        self, question: _Question, answer: ListedPartition, version: int, context: str
-    ) -> int | BrokerError | None:
-        if answer.error_code:
-            return broker_error(answer.error_code, f"{context} for {question.partition}")
-        if version >= _FIRST_WITH_ONE_OFFSET:
-            return None if answer.offset == _NO_OFFSET else answer.offset
-        return answer.offsets[0] if answer.offsets else None
+
+def _read_answer(
+    question: _Question, answer: ListedPartition, version: int, context: str
+) -> int | ConsumerdError | None:
+    if answer.error_code:
+        return broker_error(answer.error_code, f"{context} for {question.partition}")
+    if version >= _FIRST_WITH_ONE_OFFSET:
+        return None if answer.offset == _NO_OFFSET else answer.offset
+    if answer.offsets:
+        return answer.offsets[0]
+    if question.timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+        return RemoteProtocolError(f"{context} for {question.partition}: expected an offset, got none")
+    return _BEFORE_FIRST
 
 
 def plan_request(

@@ -9,8 +9,9 @@ Invariants:
 - Refreshing is single-flight. Requests that come during a refresh are served by one more, since it may have read
   already what they complain about; :meth:`ClusterDirectory.refresh` returns only after one that began later than it.
 - Refreshes that follow each other closely are spaced by a growing backoff with jitter, whoever asks for them and however
-  often: a thousand partitions that lose their leader cost as many reads as one. A view that changed is progress, and
-  starts the backoff over.
+  often: a thousand partitions that lose their leader cost as many reads as one. The backoff grows slowly, so that a new
+  leader is found within about a third of the time that it took to be elected. A view that changed, and news from
+  ZooKeeper, are progress and start it over.
 - An unsettled view (a followed partition without a leader, or with one that has no address; ZooKeeper and Metadata at
   odds) is read again by itself, with the same backoff.
 - Each source may be away. While ZooKeeper is, its last account stays and leaders are Metadata's; while all brokers are,
@@ -37,6 +38,8 @@ from consumerd.zk.layout import BROKER_IDS, topic_path
 from consumerd.zk.port import Watch, WatchKind, ZkClient
 
 KnownBrokers = Callable[[], Collection[Broker]]
+
+_BACKOFF_FACTOR: Final = 1.3
 
 _PERSISTENT_S: Final = 10.0
 """For how long two sources may differ before it is worth a line in the log: elections take less."""
@@ -68,13 +71,17 @@ class ClusterDirectory:
         self._metadata = _Account("metadata", from_brokers(self._known_brokers), hooks)
         self._now = now
         self._refresh_interval_s = refresh_interval_s
-        self._backoff = Backoff(initial_s=backoff_initial_s, maximum_s=backoff_maximum_s, random=random)
+        self._backoff = Backoff(
+            initial_s=backoff_initial_s, maximum_s=backoff_maximum_s, factor=_BACKOFF_FACTOR, random=random
+        )
+        self._least_s = backoff_initial_s
         self._calm_s = backoff_maximum_s
         self._log = structlog.get_logger(__name__)
         self.views = Cell(EMPTY_VIEW)
         self._topics: frozenset[str] = frozenset()
         self._watches: dict[str, Watch] | None = None
         self._wanted = asyncio.Event()
+        self._news = asyncio.Event()
         self._reason = "started"
         self._begun = 0
         self._done = Cell(0)
@@ -159,7 +166,13 @@ class ClusterDirectory:
         for path in self._watches.keys() - wanted.keys():
             self._watches.pop(path).close()
         for path in sorted(wanted.keys() - self._watches.keys()):
-            self._watches[path] = self._zk.watch(path, wanted[path], lambda: self.request_refresh("ZooKeeper changed"))
+            self._watches[path] = self._zk.watch(path, wanted[path], self._hear_news)
+
+    def _hear_news(self) -> None:
+        """Have the view read at once: something did change, whatever was in vain so far."""
+        self._backoff.reset()
+        self._news.set()
+        self.request_refresh("ZooKeeper changed")
 
     async def _wait_due(self) -> None:
         """Wait until somebody asks, or the interval is over; and then until the last refresh is long enough ago."""
@@ -170,12 +183,16 @@ class ClusterDirectory:
             self._reason = "periodic"
         if self._now() - self._ended_at >= self._calm_s:
             self._backoff.reset()
-        elif (rest := self._not_before - self._now()) > 0:
-            await asyncio.sleep(rest)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._not_before - self._now()):
+                await self._news.wait()
+            await asyncio.sleep(self._ended_at + self._least_s - self._now())
 
     async def _refresh(self) -> None:
         """Read both sources and publish each account as it comes in. Bounded by the sources. Raises nothing of theirs."""
         self._wanted.clear()
+        self._news.clear()
         self._begun += 1
         before, reason, topics = self.view, self._reason, self._topics
         async with asyncio.TaskGroup() as tasks:

@@ -1,0 +1,288 @@
+"""What offsets logs hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+
+from consumerd.client.log_range import LogRange, LogRangeReader, plan_request
+from consumerd.cluster.view import Broker, ClusterView
+from consumerd.errors import BrokerError, ConnectionLost, RequestTimedOut
+from consumerd.model import TopicPartition
+from consumerd.net.dialer import Dialer
+from consumerd.net.pool import ConnectionPool
+from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.modern.fetch import READ_COMMITTED
+from consumerd.wire.modern.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListedPartition,
+    ListedTopic,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from tests.support import virtual_time
+from tests.support.cluster import make_broker, make_view
+from tests.support.scripted_broker import FakeNetwork, Reaction, ScriptedBroker
+
+A0, A1, B0 = TopicPartition.modern("a", 0), TopicPartition.modern("a", 1), TopicPartition.modern("b", 0)
+NOT_LEADER, UNKNOWN_TOPIC, NOT_AUTHORIZED, NOT_AVAILABLE = 6, 3, 29, 78
+
+Log = Mapping[int, int | None]
+"""What a log answers: time to offset, None for none."""
+
+
+class LogBroker(ScriptedBroker):
+    """Answers ListOffsets from logs; partitions that it does not lead get an error code."""
+
+    def __init__(self, newest: int = 2) -> None:
+        super().__init__(
+            {ListOffsetsRequest: self.answer}, ranges={ApiKey.LIST_OFFSETS: (0, newest), ApiKey.FETCH: (0, 3)}
+        )
+        self.logs: dict[TopicPartition, Log] = {}
+        self.errors: dict[TopicPartition, int] = {}
+        self.silent = False
+
+    def answer(self, request: ListOffsetsRequest, version: int) -> object:
+        if self.silent:
+            return Reaction.SILENT
+        return ListOffsetsResponse(
+            topics=tuple(
+                ListedTopic(
+                    topic=topic.topic,
+                    partitions=tuple(
+                        self._look_up(TopicPartition.modern(topic.topic, one.partition), one.timestamp, version)
+                        for one in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+    def _look_up(self, partition: TopicPartition, timestamp: int, version: int) -> ListedPartition:
+        number = partition.partition.number
+        if partition not in self.logs or partition in self.errors:
+            return ListedPartition(partition=number, error_code=self.errors.get(partition, NOT_LEADER))
+        offset = self.logs[partition].get(timestamp)
+        if version == 0:
+            return ListedPartition(partition=number, offsets=() if offset is None else (offset,))
+        return ListedPartition(partition=number, offset=-1 if offset is None else offset, timestamp=timestamp)
+
+
+class Leaders:
+    """A directory whose next views are given; each refresh takes a moment."""
+
+    def __init__(self, *views: ClusterView) -> None:
+        self.views = list(views)
+        self.reasons: list[str] = []
+
+    def find_leader(self, partition: TopicPartition) -> Broker | None:
+        return self.views[0].find_leader(partition)
+
+    async def refresh(self, reason: str) -> ClusterView:
+        self.reasons.append(reason)
+        await asyncio.sleep(0.1)
+        if len(self.views) > 1:
+            self.views.pop(0)
+        return self.views[0]
+
+
+class Scene:
+    def __init__(self, *views: ClusterView, newest: int = 2) -> None:
+        self.one, self.two = LogBroker(newest), LogBroker(newest)
+        self.network = FakeNetwork()
+        self.network.brokers = {make_broker(1).address: self.one, make_broker(2).address: self.two}
+        self.leaders = Leaders(*views)
+
+    def run(
+        self,
+        scenario: Callable[[LogRangeReader], Awaitable[None]],
+        *,
+        read_committed: bool = False,
+        timeout_s: float = 30,
+    ) -> None:
+        async def play() -> None:
+            now = asyncio.get_running_loop().time
+            dialer = Dialer(self.network, client_id="t", max_frame_bytes=1 << 20, now=now)
+            async with ConnectionPool(dialer, now=now, random=lambda: 0.0) as pool:
+                await scenario(
+                    LogRangeReader(
+                        pool, self.leaders, random=lambda: 0.0, read_committed=read_committed, timeout_s=timeout_s
+                    )
+                )
+
+        virtual_time.run(play())
+
+
+def log(earliest: int, latest: int) -> Log:
+    return {EARLIEST_TIMESTAMP: earliest, LATEST_TIMESTAMP: latest}
+
+
+@pytest.mark.parametrize("newest", [0, 1, 2])
+def test_ranges_are_read_from_each_leader_in_two_requests(newest: int) -> None:
+    """All of a leader's partitions in one request for either end, in every version."""
+    scene = Scene(make_view({1, 2}, {"a": [1, 2], "b": [1]}), newest=newest)
+    scene.one.logs = {A0: log(5, 10), B0: log(0, 0)}
+    scene.two.logs = {A1: log(7, 7)}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.read([A0, A1, B0]) == {A0: LogRange(5, 10), A1: LogRange(7, 7), B0: LogRange(0, 0)}
+
+    scene.run(scenario)
+    assert [version for _, version in scene.one.asked(ListOffsetsRequest)] == [newest, newest]
+    assert len(scene.two.asked(ListOffsetsRequest)) == 2
+    assert scene.leaders.reasons == []
+
+
+def test_nothing_asked_is_nothing_answered() -> None:
+    """A member without partitions asks nobody."""
+    scene = Scene(make_view({1}, {}))
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.read([]) == {}
+
+    scene.run(scenario)
+
+
+def test_moved_leader_is_asked_after_a_refresh() -> None:
+    """Only for the partitions that moved."""
+    scene = Scene(make_view({1, 2}, {"a": [1, 1]}), make_view({1, 2}, {"a": [1, 2]}))
+    scene.one.logs, scene.two.logs = {A0: log(0, 1)}, {A1: log(0, 2)}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.read([A0, A1]) == {A0: LogRange(0, 1), A1: LogRange(0, 2)}
+
+    scene.run(scenario)
+    assert len(scene.leaders.reasons) == 1
+    assert "NOT_LEADER_OR_FOLLOWER" in scene.leaders.reasons[0]
+    assert [len(request.topics[0].partitions) for request, _ in scene.two.asked(ListOffsetsRequest)] == [1, 1]
+
+
+def test_unknown_leader_is_waited_for() -> None:
+    """Elections take a moment."""
+    scene = Scene(make_view({1}, {"a": [None]}), make_view({1}, {"a": [None]}), make_view({1}, {"a": [1]}))
+    scene.one.logs = {A0: log(0, 1)}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.read([A0]) == {A0: LogRange(0, 1)}
+
+    scene.run(scenario)
+
+
+def test_refused_partition_fails_at_once() -> None:
+    """Asking again does not help who is not allowed; the others can be had all the same."""
+    scene = Scene(make_view({1}, {"a": [1, 1]}))
+    scene.one.logs = {A0: log(0, 1), A1: log(0, 2)}
+    scene.one.errors = {A1: NOT_AUTHORIZED}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED") as error:
+            await reader.read([A0, A1])
+        assert "a/1" in error.value.context
+        assert await reader.find([A0, A1]) == {A0: LogRange(0, 1)}
+
+    scene.run(scenario)
+    assert scene.leaders.reasons == []
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, UNKNOWN_TOPIC, NOT_AVAILABLE])
+def test_retrying_is_bounded(code: int) -> None:
+    """The last answer is what is reported."""
+    scene = Scene(make_view({1}, {"a": [1, 1]}))
+    scene.one.logs = {A0: log(0, 1), A1: log(0, 2)}
+    scene.one.errors = {A1: code}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        with pytest.raises(BrokerError) as error:
+            await reader.read([A0, A1])
+        assert error.value.code == code
+        assert asyncio.get_running_loop().time() == pytest.approx(5)
+
+    scene.run(scenario, timeout_s=5)
+    assert len(scene.one.asked(ListOffsetsRequest)) < 20
+
+
+@pytest.mark.parametrize("code", [None, NOT_LEADER])
+def test_silent_broker_costs_its_own_partitions_only(code: int | None) -> None:
+    """Lag of the others can be told while one broker hangs."""
+    scene = Scene(make_view({1, 2}, {"a": [1, 2]}))
+    scene.one.logs = {A0: log(0, 1)}
+    scene.two.silent = code is None
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.find([A0, A1]) == {A0: LogRange(0, 1)}
+        with pytest.raises((ConnectionLost, BrokerError)):
+            await reader.read([A0, A1])
+
+    scene.run(scenario, timeout_s=5)
+
+
+def test_leader_that_nobody_knows_times_out() -> None:
+    """And says for which partition."""
+    scene = Scene(make_view({1}, {}))
+
+    async def scenario(reader: LogRangeReader) -> None:
+        with pytest.raises(RequestTimedOut, match="a/0"):
+            await reader.read([A0])
+
+    scene.run(scenario, timeout_s=5)
+
+
+def test_offset_for_a_time_is_the_first_record_from_then_on() -> None:
+    """None where no record is that new."""
+    scene = Scene(make_view({1}, {"a": [1, 1]}))
+    scene.one.logs = {A0: {1000: 4}, A1: {1000: None}}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.offset_for_time([A0, A1], 1000) == {A0: 4, A1: None}
+
+    scene.run(scenario)
+
+
+def test_old_broker_that_knows_no_segment_so_old_gives_the_first_offset() -> None:
+    """Version 0 lists segments last modified before the time; with none, all records may be from after it."""
+    scene = Scene(make_view({1}, {"a": [1, 1]}), newest=0)
+    scene.one.logs = {A0: {1000: 4, EARLIEST_TIMESTAMP: 0}, A1: {1000: None, EARLIEST_TIMESTAMP: 3}}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.offset_for_time([A0, A1], 1000) == {A0: 4, A1: 3}
+
+    scene.run(scenario)
+
+
+@pytest.mark.parametrize(("newest", "isolation"), [(2, READ_COMMITTED), (1, 0), (0, 0)])
+def test_last_stable_offset_is_asked_for_where_it_exists(newest: int, isolation: int) -> None:
+    """Under read_committed the lag must not count what cannot be read yet."""
+    scene = Scene(make_view({1}, {"a": [1]}), newest=newest)
+    scene.one.logs = {A0: log(0, 1)}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        await reader.read([A0])
+
+    scene.run(scenario, read_committed=True)
+    assert {request.isolation_level for request, _ in scene.one.asked(ListOffsetsRequest)} == {isolation}
+
+
+def test_retention_between_the_two_requests_gives_no_negative_range() -> None:
+    """The start may move past an end that was read a moment before."""
+    scene = Scene(make_view({1}, {"a": [1]}))
+    scene.one.logs = {A0: log(9, 5)}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.read([A0]) == {A0: LogRange(9, 9)}
+
+    scene.run(scenario)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_request_is_grouped_by_topic(version: int) -> None:
+    """And encodes in every version."""
+    request = plan_request([B0, A1, A0], LATEST_TIMESTAMP, version, READ_COMMITTED)
+
+    assert [(topic.topic, [one.partition for one in topic.partitions]) for topic in request.topics] == [
+        ("a", [0, 1]),
+        ("b", [0]),
+    ]
+    request.encode(version)
