@@ -65,6 +65,8 @@ class PartitionRecord:
     holder: Holder | None = None
     unproven: bool = False
     """Whether the owner node has to be seen again after a suspension."""
+    rethreading: bool = False
+    """Whether it is not known which of our threads the owner node holds: a change of it had an unknown outcome."""
 
 
 @dataclass(slots=True)
@@ -484,10 +486,11 @@ class GroupMachine:
 
     def _on_rethreads(self, serial: int, written: Mapping[TopicPartition, ThreadId]) -> None:
         for partition, record in self._awaiting(serial, PartitionState.OWNED):
-            if partition in written:
-                record.grant = Grant(written[partition], record.grant.incarnation)
-            else:
+            record.rethreading = partition not in written
+            if record.rethreading:
                 record.due = self._now + self._settings.backoff_s
+            else:
+                record.grant = Grant(written[partition], record.grant.incarnation)
 
     def _on_drained(self, serial: int) -> None:
         for partition, record in self._awaiting(serial, PartitionState.QUIESCING):
@@ -644,7 +647,9 @@ class GroupMachine:
             case PartitionState.OWNED if grant is not None and grant.incarnation != record.grant.incarnation:
                 self._open_pass("a topic was made again")
                 self._drop(partition, record, PartitionTrigger.RENEW, "its topic was deleted and made again")
-            case PartitionState.OWNED if grant is not None and grant.thread != record.grant.thread:
+            case PartitionState.OWNED if grant is not None and (
+                grant.thread != record.grant.thread or record.rethreading
+            ):
                 if not record.op and record.due <= self._now and self._can_ask:
                     self._batch.threads[partition] = grant.thread
             case PartitionState.HOLDING if grant is not None:
@@ -696,9 +701,11 @@ class GroupMachine:
         state = PARTITION_TRANSITIONS[record.state, trigger]
         if state is record.state:
             return
+        if record.state is PartitionState.OWNED and record.op:
+            record.rethreading = True  # nobody will hear how that ended
         record.state, record.since, record.op = state, self._now, 0
         if state not in HELD:
-            record.claim, record.unproven = 0, False
+            record.claim, record.unproven, record.rethreading = 0, False, False
         if state is PartitionState.RELEASING:
             record.due, record.attempts = self._now, 0
         if state is PartitionState.ABSENT:

@@ -95,8 +95,8 @@ class GroupRegistry:
     async def read(
         self,
         consumer: ConsumerId | None,
-        watch_names: Callable[[], None],
         watch_topics: Callable[[Collection[str]], None],
+        watch_names: Callable[[], None] = lambda: None,
     ) -> GroupSnapshot:
         """Read the group, the topics that ``consumer`` subscribes to (None: that anybody does), and a stamp.
 

@@ -361,10 +361,12 @@ class FakeZkClient:
         self._wake()
 
     def expire(self) -> None:
-        """Let the server end the session now; a connected client hears of it at once and begins a new one."""
+        """End the session as if it had been silent for its whole timeout, and begin a new one."""
+        was_connected = self._connected
+        self.cut(heard_ago_s=self._timeout_s)
+        self._heard_at = min(self._heard_at, asyncio.get_running_loop().time() - self._timeout_s)
         self._server.end_session(self._session_id)
-        if self._connected:
-            self.cut()
+        if was_connected:
             self.connect()
 
     def close(self) -> None:
@@ -546,7 +548,7 @@ class FakeZkClient:
                 return
             try:
                 result = work()
-            except CoordinationError as error:
+            except Exception as error:  # noqa: BLE001 - a scenario's fault is the caller's to show, too
                 refusal = error
                 self.call_inbound(lambda: None if answer.done() else answer.set_exception(refusal))
             else:
