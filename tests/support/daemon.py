@@ -19,6 +19,8 @@ from typing import Any, Self
 
 import yaml
 
+from tests.support.kafka import nice_command
+
 
 class DaemonFailed(Exception):
     """The process ended, or did not come to what was waited for; carries the end of its log."""
@@ -53,6 +55,7 @@ class Daemon:
     settings: Mapping[str, Any]
     arguments: tuple[str, ...] = ()
     keep_output: bool = True
+    niceness: int = 0
     process: subprocess.Popen[bytes] = field(init=False)
     deliveries: list[Delivery] = field(default_factory=list)
 
@@ -61,7 +64,16 @@ class Daemon:
         config = self.directory / f"{self.name}.yaml"
         merged = {"http": {"listen": "127.0.0.1:0"}, "log": {"format": "json", "level": "debug"}, **self.settings}
         config.write_text(yaml.safe_dump(merged))
-        command = [sys.executable, "-m", "consumerd", "run", "--config", str(config), *self.arguments]
+        command = [
+            *nice_command(self.niceness),
+            sys.executable,
+            "-m",
+            "consumerd",
+            "run",
+            "--config",
+            str(config),
+            *self.arguments,
+        ]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CONSUMERD_")}
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -48,15 +49,6 @@ CODECS: Final[Mapping[str, tuple[str, ...]]] = {
     "2.8.2": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
 
-_LOG4J: Final = """log4j.rootLogger=WARN, out
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.target=System.err
-log4j.appender.out.layout=org.apache.log4j.PatternLayout
-log4j.appender.out.layout.ConversionPattern=%d %p %c %m%n
-log4j.logger.kafka.server.KafkaServer=INFO
-log4j.logger.kafka.consumer.ZookeeperConsumerConnector=INFO
-"""
-
 
 class KafkaUnavailable(Exception):
     """The jars of a release are not there, and nothing that could fetch them is."""
@@ -92,22 +84,50 @@ def jars(release: str) -> Path:
         raise KafkaUnavailable(
             f"maven could not copy the jars of Kafka {release}:\n{done.stdout[-2000:]}{done.stderr[-500:]}"
         )
-    (folder / "log4j.properties").write_text(_LOG4J)
     (folder / ".complete").touch()
     return folder
 
 
-def java_command(release: str, main: str, *args: str, heap: str = "512m") -> list[str]:
-    """Return the command that runs ``main`` (a class, or a source file) on a release's class path."""
-    folder = jars(release)
+def _java_program(name: str) -> str:
     home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else "java"
+    return str(Path(home) / "bin" / name) if home else name
+
+
+def compile_clients(release: str) -> Path:
+    """Compile our Java clients against a release, once, and return the folder of their classes. Raises KafkaUnavailable."""
+    folder = jars(release)
+    sources = sorted(JAVA_SOURCES.glob("*.java"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    classes = folder / f"classes-{digest[:12]}"
+    if classes.exists():
+        return classes
+    made = Path(tempfile.mkdtemp(dir=folder))
+    command = [_java_program("javac"), "-nowarn", "-cp", f"{folder}/*", "-d", str(made), *map(str, sources)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        shutil.rmtree(made)
+        raise KafkaUnavailable(f"javac could not compile against Kafka {release}:\n{done.stderr[-2000:]}")
+    try:
+        made.rename(classes)
+    except OSError:  # another run was first
+        shutil.rmtree(made)
+    return classes
+
+
+def java_command(
+    release: str, main: str, *args: str, heap: str = "512m", classes: Path | None = None, brisk: bool = False
+) -> list[str]:
+    """Return the command that runs ``main`` (a class, or a source file) on a release's class path.
+
+    ``brisk`` is for what starts often and works little: it starts sooner and takes less of the processor doing so.
+    """
+    folder = jars(release)
     opened = ("java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.lang")
     return [
-        java,
+        _java_program("java"),
         f"-Xmx{heap}",
         "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1" if heap == "128m" else "-XX:+TieredCompilation",
+        "-XX:TieredStopAtLevel=1" if brisk else "-XX:+TieredCompilation",
         "-Djava.net.preferIPv4Stack=true",
         "-Dzookeeper.sasl.client=false",
         "-Dzookeeper.admin.enableServer=false",
@@ -115,12 +135,17 @@ def java_command(release: str, main: str, *args: str, heap: str = "512m") -> lis
         "-Dzookeeper.jmx.log4j.disable=true",
         *(f"--add-opens={package}=ALL-UNNAMED" for package in opened),
         "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-        f"-Dlog4j.configuration=file:{folder}/log4j.properties",
+        f"-Dlog4j.configuration=file:{JAVA_SOURCES}/log4j.properties",
         "-cp",
-        f"{folder}/*",
+        f"{folder}/*" if classes is None else f"{classes}:{folder}/*",
         main,
         *args,
     ]
+
+
+def nice_command(niceness: int) -> list[str]:
+    """Return what to put before a command so that it leaves the processor to others (0: nothing)."""
+    return ["nice", "-n", str(niceness)] if niceness else []
 
 
 def free_port() -> int:
@@ -242,7 +267,7 @@ class Cluster:
             },
         )
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self.spawn("zookeeper", java_command(self.release, main, str(config), heap="128m"))
+        self.spawn("zookeeper", java_command(self.release, main, str(config), heap="128m", brisk=True))
         self._wait("zookeeper", lambda: four_letter(self.zk_port, b"srvr").startswith(b"Zookeeper version"))
 
     def stop_zookeeper(self) -> None:
@@ -310,9 +335,10 @@ class Cluster:
 
     # -- Kafka's own tools
 
-    def run_tool(self, main: str, *args: str, stdin: bytes = b"") -> str:
+    def run_tool(self, main: str, *args: str, stdin: bytes = b"", brisk: bool = False) -> str:
         """Run one of the release's classes to its end and return its stdout."""
-        done = subprocess.run(java_command(self.release, main, *args), input=stdin, capture_output=True, check=False)
+        command = java_command(self.release, main, *args, brisk=brisk)
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{main} failed ({done.returncode}): {done.stdout[-1000:]!r} {done.stderr[-2000:]!r}")
         return done.stdout.decode(errors="replace")
@@ -337,8 +363,8 @@ class Cluster:
         deadline = time.monotonic() + 30
         while True:
             answer = self.run_tool(
-                "kafka.tools.GetOffsetShell", "--broker-list", self.bootstrap, "--topic", topic, "--time", "-1"
-            )
+                "kafka.tools.GetOffsetShell", "--broker-list", self.bootstrap, "--topic", topic, "--time", "-1", brisk=True
+            )  # fmt: skip
             if (
                 sum(line.startswith(f"{topic}:") and line.split(":")[-1] != "" for line in answer.splitlines())
                 == partitions
@@ -356,7 +382,7 @@ class Cluster:
         self._topics("--delete", "--topic", topic)
 
     def _topics(self, *args: str) -> None:
-        self.run_tool("kafka.admin.TopicCommand", "--zookeeper", self.zookeeper, *args)
+        self.run_tool("kafka.admin.TopicCommand", "--zookeeper", self.zookeeper, *args, brisk=True)
 
     def produce(self, topic: str, lines: bytes, codec: str = "none") -> None:
         """Send ``key<TAB>value`` lines with the release's console producer."""
@@ -396,14 +422,21 @@ class Cluster:
         with acks.open("wb") as out:
             process = self.spawn(
                 name,
-                java_command(self.release, str(JAVA_SOURCES / "LedgerProducer.java"), str(config), heap="256m"),
+                self._client("LedgerProducer", str(config)),
                 stdin=subprocess.PIPE,
                 stdout=out.fileno(),
             )
         return LedgerProducer(self, name, process, acks)
 
     def java_consumer(
-        self, group: str, topic: str | None = None, *, whitelist: str | None = None, streams: int = 1, **properties: str
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        whitelist: str | None = None,
+        streams: int = 1,
+        niceness: int = 0,
+        **properties: str,
     ) -> JavaConsumer:
         """Start the ZooKeeper-based Java high-level consumer (releases up to 1.1.1).
 
@@ -424,12 +457,14 @@ class Cluster:
         with records.open("wb") as out:
             process = self.spawn(
                 name,
-                java_command(
-                    self.release, str(JAVA_SOURCES / "HighLevelConsumer.java"), str(config), what, heap="256m"
-                ),
+                [*nice_command(niceness), *self._client("HighLevelConsumer", str(config), what)],
                 stdout=out.fileno(),
             )
         return JavaConsumer(self, name, process, records)
+
+    def _client(self, main: str, *args: str) -> list[str]:
+        classes = compile_clients(self.release)
+        return java_command(self.release, main, *args, heap="256m", classes=classes, brisk=True)
 
 
 @dataclass
