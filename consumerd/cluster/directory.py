@@ -41,6 +41,9 @@ KnownBrokers = Callable[[], Collection[Broker]]
 
 _BACKOFF_FACTOR: Final = 1.3
 
+_FIRST_CONNECTION_S: Final = 2.0
+"""For how long a new directory waits for ZooKeeper before it reports that it cannot be read."""
+
 _PERSISTENT_S: Final = 10.0
 """For how long two sources may differ before it is worth a line in the log: elections take less."""
 
@@ -150,6 +153,7 @@ class ClusterDirectory:
         self._set_watches()
         self.request_refresh("started")
         try:
+            await self._wait_first_connection()
             while True:
                 await self._wait_due()
                 await self._refresh()
@@ -157,6 +161,13 @@ class ClusterDirectory:
             watches, self._watches = self._watches, None
             for watch in watches.values():
                 watch.close()
+
+    async def _wait_first_connection(self) -> None:
+        state = self._zk.state
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_CONNECTION_S):
+                while not state.connected:
+                    state = await self._zk.wait_state(state)
 
     def _set_watches(self) -> None:
         """Watch the brokers' parent and each followed topic's node, which changes when partitions are added."""
@@ -199,7 +210,8 @@ class ClusterDirectory:
             reading = tasks.create_task(self._read(self._zookeeper, topics), name="read the cluster from ZooKeeper")
             if not before.brokers:
                 await asyncio.wait([reading])  # bounded by the source; it names the brokers that there are to ask
-            await self._read(self._metadata, topics)
+            if self.view.brokers:
+                await self._read(self._metadata, topics)
         self._compare()
         self._ended_at = self._now()
         if self.view != before:
@@ -226,10 +238,9 @@ class ClusterDirectory:
     def _compare(self) -> None:
         """Keep since when the two accounts differ, and log what does not pass."""
         found: list[Disagreement] = []
-        if not self._zookeeper.failing and not self._metadata.failing:
-            assert self._zookeeper.view is not None
-            assert self._metadata.view is not None
-            found = compare_views(self._zookeeper.view, self._metadata.view)
+        zookeeper, metadata = self._zookeeper, self._metadata
+        if zookeeper.view and metadata.view and not (zookeeper.failing or metadata.failing):
+            found = compare_views(zookeeper.view, metadata.view)
         now = self._now()
         self._odds = {one: self._odds.get(one, now) for one in found}
         for one, since in self._odds.items():

@@ -1,11 +1,12 @@
-"""Builders of cluster views, and a source that gives them."""
+"""Builders of cluster views, and a directory by script."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
 from consumerd.cluster.view import NO_EPOCH, Broker, ClusterView, PartitionView, TopicView
-from consumerd.model import BrokerId, Incarnation, PartitionKey
+from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 
 
 def make_broker(number: int) -> Broker:
@@ -37,3 +38,23 @@ def make_view(
             for name, leaders in topics.items()
         },
     )
+
+
+class ScriptedLeaders:
+    """A ``client.leaders.Leaders`` whose next views are given; each refresh takes a moment."""
+
+    def __init__(self, *views: ClusterView) -> None:
+        self.views = list(views)
+        self.reasons: list[str] = []
+
+    def find_leader(self, partition: TopicPartition) -> Broker | None:
+        """Return the leader as of the view that it is at."""
+        return self.views[0].find_leader(partition)
+
+    async def refresh(self, reason: str) -> ClusterView:
+        """Go to the next view; stay at the last."""
+        self.reasons.append(reason)
+        await asyncio.sleep(0.1)
+        if len(self.views) > 1:
+            self.views.pop(0)
+        return self.views[0]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 
 from consumerd.client.log_range import LogRange, LogRangeReader, plan_request
-from consumerd.cluster.view import Broker, ClusterView
+from consumerd.cluster.view import ClusterView
 from consumerd.errors import BrokerError, ConnectionLost, RequestTimedOut
 from consumerd.model import TopicPartition
 from consumerd.net.dialer import Dialer
@@ -24,7 +24,7 @@ from consumerd.wire.modern.list_offsets import (
     ListOffsetsResponse,
 )
 from tests.support import virtual_time
-from tests.support.cluster import make_broker, make_view
+from tests.support.cluster import ScriptedLeaders, make_broker, make_view
 from tests.support.scripted_broker import FakeNetwork, Reaction, ScriptedBroker
 
 A0, A1, B0 = TopicPartition.modern("a", 0), TopicPartition.modern("a", 1), TopicPartition.modern("b", 0)
@@ -71,30 +71,12 @@ class LogBroker(ScriptedBroker):
         return ListedPartition(partition=number, offset=-1 if offset is None else offset, timestamp=timestamp)
 
 
-class Leaders:
-    """A directory whose next views are given; each refresh takes a moment."""
-
-    def __init__(self, *views: ClusterView) -> None:
-        self.views = list(views)
-        self.reasons: list[str] = []
-
-    def find_leader(self, partition: TopicPartition) -> Broker | None:
-        return self.views[0].find_leader(partition)
-
-    async def refresh(self, reason: str) -> ClusterView:
-        self.reasons.append(reason)
-        await asyncio.sleep(0.1)
-        if len(self.views) > 1:
-            self.views.pop(0)
-        return self.views[0]
-
-
 class Scene:
     def __init__(self, *views: ClusterView, newest: int = 2) -> None:
         self.one, self.two = LogBroker(newest), LogBroker(newest)
         self.network = FakeNetwork()
         self.network.brokers = {make_broker(1).address: self.one, make_broker(2).address: self.two}
-        self.leaders = Leaders(*views)
+        self.leaders = ScriptedLeaders(*views)
 
     def run(
         self,

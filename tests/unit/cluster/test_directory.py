@@ -60,10 +60,13 @@ class Scene:
         self.told = Told()
         self.server = FakeZooKeeper()
 
-    def run(self, scenario: Callable[[ClusterDirectory], Awaitable[None]], *, follow: Collection[str] = ("t",)) -> None:
+    def run(self, scenario: Callable[[ClusterDirectory], Awaitable[None]], *, connect_after_s: float = 0.0) -> None:
         async def play() -> None:
             client = self.server.client("directory")
-            client.connect()
+            if connect_after_s:
+                asyncio.get_running_loop().call_later(connect_after_s, client.connect)
+            else:
+                client.connect()
             directory = ClusterDirectory(
                 client,
                 self.zookeeper,
@@ -72,7 +75,7 @@ class Scene:
                 random=random.Random(1).random,
                 hooks=self.told,
             )
-            directory.follow(follow)
+            directory.follow({"t"})
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(directory.run())
                 await scenario(directory)
@@ -103,6 +106,19 @@ def test_first_view_has_brokers_leaders_and_incarnations() -> None:
 
     scene.run(scenario)
     assert scene.metadata.reads[0] == pytest.approx(0.01)  # not before there was a broker to ask
+
+
+def test_normal_start_reports_no_failure() -> None:
+    """The session is established a moment after everything starts; that is no warning to anybody."""
+    scene = healthy()
+
+    async def scenario(directory: ClusterDirectory) -> None:
+        await directory.wait_leader(T0)
+
+    with structlog.testing.capture_logs() as logs:
+        scene.run(scenario, connect_after_s=0.5)
+    assert [log for log in logs if log["log_level"] != "debug"] == []
+    assert scene.zookeeper.reads[0] >= 0.5
 
 
 def test_quiet_cluster_is_read_every_few_minutes() -> None:

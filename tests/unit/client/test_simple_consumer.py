@@ -1,0 +1,154 @@
+"""Single records, for their times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from consumerd.client.simple_consumer import SimpleConsumer
+from consumerd.errors import BrokerError, CorruptMessageError, RecordTooLarge, RequestTimedOut
+from consumerd.model import TopicPartition
+from consumerd.net.dialer import Dialer
+from consumerd.net.pool import ConnectionPool
+from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.modern.fetch import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
+from tests.support import virtual_time
+from tests.support.cluster import ScriptedLeaders, make_broker, make_view
+from tests.support.record_sets import RecordSpec, batch, message
+from tests.support.scripted_broker import FakeNetwork, ScriptedBroker
+
+T0 = TopicPartition.modern("t", 0)
+CONTROL = 0x20
+OUT_OF_RANGE, NOT_LEADER = 1, 6
+LIMIT = 1 << 20
+
+
+class LogBroker(ScriptedBroker):
+    """Serves units by offset, cut off at the size asked for."""
+
+    def __init__(self, *units: tuple[int, bytes], newest: int = 7) -> None:
+        super().__init__({FetchRequest: self.answer}, ranges={ApiKey.FETCH: (0, newest)})
+        self.units = units
+        self.errors: list[int] = []
+
+    def answer(self, request: FetchRequest, version: int) -> FetchResponse:
+        (wanted,) = request.topics[0].partitions
+        error = self.errors.pop(0) if self.errors else 0
+        data = b"".join(unit for last, unit in self.units if last >= wanted.fetch_offset)
+        fetched = FetchedPartition(
+            partition=0,
+            error_code=error,
+            high_watermark=-1 if error else 100,
+            record_set=b"" if error else data[: wanted.partition_max_bytes],
+        )
+        return FetchResponse(topics=(FetchedTopic(topic="t", partitions=(fetched,)),))
+
+
+def run(
+    broker: LogBroker, scenario: Callable[[SimpleConsumer], Awaitable[None]], leaders: ScriptedLeaders | None = None
+) -> None:
+    async def play() -> None:
+        network = FakeNetwork()
+        network.brokers[make_broker(1).address] = broker
+        now = asyncio.get_running_loop().time
+        dialer = Dialer(network, client_id="t", max_frame_bytes=1 << 24, now=now)
+        known = leaders or ScriptedLeaders(make_view({1}, {"t": [1]}))
+        async with ConnectionPool(dialer, now=now, random=lambda: 0.0) as pool:
+            await scenario(SimpleConsumer(pool, known, random=lambda: 0.0, max_message_bytes=LIMIT, timeout_s=5))
+
+    virtual_time.run(play())
+
+
+def test_time_of_the_record_at_an_offset() -> None:
+    """In the middle of a batch, too."""
+    records = [RecordSpec(delta=delta, value=b"v", timestamp_delta=delta * 10) for delta in range(3)]
+    broker = LogBroker((12, batch(10, records, base_timestamp=1000, max_timestamp=1020)))
+
+    async def scenario(consumer: SimpleConsumer) -> None:
+        assert [await consumer.read_timestamp(T0, offset) for offset in (10, 11, 12)] == [1000, 1010, 1020]
+        assert await consumer.read_timestamp(T0, 13) is None
+
+    run(broker, scenario)
+
+
+def test_control_batches_and_gaps_are_passed_over() -> None:
+    """The next record that a consumer would see is what counts."""
+    marker = batch(10, [RecordSpec(delta=0, key=b"\0\0\0\0", value=b"")], attributes=CONTROL)
+    broker = LogBroker((10, marker), (20, batch(20, [RecordSpec(delta=0, value=b"v")], base_timestamp=7)))
+
+    async def scenario(consumer: SimpleConsumer) -> None:
+        assert await consumer.read_timestamp(T0, 10) == 7
+        assert await consumer.read_timestamp(T0, 15) == 7
+
+    run(broker, scenario)
+
+
+def test_old_format_has_no_times() -> None:
+    """Magic 0; lag in seconds is unknown then, not zero."""
+    broker = LogBroker((3, message(3, b"v", magic=0)), newest=0)
+
+    async def scenario(consumer: SimpleConsumer) -> None:
+        assert await consumer.read_timestamp(T0, 3) is None
+
+    run(broker, scenario)
+
+
+def test_large_message_is_fetched_whole() -> None:
+    """The first fetch is small; what does not fit is asked for in its own size."""
+    broker = LogBroker((3, message(3, bytes(500_000), timestamp=9)), newest=2)
+
+    async def scenario(consumer: SimpleConsumer) -> None:
+        assert await consumer.read_timestamp(T0, 3) == 9
+
+    run(broker, scenario)
+    assert len(broker.asked(FetchRequest)) == 2
+
+
+def test_message_over_the_limit_is_an_error() -> None:
+    """Memory is bounded."""
+    broker = LogBroker((3, message(3, bytes(2 * LIMIT), timestamp=9)), newest=2)
+
+    async def scenario(consumer: SimpleConsumer) -> None:
+        with pytest.raises(RecordTooLarge):
+            await consumer.read_timestamp(T0, 3)
+
+    run(broker, scenario)
+
+
+def test_moved_leader_is_asked_again_and_other_errors_are_raised() -> None:
+    """What may pass is retried; what does not is told."""
+    broker = LogBroker((3, message(3, b"v", timestamp=9)), newest=2)
+
+    async def scenario(consumer: SimpleConsumer) -> None:
+        broker.errors = [NOT_LEADER, NOT_LEADER]
+        assert await consumer.read_timestamp(T0, 3) == 9
+        broker.errors = [OUT_OF_RANGE]
+        with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
+            await consumer.read_timestamp(T0, 3)
+
+    run(broker, scenario)
+
+
+def test_missing_leader_times_out() -> None:
+    """Bounded as a whole."""
+
+    async def scenario(consumer: SimpleConsumer) -> None:
+        with pytest.raises(RequestTimedOut, match="t/0"):
+            await consumer.read_timestamp(T0, 3)
+        assert asyncio.get_running_loop().time() == pytest.approx(5)
+
+    run(LogBroker(), scenario, ScriptedLeaders(make_view({1}, {})))
+
+
+def test_corrupt_record_is_told() -> None:
+    """It has no time that could be trusted."""
+    damaged = bytearray(message(3, b"value", timestamp=9))
+    damaged[-1] ^= 1
+
+    async def scenario(consumer: SimpleConsumer) -> None:
+        with pytest.raises(CorruptMessageError):
+            await consumer.read_timestamp(T0, 3)
+
+    run(LogBroker((3, bytes(damaged)), newest=2), scenario)
