@@ -234,7 +234,12 @@ class ChainWriter:
     async def _append(self, batch: RecordBatch) -> None:
         file = self._file or self._open_file()
         rest = batch.slice_from(self._next)
-        await self._do("write the file", lambda: file.append(rest))
+        try:
+            await self._do("write the file", lambda: file.append(rest))
+        except (PermanentSinkError, CorruptMessageError):
+            if self._next == self._acknowledged:
+                self._drop()  # nothing was taken yet: a file that ends where it begins would be in its own way
+            raise
         self._summary.add(rest)
         self._next = batch.next_offset
         self._charge()

@@ -14,7 +14,17 @@ KINDS = pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 
 async def run_writer(mode: str, kind: str, path: Path) -> str:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.landing_process", mode, kind, str(path)),
+        # libraries have threads at rest, about which Python 3.12 warns at each fork
+        *(
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            "-m",
+            "tests.support.landing_process",
+            mode,
+            kind,
+            str(path),
+        ),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

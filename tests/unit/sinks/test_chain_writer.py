@@ -11,6 +11,7 @@ import pytest
 from consumerd.errors import (
     ConfigError,
     CoordinationError,
+    CorruptMessageError,
     IncarnationChanged,
     LeasePaused,
     OwnershipLost,
@@ -22,7 +23,7 @@ from consumerd.model import Gap, GapReason
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.publish import Outcome
 from tests.support.faulty_files import RecordingFileSystem, fail_at
-from tests.support.record_batches import build_batch
+from tests.support.record_batches import build_batch, record
 from tests.support.sinks import PARTITION, SinkRig, run_of
 
 FIRST = f"{0:020d}"
@@ -265,6 +266,55 @@ async def test_batch_that_overlaps_is_cut(rig: SinkRig):
 
     assert await writer.flush() == 12
     assert rig.offsets() == list(range(12))
+
+
+@pytest.mark.parametrize("taken", [0, 10])
+async def test_batch_that_cannot_be_encoded_leaves_the_chain_as_it_was(rig: SinkRig, taken: int):
+    """A policy decides what follows; a file that ends where it begins would stop the chain for ever."""
+    writer = await rig.writer()
+    if taken:
+        await writer.write(run_of(0, taken))
+    unreadable = build_batch(PARTITION, [record(taken, headers=(("a", b"b"),))])
+    unreadable.header_ends[0] -= 1
+    with pytest.raises(CorruptMessageError):
+        await writer.write(unreadable)
+
+    assert await writer.flush() == taken
+    await writer.write(gap_batch(taken, taken + 1, GapReason.SKIPPED))
+    assert await writer.flush() == taken + 1
+    assert rig.offsets() == list(range(taken))
+
+
+async def test_lost_claim_opens_no_chain(rig: SinkRig):
+    """The origin of a chain is its owner's to fix."""
+    claim = rig.claim()
+    writer = await rig.member().open(claim)
+    claim.failure = OwnershipLost("gone")
+    with pytest.raises(OwnershipLost):
+        await writer.start(5, "latest")
+    await writer.abandon()
+
+    assert (await rig.member().open(rig.claim())).resume_position is None
+    assert rig.landing().leftovers == []
+
+
+async def test_chain_that_vanished_is_told_and_nothing_is_acknowledged(rig: SinkRig):
+    """Somebody cleaned the folder, or the volume is another one: going on would make a hole."""
+    writer = await rig.writer()
+    await writer.write(run_of(0, 10))
+    await writer.flush()
+    home = next(rig.path.glob("topic=*"))
+    home.rename(rig.path / "away")
+    with pytest.raises(RetriableSinkError, match="see whether the volume is mounted"):
+        await writer.write(run_of(10, 20))
+    with pytest.raises(RetriableSinkError, match="found no chain; was"):
+        await writer.write(run_of(10, 20))
+    assert await writer.flush() == 10
+
+    (rig.path / "away").rename(home)
+    await writer.write(run_of(10, 20))
+    assert await writer.flush() == 20
+    assert rig.offsets() == list(range(20))
 
 
 async def test_hidden_leftovers_are_removed_by_the_next_claim(rig: SinkRig):
@@ -586,7 +636,6 @@ async def test_names_that_a_file_system_would_misread_are_encoded(rig: SinkRig):
     """Legacy topics may be called anything, and legacy partitions are on a broker."""
     from consumerd.model import BrokerId, PartitionKey, TopicPartition
     from tests.support.claims import StubClaim
-    from tests.support.record_batches import record
 
     partition = TopicPartition("a/b=ü..", PartitionKey(3, BrokerId(12)))
     writer = await rig.member().open(StubClaim(partition))

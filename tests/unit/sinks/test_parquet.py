@@ -1,0 +1,159 @@
+"""Parquet files: columns, row groups, memory, and what Arrow refuses."""
+
+import errno
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from consumerd.errors import RetriableSinkError
+from consumerd.sinks import parquet
+from consumerd.sinks.parquet import ParquetOptions, ParquetSink
+from tests.support.claims import StubClaim
+from tests.support.faulty_files import RecordingFileSystem
+from tests.support.record_batches import build_batch, record
+from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
+
+
+@pytest.fixture
+async def rig(tmp_path: Path):
+    rig = SinkRig(kind="parquet", path=tmp_path / "landing", clock=Clock(), roll_bytes=1 << 30)
+    yield rig
+    await rig.close()
+
+
+def landed(rig: SinkRig) -> list[Path]:
+    return sorted(rig.path.rglob("0*.parquet"))
+
+
+async def test_columns_are_those_that_were_promised(rig: SinkRig):
+    """Whoever reads the files has no other source of their types."""
+    writer = await rig.writer()
+    headers = (("a", b"x"), ("b", None))
+    await writer.write(build_batch(PARTITION, [record(0, None, key=b"\xff", timestamp=17, headers=headers), record(1)]))
+    await writer.flush()
+    table = pq.read_table(landed(rig)[0], partitioning=None)
+
+    fields = {field.name: field.type for field in table.schema}
+    assert list(fields) == ["offset", "next_offset", "index", "timestamp", "timestamp_type", "key", "value", "headers"]
+    assert [
+        fields[name] for name in ("offset", "next_offset", "index", "timestamp", "timestamp_type", "key", "value")
+    ] == [pa.int64(), pa.int64(), pa.int32(), pa.timestamp("ms", "UTC"), pa.int8(), pa.binary(), pa.binary()]
+    assert pa.types.is_list(fields["headers"])
+    assert table["key"].to_pylist() == [b"\xff", None]
+    assert table["value"].to_pylist() == [None, b"value"]
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == [17, None]
+    assert table["timestamp_type"].to_pylist() == [0, -1]
+    assert table["headers"].to_pylist() == [[{"key": "a", "value": b"x"}, {"key": "b", "value": None}], []]
+
+
+@pytest.mark.parametrize(("compression", "codec"), [("zstd", "ZSTD"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED")])
+async def test_pages_are_compressed_as_configured(rig: SinkRig, compression, codec: str):
+    """Some readers have no zstd."""
+    options = ParquetOptions(path=rig.path, compression=compression)
+    sink = ParquetSink(rig.context(), options)
+    writer = await sink.open(StubClaim(PARTITION))
+    await writer.start(0, "earliest")
+    await writer.write(run_of(0, 1000))
+    await writer.flush()
+    await sink.close()
+
+    assert pq.read_metadata(landed(rig)[0]).row_group(0).column(6).compression == codec
+    assert rig.offsets() == list(range(1000))
+
+
+async def test_payloads_have_a_dictionary_only_where_they_repeat(rig: SinkRig):
+    """It costs time, and where it overflows, for nothing."""
+    writer = await rig.writer()
+    rows = [record(offset, b"%d" % offset, key=b"k%d" % (offset % 3)) for offset in range(1000)]
+    await writer.write(build_batch(PARTITION, rows))
+    await writer.flush()
+    columns = pq.read_metadata(landed(rig)[0]).row_group(0)
+
+    assert "RLE_DICTIONARY" in columns.column(5).encodings
+    assert "RLE_DICTIONARY" not in columns.column(6).encodings
+    assert not columns.column(6).is_stats_set
+    assert columns.column(0).statistics.max == 999
+
+
+async def test_row_groups_are_written_when_there_is_enough(rig: SinkRig):
+    """What is held is bounded, charged, and given back."""
+    writer = await rig.writer()
+    size, count = 1 << 20, 20
+    for offset in range(count):
+        await writer.write(run_of(offset, offset + 1, size=size))
+        assert 0 <= rig.charged < parquet.ROW_GROUP_BYTES
+    assert rig.charged > 0
+    await writer.flush()
+
+    assert rig.charged == 0
+    metadata = pq.read_metadata(landed(rig)[0])
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [8, 8, 4]
+
+
+async def test_writers_together_hold_no_more_than_they_may(rig: SinkRig):
+    """200 partitions of 8 MiB each would hold six times the whole budget; the largest gives way."""
+    rig.buffer_bytes = 3 << 20
+    sink = rig.member()
+    writers = []
+    for number in range(4):
+        claim = rig.claim()
+        claim.partition = type(PARTITION).modern("orders", number)
+        writer = await sink.open(claim)
+        await writer.start(0, "earliest")
+        writers.append((claim.partition, writer))
+    for offset in range(4):
+        for partition, writer in writers:
+            await writer.write(build_batch(partition, [record(offset, b"x" * (1 << 20))]))
+            assert rig.charged <= rig.buffer_bytes
+    for _, writer in writers:
+        assert await writer.flush() == 4
+
+    landing = rig.landing()
+    assert landing.problems == []
+    assert [partition.offsets for partition in landing.partitions.values()] == [[0, 1, 2, 3]] * 4
+    assert rig.charged == 0
+
+
+async def test_failure_while_giving_way_is_told_to_whom_it_concerns(rig: SinkRig):
+    """Another partition's writer asked for it and must not suffer."""
+    rig.buffer_bytes = 1 << 20
+    failing: list[bool] = []
+
+    def fail(operation: str, name: str) -> None:
+        if operation == "write" and failing:
+            raise OSError(errno.ENOSPC, "full")
+
+    sink = rig.member(RecordingFileSystem(fail))
+    claim = rig.claim()
+    claim.partition = type(PARTITION).modern("orders", 4)
+    large, small = await sink.open(rig.claim()), await sink.open(claim)
+    await large.start(0, "earliest")
+    await small.start(0, "earliest")
+    await large.write(run_of(0, 1, size=900_000))
+    failing.append(True)
+    await small.write(build_batch(claim.partition, [record(0, b"x" * 200_000)]))
+    failing.clear()
+
+    with pytest.raises(RetriableSinkError, match="orders/3") as caught:
+        await large.write(run_of(1, 2))
+    assert caught.value.resume_position == 0
+    assert await small.flush() == 1
+    await large.write(run_of(0, 2))
+    assert await large.flush() == 2
+    assert rig.landing().problems == []
+
+
+async def test_file_that_is_no_parquet_is_noticed(rig: SinkRig):
+    """The chain's end cannot be known then."""
+    writer = await rig.writer()
+    await writer.write(run_of(0, 10))
+    await writer.flush()
+    landed(rig)[0].write_bytes(b"PAR1 but nothing else PAR1")
+    with pytest.raises(RetriableSinkError, match="no Parquet footer"):
+        await rig.member().open(rig.claim())
+
+    pq.write_table(pa.table({"a": [1]}), landed(rig)[0])
+    with pytest.raises(RetriableSinkError, match="who wrote this file"):
+        await rig.member().open(rig.claim())

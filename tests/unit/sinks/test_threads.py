@@ -1,0 +1,58 @@
+"""Threads that work for a loop."""
+
+import asyncio
+import threading
+
+import pytest
+
+from consumerd.errors import LocalProtocolError
+from consumerd.sinks.threads import WorkThreads
+
+
+async def test_results_and_failures_come_back():
+    """As if the work had been done on the loop."""
+    threads = WorkThreads(name="t", count=2)
+
+    def fail() -> None:
+        raise KeyError("x")
+
+    assert await threads.run(lambda: threading.current_thread().name) in {"t-0", "t-1"}
+    with pytest.raises(KeyError):
+        await threads.run(fail)
+    await threads.close(timeout_s=5)
+    await threads.close(timeout_s=5)
+
+
+async def test_closed_threads_take_no_work():
+    """Whoever asks would wait for ever."""
+    threads = WorkThreads(name="t", count=1)
+    await threads.close(timeout_s=5)
+
+    with pytest.raises(LocalProtocolError):
+        await threads.run(lambda: None)
+
+
+async def test_close_finishes_what_is_queued():
+    """A discarded file's clean-up is queued last."""
+    threads, done = WorkThreads(name="t", count=1), []
+    threads.post(lambda: done.append(1))
+    threads.post(lambda: done.append(2))
+    await threads.close(timeout_s=5)
+
+    assert done == [1, 2]
+
+
+def test_result_after_the_loop_has_ended_is_dropped():
+    """A thread that hung outlives the daemon's loop."""
+    release, threads = threading.Event(), WorkThreads(name="t", count=1)
+
+    async def leave_behind() -> None:
+        threads.post(lambda: (release.wait(10), None)[1])
+        await threads.close(timeout_s=0.01)
+
+    asyncio.run(leave_behind())
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "t-0":
+            thread.join(5)
+            assert not thread.is_alive()
