@@ -9,7 +9,7 @@ import pytest
 
 from consumerd.client.log_range import LogRange, LogRangeReader, plan_request
 from consumerd.cluster.view import ClusterView
-from consumerd.errors import BrokerError, ConnectionLost, RequestTimedOut
+from consumerd.errors import BrokerError, ConnectionLost, RemoteProtocolError, RequestTimedOut
 from consumerd.model import TopicPartition
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool
@@ -43,6 +43,7 @@ class LogBroker(ScriptedBroker):
         )
         self.logs: dict[TopicPartition, Log] = {}
         self.errors: dict[TopicPartition, int] = {}
+        self.left_out: set[TopicPartition] = set()
         self.silent = False
 
     def answer(self, request: ListOffsetsRequest, version: int) -> object:
@@ -55,6 +56,7 @@ class LogBroker(ScriptedBroker):
                     partitions=tuple(
                         self._look_up(TopicPartition.modern(topic.topic, one.partition), one.timestamp, version)
                         for one in topic.partitions
+                        if TopicPartition.modern(topic.topic, one.partition) not in self.left_out
                     ),
                 )
                 for topic in request.topics
@@ -254,6 +256,33 @@ def test_retention_between_the_two_requests_gives_no_negative_range() -> None:
 
     async def scenario(reader: LogRangeReader) -> None:
         assert await reader.read([A0]) == {A0: LogRange(9, 9)}
+
+    scene.run(scenario)
+
+
+def test_answer_that_leaves_a_partition_out_is_asked_for_again() -> None:
+    """It is neither an offset nor an error."""
+    scene = Scene(make_view({1}, {"a": [1, 1]}))
+    scene.one.logs = {A0: log(0, 1), A1: log(0, 2)}
+    scene.one.left_out = {A1}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        with pytest.raises(ConnectionLost, match="a/1 is missing from the answer"):
+            await reader.read([A0, A1])
+        scene.one.left_out = set()
+        assert await reader.read([A1]) == {A1: LogRange(0, 2)}
+
+    scene.run(scenario, timeout_s=3)
+
+
+def test_old_broker_without_an_answer_is_told() -> None:
+    """Version 0 always has one for either end of the log."""
+    scene = Scene(make_view({1}, {"a": [1]}), newest=0)
+    scene.one.logs = {A0: {}}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        with pytest.raises(RemoteProtocolError, match="expected an offset"):
+            await reader.read([A0])
 
     scene.run(scenario)
 

@@ -17,7 +17,7 @@ from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsRe
 from consumerd.wire.modern.fetch import FetchRequest
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tests.support import virtual_time
-from tests.support.scripted_broker import Answer, FakeNetwork, Late, Raw, Reaction, ScriptedBroker, listing
+from tests.support.scripted_broker import Answer, Body, FakeNetwork, Late, Raw, Reaction, ScriptedBroker, listing
 
 ADDRESS = Address(host="b", port=9092)
 LISTED = ListOffsetsResponse(topics=())
@@ -111,9 +111,10 @@ def test_broker_that_says_nothing_is_of_0_9() -> None:
     assert scene.left_open == 2
 
 
-def test_dead_broker_concludes_nothing() -> None:
-    """A broker that is going down closes connections, too."""
-    scene = Scene(broker(Reaction.CLOSE, alive=Reaction.CLOSE))
+@pytest.mark.parametrize("alive", [Reaction.CLOSE, Body(b"\x00")])
+def test_dead_broker_concludes_nothing(alive: Answer) -> None:
+    """A broker that is going down closes connections, too; what answers nonsense is no broker."""
+    scene = Scene(broker(Reaction.CLOSE, alive=alive))
 
     async def scenario(dialer: Dialer) -> None:
         with pytest.raises(ConnectionLost):
