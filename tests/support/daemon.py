@@ -200,6 +200,7 @@ class Daemon:
 def settings_for(
     zookeeper: str,
     group: str,
+    /,
     *,
     topics: tuple[str, ...] = (),
     pattern: str | None = None,
