@@ -23,6 +23,9 @@ _HERE = Path(__file__).parent
 _numbers = itertools.count()
 
 ClusterFactory = Callable[..., kafka.Cluster]
+Figure = Callable[[str, object], None]
+
+_FIGURES = pytest.StashKey[list[str]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,6 +84,24 @@ def own_cluster() -> Iterator[ClusterFactory]:
     yield start
     for cluster in started:
         cluster.close()
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Figure:
+    """Note something measured; it is shown at the end of the run."""
+    figures = request.config.stash.setdefault(_FIGURES, [])
+
+    def note(what: str, value: object) -> None:
+        figures.append(f"{request.node.name}: {what}: {f'{value:.3f}' if isinstance(value, float) else value}")
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if figures := config.stash.get(_FIGURES, []):
+        terminalreporter.section("figures")
+        for line in figures:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture

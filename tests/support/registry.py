@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -61,13 +63,17 @@ class Registry:
             for partition in self._children(f"/consumers/{group}/offsets/{topic}")
         }
 
-    def expected_range(self, group: str, topic: str, partitions: int) -> dict[int, str]:
-        """The range rule by arithmetic: threads sorted as strings, contiguous chunks, extras to the earliest."""
-        threads = sorted(
+    def threads(self, group: str, topic: str) -> list[str]:
+        """The threads that subscribe to a topic, by name or by a list that it matches, sorted as strings."""
+        return sorted(
             f"{consumer}-{stream}"
             for consumer, payload in self.members(group).items()
-            for stream in range(payload["subscription"].get(topic, 0))
+            for stream in range(_streams(payload, topic))
         )
+
+    def expected_range(self, group: str, topic: str, partitions: int) -> dict[int, str]:
+        """The range rule by arithmetic: contiguous chunks, extras to the earliest."""
+        threads = self.threads(group, topic)
         plan: dict[int, str] = {}
         for position, thread in enumerate(threads):
             share, extra = divmod(partitions, len(threads))
@@ -76,15 +82,54 @@ class Registry:
                 plan[partition] = thread
         return plan
 
+    def expected_roundrobin(
+        self, group: str, topics: Mapping[str, int], name: Callable[[str, int], str]
+    ) -> dict[str, dict[int, str]]:
+        """The round robin rule where everybody subscribes to all of ``topics``: partitions in the order of the hash code
+        of their ``name``, dealt to the threads in turn.
+        """
+        threads = self.threads(group, next(iter(topics)))
+        partitions = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
+        partitions.sort(key=lambda one: _hash_code(name(*one)))
+        plan: dict[str, dict[int, str]] = {topic: {} for topic in topics}
+        for (topic, partition), thread in zip(partitions, itertools.cycle(threads), strict=False):
+            plan[topic][partition] = thread
+        return plan
+
     def is_settled(self, group: str, topic: str, partitions: int) -> bool:
         """Whether owners are exactly those of the range rule, each held by its own member's session."""
+        return self.owns(group, topic, self.expected_range(group, topic, partitions))
+
+    def owns(self, group: str, topic: str, plan: Mapping[int, str]) -> bool:
+        """Whether owners are exactly those of a plan, each held by its own member's session."""
         members = self.members(group)
         owners = self.owners(group, topic)
-        if {partition: owner.thread for partition, owner in owners.items()} != self.expected_range(
-            group, topic, partitions
-        ):
+        if {partition: owner.thread for partition, owner in owners.items()} != plan:
             return False
-        return all(members[owner.thread.rpartition("-")[0]]["session"] == owner.session for owner in owners.values())
+        return all(
+            members.get(consumer_of(owner.thread), {}).get("session") == owner.session for owner in owners.values()
+        )
+
+
+def consumer_of(thread: str) -> str:
+    """Return the member that a thread is of."""
+    return thread.rpartition("-")[0]
+
+
+def _streams(payload: Mapping[str, Any], topic: str) -> int:
+    """How many threads of a member subscribe to a topic."""
+    if payload["pattern"] == "static":
+        return int(payload["subscription"].get(topic, 0))
+    ((expression, streams),) = payload["subscription"].items()
+    return int(streams) if (re.fullmatch(expression, topic) is not None) == (payload["pattern"] == "white_list") else 0
+
+
+def _hash_code(text: str) -> int:
+    """Java's String.hashCode, for ASCII."""
+    value = 0
+    for letter in text.encode("ascii"):
+        value = value * 31 + letter
+    return (value + 2**31) % 2**32 - 2**31
 
 
 @contextmanager
