@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,4 +111,5 @@ def test_alone_in_a_group_nothing_looks_foreign_and_no_position_goes_back(seed):
             assert written[partition] == sorted(set(written[partition]))
             assert positions[partition] == written[partition][-1]
 
-    run(scenario())
+    with structlog.testing.capture_logs():  # rendering them takes longer than all the rest
+        run(scenario())

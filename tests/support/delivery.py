@@ -191,7 +191,7 @@ class FakeBrokers:
         await asyncio.sleep(0)
         if self.unreachable is not None:
             raise self.unreachable
-        return {partition: self.logs[partition] for partition in partitions}
+        return {partition: self.logs[partition] for partition in partitions if partition in self.logs}
 
     async def made_after_group(self, partition: TopicPartition) -> bool:
         await asyncio.sleep(0)
@@ -285,6 +285,8 @@ class FakeWriter:
         self.pending: list[RecordBatch] = []
         self.first_written_at: float | None = None
         self.abandoned = False
+        self.already_landed: int | None = None
+        """Where an earlier writer had got, if that turns out at the next flush or write."""
 
     @property
     def resume_position(self) -> int | None:
@@ -343,6 +345,8 @@ class FakeWriter:
             landed.gaps.extend(batch.gaps)
         self.pending.clear()
         self.first_written_at = None
+        if self.already_landed is not None:
+            self.position, self.already_landed = self.already_landed, None
         self.safe = self.position
         if self.sink.keeps_chains:
             landed.end = self.position

@@ -41,7 +41,7 @@ def failing(partition, step, error, times):
     return trap
 
 
-def test_a_write_that_fails_for_a_while_is_made_again_and_only_its_partition_waits():
+def test_a_write_that_fails_for_a_while_is_made_again_and_only_its_partition_waits(logged):
     """A full disk or a server that is away loses nothing, repeats nothing and stops nobody else."""
 
     async def scenario():
@@ -62,6 +62,8 @@ def test_a_write_that_fails_for_a_while_is_made_again_and_only_its_partition_wai
             assert rig.status(P).state is DeliveryState.RUNNING
 
     run(scenario())
+    told = [entry["event"] for entry in logged if entry["partition"] == "0"]
+    assert told == ["delivery_started", "delivery_failing", "delivery_recovered"]
 
 
 def test_a_file_that_failed_in_the_middle_is_fetched_again_from_where_the_sink_says():
@@ -107,6 +109,81 @@ def test_an_acknowledgement_beyond_what_was_read_moves_the_feed_on():
             writer.position = writer.safe = 40
             await until(lambda: rig.store.position(P) == 50)
             assert [*range(10), *range(40, 50)] == rig.landed(P)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("buffered", "already"), [(False, 40), (True, 70)])
+def test_records_that_an_earlier_writer_had_landed_are_not_read_again(buffered, already):
+    """A writer that was thought dead had published one more file: its end is acknowledged, and delivery goes on there."""
+
+    async def scenario():
+        async with DeliveryRig(sink=FakeSink(buffered=buffered, roll_s=5)) as rig:
+            log = rig.log(P, 0, 10)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 10)
+            rig.sink.writers[0].already_landed = already
+
+            async def trap(step, _, __):
+                if step == "flush" and log.latest == 50:
+                    log.append(30)
+
+            rig.sink.trap = trap
+            log.append(40 if buffered else 70)
+            await until(lambda: rig.store.position(P) == 80)
+            read_before = list(range(50 if buffered else 20))
+            assert [*read_before, *range(already, 80)] == rig.landed(P)
+
+    run(scenario())
+
+
+def test_a_batch_that_does_not_follow_the_last_one_is_not_delivered():
+    """Whatever goes wrong below, positions stay contiguous: the feed is moved to where it should be."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            log = rig.log(P, 0, 10)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 10)
+            rig.brokers.feeds[0].position = 15
+            log.append(20)
+            await until(lambda: rig.store.position(P) == 30)
+            assert list(range(30)) == rig.landed(P)
+
+    run(scenario())
+
+
+def test_a_clean_up_that_fails_ends_no_other_partition(logged):
+    """A sink that cannot remove its leftovers is logged, and the partition is delivered again all the same."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            for partition in (P, Q):
+                rig.log(partition, 0, 10)
+                await rig.claim(partition)
+            await until(lambda: rig.store.position(P) == 10)
+            rig.sink.trap = failing(P, "abandon", OSError("read-only"), 1)
+            await rig.deliveries.drain([P], 3)
+            rig.sink.open_writers.clear()
+            rig.brokers.logs[P].append(5)
+            await rig.claim(P, epoch=2)
+            await until(lambda: rig.store.position(P) == 15)
+            assert rig.status(Q).state is DeliveryState.RUNNING
+            rig.sink.open_writers[Q] = 1
+
+    run(scenario())
+    assert "abandon_failed" in [entry["event"] for entry in logged]
+
+
+def test_a_partition_whose_range_no_broker_knows_waits():
+    """Its leader may be away while others answer."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.FAILING)
+            rig.log(P, 0, 10)
+            await until(lambda: rig.store.position(P) == 10)
 
     run(scenario())
 
