@@ -281,8 +281,12 @@ class _Codec:
         request: Request = protocol.AuthRequest(type=0, scheme=credential.scheme, auth=credential.value)
         return request
 
-    def probe(self) -> Request:
+    def root(self) -> Request:
         request: Request = protocol.ExistsRequest(path=self._root, watch=False)
+        return request
+
+    def probe(self) -> Request:
+        request: Request = protocol.SyncRequest(path=self._root)
         return request
 
     def arm(self, arming: Arming) -> Request:

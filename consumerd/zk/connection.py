@@ -53,12 +53,21 @@ class Reply:
 class Listener:
     """Who hears of a connection; each is called on the event loop and must not raise."""
 
-    answered: Callable[[Reply, float], None]
-    """An answer came to a request that was sent at that time."""
+    answered: Callable[[Reply, float | None], None]
+    """An answer came; with the time when its request was sent if the answer proves that the session lived then."""
     changed: Callable[[bytes], None]
     """A watch fired; the body of its event."""
     lost: Callable[[], None]
     """The connection ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A request on its way."""
+
+    answer: asyncio.Future[Reply | None]
+    sent_at: float
+    proves_session: bool
 
 
 class Connection(asyncio.Protocol):
@@ -72,9 +81,9 @@ class Connection(asyncio.Protocol):
         self._greeting: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._xids = (1 + xid % _XIDS for xid in itertools.count())
         # in the order of sending, which is the order of the answers
-        self._pending: dict[int, tuple[asyncio.Future[Reply | None], float]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._ended = asyncio.Event()
-        self._received_at = now()
+        self._progress_at = now()
         self._reason = ""
 
     @property
@@ -96,10 +105,13 @@ class Connection(asyncio.Protocol):
         self._write(frame)
         return await self._greeting
 
-    def submit(self, request: Request, xid: int | None = None) -> asyncio.Future[Reply | None]:
+    def submit(
+        self, request: Request, *, proves_session: bool = False, xid: int | None = None
+    ) -> asyncio.Future[Reply | None]:
         """Send a request now; the future is its answer, or None once none can come.
 
-        ``xid`` is for requests that have a fixed one. Raises RequestTooLarge, before anything is sent.
+        ``proves_session`` is for requests that only the ensemble's leader can answer; ``xid`` for those that have a
+        fixed one. Raises RequestTooLarge, before anything is sent.
         """
         future: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         if self.lost or self._transport is None:
@@ -111,17 +123,17 @@ class Connection(asyncio.Protocol):
             raise RequestTooLarge(
                 f"a request of {len(frame)} bytes: ZooKeeper reads at most {MAX_REQUEST_BYTES} (jute.maxbuffer)"
             )
-        self._pending[xid] = (future, self._now())
+        self._pending[xid] = _Pending(future, self._now(), proves_session)
         self._write(frame)
         return future
 
-    def unanswered_s(self) -> float:
-        """Seconds for which the oldest unanswered request has been waiting; 0 if there is none."""
-        return next((self._now() - sent_at for _, sent_at in self._pending.values()), 0.0)
+    def stalled_s(self) -> float:
+        """Seconds for which something has been waiting and no answer has come, nor a piece of one; 0 if nothing waits.
 
-    def silent_s(self) -> float:
-        """Seconds since anything came."""
-        return self._now() - self._received_at
+        Answers that come slowly, to much that was asked at once, are no stall.
+        """
+        oldest = next(iter(self._pending.values()), None)
+        return 0.0 if oldest is None else self._now() - max(oldest.sent_at, self._progress_at)
 
     def abort(self, reason: str) -> None:
         """End it at once: when this returns, it is lost and everybody concerned knows. Idempotent."""
@@ -136,7 +148,6 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:  # noqa: D102
-        self._received_at = self._now()
         self._buffer += data
         start = 0
         while len(self._buffer) - start >= _LENGTH.size and not self.lost:
@@ -150,6 +161,8 @@ class Connection(asyncio.Protocol):
             self._take(bytes(memoryview(self._buffer)[start + _LENGTH.size : end]))
             start = end
         del self._buffer[:start]
+        if self._buffer:
+            self._progress_at = self._now()
 
     def eof_received(self) -> None:  # noqa: D102
         self.abort("the server closed the connection")
@@ -167,9 +180,9 @@ class Connection(asyncio.Protocol):
         if not self._greeting.done():
             self._greeting.set_result(None)
         pending, self._pending = self._pending, {}
-        for future, _ in pending.values():
-            if not future.done():
-                future.set_result(None)
+        for request in pending.values():
+            if not request.answer.done():
+                request.answer.set_result(None)
 
     def _take(self, frame: bytes) -> None:
         if not self._greeting.done():
@@ -183,15 +196,15 @@ class Connection(asyncio.Protocol):
         if xid == _WATCH_XID:
             self._listener.changed(body)
             return
-        entry = self._pending.pop(xid, None)
-        if entry is None:
+        request = self._pending.pop(xid, None)
+        if request is None:
             self.abort(f"the server answered request {xid}, which was not asked")
             return
-        future, sent_at = entry
+        self._progress_at = self._now()
         reply = Reply(zxid, error, body)
-        self._listener.answered(reply, sent_at)
-        if not future.done():
-            future.set_result(reply)
+        self._listener.answered(reply, request.sent_at if request.proves_session else None)
+        if not request.answer.done():
+            request.answer.set_result(reply)
 
     def _write(self, frame: bytes) -> None:
         assert self._transport is not None

@@ -1,8 +1,12 @@
 """How long the server is sure to keep our session: the lease, on our own clock. Pure.
 
-The server ends a session one timeout after it last heard of it. What it last heard is at least as late as the moment we
-*sent* the newest request that it has answered: from that moment the lease runs, never from the answer's arrival, which
-may have been held up for any time.
+The ensemble ends a session one timeout after its *leader* last heard of it. What it last heard is at least as late as
+the moment we *sent* the newest request that the leader has answered: from that moment the lease runs, never from the
+answer's arrival, which may have been held up for any time. A follower's own answers, to reads, prove nothing: one that
+is cut off from its leader goes on giving them for seconds after the leader has ended the session.
+
+Followers pass on what they hear of sessions every half tick (1 s by default), so the leader may be that much behind
+when it answers: well within the third of a timeout that lies between SUSPENDED and the end.
 """
 
 from __future__ import annotations
@@ -17,18 +21,18 @@ _SUSPENDED_FROM: Final = 2 / 3
 
 
 class Lease:
-    """A session's lease: its timeout, and when the newest answered request was sent."""
+    """A session's lease: its timeout, and when the newest request that the leader has answered was sent."""
 
     def __init__(self, timeout_s: float, sent_at: float) -> None:
         self.timeout_s = timeout_s
         self._sent_at = sent_at
 
     def renew(self, sent_at: float) -> None:
-        """A request that was sent then has been answered; answers may come in any order."""
+        """The leader has answered a request that was sent then; answers may come in any order."""
         self._sent_at = max(self._sent_at, sent_at)
 
     def age(self, now: float) -> float:
-        """Seconds since the newest answered request was sent."""
+        """Seconds since the newest request that the leader has answered was sent."""
         return now - self._sent_at
 
     def phase(self, now: float) -> LeasePhase:

@@ -9,9 +9,10 @@ say, and only on a connection. So:
 * An *epoch* begins whenever an established connection turns out to carry another session id than the last one; nothing
   else begins one, and no event is waited for.
 * The id and its password are kept through every failure, until the ensemble itself says that the session is over.
-* What is known without the ensemble is time: the :class:`~consumerd.zk.lease.Lease`, renewed by every answer. The probe
-  (``exists`` on the root every sixth of a timeout) makes sure that there are answers. A connection on which nothing
-  came for the time of two probes is given up, while there is still time to reach another server in the same session.
+* What is known without the ensemble is time: the :class:`~consumerd.zk.lease.Lease`, renewed by every answer that comes
+  from the leader: to writes, and to the probe (``sync`` every sixth of a timeout). Reads are answered by whatever server
+  we are connected to, also by one that has lost its leader. A connection on which no answer came for the time of two
+  probes is given up, while there is still time to reach another server in the same session.
 * A connection belongs to one epoch, and a write is put on the wire in the same step of the event loop in which its
   epoch was compared. There is no queue in between, so no write can slip into a later session.
 * An answer that will never come is known to be lost when the connection ends: reads are asked again on the next one,
@@ -100,8 +101,11 @@ class Codec(Protocol):
     def authenticate(self, credential: Credential) -> Request:
         """Return the request that authenticates the connection."""
 
+    def root(self) -> Request:
+        """Return the request that tells whether the root of our tree exists."""
+
     def probe(self) -> Request:
-        """Return a cheap read, of the root of our tree."""
+        """Return a cheap request that only the leader can answer."""
 
     def arm(self, arming: Arming) -> Request:
         """Return the request that sets watches."""
@@ -199,7 +203,7 @@ class Session:
             async with asyncio.timeout(self._call_timeout_s):
                 while True:
                     connection = await self._connected(None)
-                    reply = await self._submit(connection, request)
+                    reply = await self._submit(connection, request, proves_session=False)
                     if reply is not None and self._belongs_here(connection, reply):
                         return reply
         except TimeoutError:
@@ -216,7 +220,7 @@ class Session:
             async with asyncio.timeout(self._call_timeout_s):
                 connection = await self._connected(epoch)
                 # no await between the comparison of epochs, which was the last thing done, and the wire
-                answer = self._submit(connection, request)
+                answer = self._submit(connection, request, proves_session=True)
                 sent = True
                 reply = await answer
         except TimeoutError:
@@ -242,9 +246,11 @@ class Session:
                 return self._connection
             await self._changed.wait()
 
-    def _submit(self, connection: Connection, request: Request) -> asyncio.Future[Reply | None]:
+    def _submit(
+        self, connection: Connection, request: Request, *, proves_session: bool
+    ) -> asyncio.Future[Reply | None]:
         self.watches.flush()
-        return connection.submit(request)
+        return connection.submit(request, proves_session=proves_session)
 
     def _belongs_here(self, connection: Connection, reply: Reply) -> bool:
         """Whether the answer is one; a session that is over or has moved makes the connection useless."""
@@ -284,13 +290,10 @@ class Session:
                 async with asyncio.timeout(self._timeout_s * _PROBE):
                     await connection.wait_lost()
                     return
-            waiting_s, patience_s = connection.unanswered_s(), self._timeout_s * _PATIENCE
-            # answers that do flow, be it slowly, show that the server works through what it was asked before
-            if waiting_s > patience_s and (connection.silent_s() > patience_s or waiting_s > 2 * patience_s):
-                connection.abort(f"no answer for {waiting_s:.1f} s")
-                await connection.wait_lost()
+            if (stalled_s := connection.stalled_s()) > self._timeout_s * _PATIENCE:
+                connection.abort(f"no answer for {stalled_s:.1f} s")
                 return
-            connection.submit(self._codec.probe())
+            connection.submit(self._codec.probe(), proves_session=True)
             if self._now() - self._watches_renewed_at > _WATCH_RENEWAL_S:
                 self._renew_watches()
 
@@ -337,26 +340,27 @@ class Session:
     async def _attach(self, server: Server, bound_s: float) -> Connection:
         """Connect to a server and take up the session there, or begin a new one. Raises _AttachFailed."""
         loop = asyncio.get_running_loop()
+        listener = Listener(answered=self._on_answer, changed=self._on_change, lost=self._on_lost)
         connection: Connection | None = None
+        greeted = False
         try:
             async with asyncio.timeout(bound_s):
-                listener = Listener(answered=self._on_answer, changed=self._on_change, lost=self._on_lost)
                 _, connection = await loop.create_connection(
                     lambda: Connection(self._now, listener), server.host, server.port
                 )
                 sent_at = self._now()
                 welcome = await self._greet(connection)
                 await self._authenticate(connection)
-                rooted = await self._ask(connection, self._codec.probe())
-        except BaseException as error:
-            if connection is not None:
+                rooted = await self._ask(connection, self._codec.root())
+            greeted = True
+        except TimeoutError as error:
+            raise _AttachFailed(f"no answer within {bound_s:.1f} s") from error
+        except (OSError, UnicodeError) as error:
+            # UnicodeError: a host name that is none
+            raise _AttachFailed(str(error)) from error
+        finally:
+            if connection is not None and not greeted:
                 connection.abort("not established")
-            if isinstance(error, TimeoutError):
-                raise _AttachFailed(f"no answer within {bound_s:.1f} s") from error
-            if isinstance(error, OSError | UnicodeError):
-                # UnicodeError: a host name that is none
-                raise _AttachFailed(str(error)) from error
-            raise
         self._refusal = None
         if rooted.error == _NO_NODE:
             self._refuse("its chroot does not exist: create it, or correct cluster.zookeeper", server)
@@ -384,7 +388,7 @@ class Session:
 
     async def _authenticate(self, connection: Connection) -> None:
         for credential in self._credentials:
-            reply = await connection.submit(self._codec.authenticate(credential), _AUTH_XID)
+            reply = await connection.submit(self._codec.authenticate(credential), xid=_AUTH_XID)
             if reply is None or reply.error:
                 self._refuse(f"it refuses the credentials of scheme {credential.scheme!r}")
                 raise _AttachFailed("authentication refused")
@@ -442,11 +446,11 @@ class Session:
 
     # -- what a connection tells us
 
-    def _on_answer(self, reply: Reply, sent_at: float) -> None:
+    def _on_answer(self, reply: Reply, sent_at: float | None) -> None:
         if reply.zxid > 0:
             self._last_zxid = max(self._last_zxid, reply.zxid)
         # while a connection is being established, it is not yet known whose session it carries
-        if self._lease is None or self._connection is None or reply.error == _SESSION_EXPIRED:
+        if sent_at is None or self._lease is None or self._connection is None or reply.error == _SESSION_EXPIRED:
             return
         before = self._lease.phase(self._now())
         self._lease.renew(sent_at)

@@ -52,9 +52,9 @@ FrameHook = Callable[[Direction, bytes], Action]
 class _Stream:
     """One direction of one connection, cut into frames; bytes that are no frames come out as they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, framed: bool) -> None:
         self._buffer = bytearray()
-        self._framed = True
+        self._framed = framed
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
         """Yield pieces, and whether each is a whole frame."""
@@ -83,11 +83,13 @@ class _Stream:
 class TcpProxy:
     """Forwards ``127.0.0.1:port`` to the target; ``async with`` listens and closes everything.
 
-    ``on_frame`` and ``delay_s`` may be set at any time. Every method acts at once, on all connections.
+    ``on_frame`` and ``delay_s`` may be set at any time. Every method acts at once, on all connections. A protocol
+    without lengths needs ``framed=False``: then bytes are never kept back to make a frame.
     """
 
-    def __init__(self, target_port: int, *, target_host: str = _HOST) -> None:
+    def __init__(self, target_port: int, *, target_host: str = _HOST, framed: bool = True) -> None:
         self._target = (target_host, target_port)
+        self._framed = framed
         self._port = 0
         self._server: asyncio.Server | None = None
         self._tasks = asyncio.TaskGroup()
@@ -119,6 +121,11 @@ class TcpProxy:
     def port(self) -> int:
         """Where it listens; the same over :meth:`refuse` and :meth:`listen`."""
         return self._port
+
+    @property
+    def target_port(self) -> int:
+        """The port that it forwards to."""
+        return self._target[1]
 
     @property
     def connect_string(self) -> str:
@@ -209,7 +216,7 @@ class TcpProxy:
             pumps.create_task(self._pump(Direction.TO_CLIENT, upstream_reader, writer))
 
     async def _pump(self, direction: Direction, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        stream = _Stream()
+        stream = _Stream(framed=self._framed)
         with contextlib.suppress(OSError):
             while data := await source.read(_CHUNK_BYTES):
                 if self.delay_s:

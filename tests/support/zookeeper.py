@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from consumerd.aio.clock import boottime
 from consumerd.zk.aiozk_client import AiozkClient
+from tests.support.tcp_proxy import Action, Direction, FrameHook
+
+CREATE: Final = 1
+EXISTS: Final = 3
+GET: Final = 4
+SYNC: Final = 9
+"""What the session's probe asks."""
+AUTH: Final = 100
+SET_WATCHES: Final = 101
 
 
 def make_client(
@@ -39,3 +50,33 @@ async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, within_
             if result if isinstance(result, bool) else await result:
                 return
             await asyncio.sleep(0.01)
+
+
+def opcode(frame: bytes) -> int:
+    """Return the opcode of a request's frame; of a connection's first one it is half of a zxid, which is 0 in tests."""
+    return int(struct.unpack_from("!i", frame, 8)[0]) if len(frame) >= 12 else 0
+
+
+def xid(frame: bytes) -> int:
+    """Return the xid of a request's or an answer's frame."""
+    return int(struct.unpack_from("!i", frame, 4)[0])
+
+
+def at_answer_to(wanted: int, action: Action) -> FrameHook:
+    """Act once, at the server's answer to the next request of that opcode.
+
+    ``at_answer_to(SYNC, Action.BLACKHOLE_AFTER)`` begins a partition at the worst moment: right after an answered probe.
+    """
+    asked: list[int] = []
+    done: list[bool] = []
+
+    def decide(direction: Direction, frame: bytes) -> Action:
+        if direction is Direction.TO_SERVER:
+            if opcode(frame) == wanted and not asked:
+                asked.append(xid(frame))
+        elif asked and not done and xid(frame) == asked[0]:
+            done.append(True)
+            return action
+        return Action.FORWARD
+
+    return decide

@@ -188,7 +188,7 @@ async def test_leaving_ends_the_session_at_once(server: EmbeddedZooKeeper, root:
 async def test_failure_of_the_body_is_not_wrapped(server: EmbeddedZooKeeper, root: str) -> None:
     """Who leaves by an error sees that error, and the session ends all the same."""
     async with make_client(server.connect_string) as other:
-        with pytest.raises(NoNode):  # noqa: PT012 (what the block around it makes of the error is the point)
+        with pytest.raises(NoNode):
             async with make_client(server.connect_string) as zk:
                 await zk.create(root, b"", ephemeral=True)
                 await zk.get(f"{root}-none")

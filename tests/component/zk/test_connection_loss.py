@@ -6,45 +6,26 @@ AIOZK numbers are those of docs/aiozk.md. S is the session timeout.
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
-from collections.abc import Callable
 
 import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.port import LeasePhase, NotConnected, OutcomeUnknown, WatchKind
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
-from tests.support.zookeeper import eventually, make_client
-
-CREATE, EXISTS, GET, SET_WATCHES, AUTH = 1, 3, 4, 101, 100
-
-
-def opcode(frame: bytes) -> int:
-    """Return the opcode of a request's frame; of a connection's first one it is part of a zxid, 0 in these tests."""
-    return int(struct.unpack_from("!i", frame, 8)[0]) if len(frame) >= 12 else 0
-
-
-def xid(frame: bytes) -> int:
-    """Return the xid of a request's or an answer's frame."""
-    return int(struct.unpack_from("!i", frame, 4)[0])
-
-
-def at_answer_to(wanted: int, action: Action) -> Callable[[Direction, bytes], Action]:
-    """Act once, at the server's answer to the next request of that opcode."""
-    asked: list[int] = []
-    done: list[bool] = []
-
-    def decide(direction: Direction, frame: bytes) -> Action:
-        if direction is Direction.TO_SERVER:
-            if opcode(frame) == wanted and not asked:
-                asked.append(xid(frame))
-        elif asked and not done and xid(frame) == asked[0]:
-            done.append(True)
-            return action
-        return Action.FORWARD
-
-    return decide
+from tests.support.zookeeper import (
+    AUTH,
+    CREATE,
+    EXISTS,
+    GET,
+    SET_WATCHES,
+    SYNC,
+    at_answer_to,
+    eventually,
+    make_client,
+    opcode,
+    xid,
+)
 
 
 async def test_a1_orderly_close_is_noticed_at_once(proxy: TcpProxy, root: str) -> None:
@@ -71,8 +52,7 @@ async def test_a2_silence_pauses_and_suspends_before_the_session_can_end(
         make_client(server.connect_string) as other,
     ):
         await zk.create(root, b"", ephemeral=True)
-        # the last answered request is sent about now
-        await zk.exists("/")
+        # what was sent about now is the newest that the leader has answered
         started = time.monotonic()
         proxy.blackhole(*([direction] if direction else []))
 
@@ -119,7 +99,7 @@ async def test_cut_right_after_an_answered_probe_for_most_of_a_session_costs_not
     ):
         await zk.create(root, b"", ephemeral=True)
         before = zk.state
-        proxy.on_frame = at_answer_to(EXISTS, Action.BLACKHOLE_AFTER)
+        proxy.on_frame = at_answer_to(SYNC, Action.BLACKHOLE_AFTER)
         await eventually(lambda: proxy.held)
         proxy.on_frame = None
         asyncio.get_running_loop().call_later(0.7 * 4, proxy.heal)
@@ -174,8 +154,8 @@ STEPS = {
     "welcome": (Direction.TO_CLIENT, None),
     "authentication": (Direction.TO_SERVER, AUTH),
     "authentication's answer": (Direction.TO_CLIENT, AUTH),
-    "probe": (Direction.TO_SERVER, EXISTS),
-    "probe's answer": (Direction.TO_CLIENT, EXISTS),
+    "look at the root": (Direction.TO_SERVER, EXISTS),
+    "look's answer": (Direction.TO_CLIENT, EXISTS),
     "watches": (Direction.TO_SERVER, SET_WATCHES),
     "watches' answer": (Direction.TO_CLIENT, SET_WATCHES),
 }

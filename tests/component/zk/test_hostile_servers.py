@@ -14,7 +14,7 @@ from consumerd.errors import CoordinationError, SessionLost
 from consumerd.zk.port import NotConnected, OutcomeUnknown, SetData, WatchKind
 from tests.support.zookeeper import eventually, make_client
 
-EXISTS, GET, SET = 3, 4, 5
+EXISTS, GET, SET, SYNC = 3, 4, 5, 9
 STAT = bytes(68)
 
 Answer = Callable[[int, int], bytes]
@@ -41,10 +41,10 @@ class ScriptedServer:
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
-        """For the next requests but probes, one each; then all goes well."""
+        """For the next requests of ours, one each; then all goes well."""
         self.greetings: list[bytes] = []
         self.asked: list[tuple[int, int]] = []
-        """Session id and opcode of each connection's first frame and of each request but probes."""
+        """Session id and opcode of each connection's first frame and of each request of ours."""
         self.sessions = 0
         self.port = 0
 
@@ -70,7 +70,7 @@ class ScriptedServer:
             self.asked.append((session, 0))
             while True:
                 xid, opcode = struct.unpack_from("!ii", await self._read(reader))
-                if opcode == EXISTS:
+                if opcode in {EXISTS, SYNC}:
                     writer.write(sound(xid, opcode))
                     continue
                 self.asked.append((session, opcode))

@@ -11,9 +11,7 @@ from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import SetData, WatchKind
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
-from tests.support.zookeeper import eventually, make_client
-
-SET_WATCHES = b"\0\0\0\x65"
+from tests.support.zookeeper import SET_WATCHES, eventually, make_client, opcode
 
 
 async def settle(zk: AiozkClient) -> None:
@@ -265,7 +263,7 @@ async def test_many_events_are_set_again_in_few_requests(server: EmbeddedZooKeep
 
         def count(way: Direction, frame: bytes) -> Action:
             nonlocal requests
-            requests += way is Direction.TO_SERVER and frame[8:12] == SET_WATCHES
+            requests += way is Direction.TO_SERVER and opcode(frame) == SET_WATCHES
             return Action.FORWARD
 
         proxy.on_frame = count
