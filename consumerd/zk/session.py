@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -182,9 +183,9 @@ class Session:
         """Wait until the state differs from ``seen``; wakes by itself when the lease's phase changes. Unbounded."""
         while (state := self.state) == seen:
             changed = self._changed
-            until = None if self._lease is None else max(_MIN_WAIT_S, self._lease.next_change_s(self._now()))
+            wait_s = math.inf if self._lease is None else max(_MIN_WAIT_S, self._lease.next_change_s(self._now()))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if until == float("inf") else until):
+                async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
                     await changed.wait()
         return state
 
@@ -254,7 +255,8 @@ class Session:
 
     def _belongs_here(self, connection: Connection, reply: Reply) -> bool:
         """Whether the answer is one; a session that is over or has moved makes the connection useless."""
-        if reply.error == _SESSION_EXPIRED:
+        # several answers may say so; by the second one there may be a new session already
+        if reply.error == _SESSION_EXPIRED and connection is self._connection:
             self._end_session()
         if reply.error in {_SESSION_EXPIRED, _SESSION_MOVED}:
             connection.abort(f"the session is no longer here (error {reply.error})")
