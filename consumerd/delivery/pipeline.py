@@ -22,6 +22,9 @@ what it has, and looks from time to time whether it can go on).
 
 Await rule: between the last await and a visible effect stands a check of the claim (:meth:`_usable`), and after every
 call into the sink it is checked that the pipeline was not revoked meanwhile: a write that returns late changes nothing.
+
+One class, though a long one: every step works on the same writer, feed and tracker, and what may follow what is seen best
+in one place. What needs none of the three is elsewhere (``policy``, ``start``, ``condition``).
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ import structlog
 
 from consumerd.aio.backoff import Backoff
 from consumerd.delivery.committer import Committer
+from consumerd.delivery.condition import Condition
 from consumerd.delivery.policy import (
     Earlier,
     Move,
@@ -66,7 +70,7 @@ from consumerd.errors import (
     SinkClosed,
     SinkError,
 )
-from consumerd.model import Claim, Gap
+from consumerd.model import Claim
 from consumerd.offsets.tracker import OffsetTracker
 from consumerd.sinks.base import PartitionWriter
 from consumerd.telemetry.hooks import Hooks
@@ -127,6 +131,7 @@ class PartitionPipeline:
             initial_s=settings.retry_initial_ms / 1000, maximum_s=settings.retry_maximum_ms / 1000, random=random
         )
         self._log = _log.bind(topic=self._partition.topic, partition=str(self._partition.partition), sink=route.name)
+        self._condition = Condition(claim.partition, hooks=hooks, log=self._log, now=now)
 
         self._tracker: OffsetTracker | None = None
         self._writer: PartitionWriter | None = None
@@ -134,15 +139,9 @@ class PartitionPipeline:
         self._move: Move | None = None  # a reset to before the log's end, until its new writer has begun
         self._revoked = False
         self._closing = False
+        self._paused = False
         self._drain = asyncio.Event()
         self._idle: asyncio.Timeout | None = None  # while waiting for the feed
-
-        self._paused = False
-        self._stop: Stop | None = None
-        self._stopped_open = False  # else nothing but opening failed
-        self._failure: str | None = None
-        self._failed_at = 0.0
-        self._since: float | None = None
 
     # -- what others see
 
@@ -167,8 +166,8 @@ class PartitionPipeline:
             sink=self._route.name,
             epoch=self._claim.epoch,
             state=self._state,
-            reason=self._stop.advice if self._stop else self._failure,
-            since=self._since,
+            reason=self._condition.reason,
+            since=self._condition.since,
             position=tracker.delivered if tracker else None,
             acknowledged=tracker.acknowledged if tracker else None,
             committed=tracker.committed if tracker else None,
@@ -178,11 +177,12 @@ class PartitionPipeline:
 
     @property
     def _state(self) -> DeliveryState:
-        if self._stop is not None:
+        condition = self._condition
+        if condition.stop is not None:
             return DeliveryState.STOPPED
         if self._drain.is_set():
             return DeliveryState.DRAINING
-        if self._failure is not None:
+        if condition.failing:
             return DeliveryState.FAILING
         if self._paused:
             return DeliveryState.PAUSED
@@ -256,7 +256,8 @@ class PartitionPipeline:
         # an end of the log moves: what it was found to be must hold over a crash before anything is delivered from there
         if plan.committed is None and not await self._committer.commit_at_once(self):
             raise CoordinationError(f"{self._partition}: start at {plan.position} could not be committed")
-        self._note_start(plan)
+        self._backoff.reset()
+        self._condition.start(plan)
         self._move = None
         self._feed = self._feeds.feed(self._partition, plan.position)
 
@@ -291,7 +292,7 @@ class PartitionPipeline:
         if due is not None and due <= now:
             await self._flush()
             return
-        settled = None if self._failure is None else self._failed_at + self._settings.retry_maximum_ms / 1000
+        settled = self._settled_at
         times = [at for at in (due, settled) if at is not None]
         try:
             batch = await self._next(feed, max(_SLACK_S, min(times) - now) if times else None)
@@ -305,7 +306,7 @@ class PartitionPipeline:
             return
         if batch is None:
             if settled is not None and settled <= self._now() + _SLACK_S:
-                self._note_recovery()  # a quiet partition has no record to prove it by
+                self._recover()  # a quiet partition has no record to prove it by
             return
         try:
             await self._write(batch)
@@ -336,8 +337,7 @@ class PartitionPipeline:
         if acknowledged is None:
             return
         tracker.deliver(batch.start, batch.next_offset)
-        if self._stop is not None:
-            self._note_resumed()
+        self._condition.resume()
         self._hooks.batch_delivered(
             self._partition, records=len(batch), size=batch.size_bytes, position=batch.next_offset
         )
@@ -426,7 +426,7 @@ class PartitionPipeline:
                     self._rewind(error.resume_position)
                     return None
             else:
-                self._note_recovery()
+                self._recover()
                 return answer
             if self._drain.is_set():
                 return None
@@ -489,7 +489,7 @@ class PartitionPipeline:
         elif isinstance(plan, Stop):
             await self._halt(plan)
         elif plan.gaps:
-            self._note_move(error, plan)
+            self._condition.move(error, plan)
             await self._write(empty_batch(self._partition, error.offset, plan.position, plan.gaps))
             feed.seek(tracker.delivered)
         else:
@@ -504,7 +504,7 @@ class PartitionPipeline:
             )
             await self._halt(Stop(cause=StopCause.ABOVE_LOG, advice=advice))
         await self._secure()
-        self._note_move(error, move)
+        self._condition.move(error, move)
         self._move = move
         raise _Reopen
 
@@ -524,8 +524,7 @@ class PartitionPipeline:
 
     async def _wait_stopped(self, stop: Stop, *, opened: bool) -> None:
         """Stay stopped until it may go on, or a drain is asked for."""
-        self._note_stop(stop)
-        self._stopped_open = opened
+        self._condition.halt(stop, opened=opened)
         if self._tracker is not None:
             await self._committer.commit_at_once(self)
         while not await self._rest(self._settings.recheck_ms / 1000):
@@ -534,7 +533,7 @@ class PartitionPipeline:
                 if stop.cause in _TRIED_AGAIN:
                     return
                 if await self._valid_again(stop):
-                    self._note_resumed()
+                    self._condition.resume()
                     return
             except _CLAIM_GONE:
                 raise
@@ -549,8 +548,19 @@ class PartitionPipeline:
         return False
 
     async def _back_off(self, error: ConsumerdError) -> None:
-        self._note_failure(error)
+        self._condition.fail(error)
         await self._rest(self._backoff.next())
+
+    def _recover(self) -> None:
+        if self._condition.failing:
+            self._backoff.reset()
+            self._condition.recover()
+
+    @property
+    def _settled_at(self) -> float | None:
+        """When a failure that has not come again counts as over; None while there is none."""
+        failed_at = self._condition.failed_at
+        return None if failed_at is None else failed_at + self._settings.retry_maximum_ms / 1000
 
     async def _rest(self, seconds: float) -> bool:
         """Wait; return True as soon as a drain is asked for."""
@@ -560,66 +570,6 @@ class PartitionPipeline:
         except TimeoutError:
             return False
         return True
-
-    # -- telling
-
-    def _note_start(self, plan: StartAt) -> None:
-        if self._stop is not None and not self._stopped_open:
-            self._note_resumed()
-        self._note_recovery()
-        self._log.info("delivery_started", offset=plan.position, committed=plan.committed, reason=plan.reason.value)
-        if plan.gap is not None:
-            self._note_gap(plan.gap)
-        if plan.behind:
-            assert plan.committed is not None
-            self._log.warning("committed_behind_landed", committed=plan.committed, landed=plan.position)
-            self._hooks.committed_behind(self._partition, committed=plan.committed, landed=plan.position)
-
-    def _note_gap(self, gap: Gap) -> None:
-        self._log.warning("offsets_skipped", start=gap.start, end=gap.end, reason=gap.reason.value)
-        self._hooks.gap_recorded(self._partition, gap)
-
-    def _note_move(self, error: OffsetOutOfRange, move: Move) -> None:
-        self._log.warning(
-            "position_reset",
-            offset=error.offset,
-            earliest=error.earliest,
-            latest=error.latest,
-            position=move.position,
-            policy=move.reason.value,
-        )
-        self._hooks.position_reset(self._partition, before=error.offset, after=move.position, reason=move.reason.value)
-
-    def _note_failure(self, error: ConsumerdError) -> None:
-        if self._failure is None:
-            self._since = self._now()
-            self._log.warning("delivery_failing", error=str(error))
-        self._failure = str(error)
-        self._failed_at = self._now()
-
-    def _note_recovery(self) -> None:
-        if self._failure is None:
-            return
-        if self._since is not None:
-            self._log.info("delivery_recovered", after_s=round(self._now() - self._since, 3))
-        self._failure = self._since = None
-        self._backoff.reset()
-        self._hooks.partition_resumed(self._partition)
-
-    def _note_stop(self, stop: Stop) -> None:
-        again = self._stop is not None and self._stop.cause is stop.cause
-        self._stop = stop
-        self._failure = None
-        if again:
-            return
-        self._since = self._now()
-        self._log.error("partition_stopped", cause=stop.cause.value, advice=stop.advice)
-        self._hooks.partition_stopped(self._partition, stop.cause.value)
-
-    def _note_resumed(self) -> None:
-        self._stop = self._failure = self._since = None
-        self._log.info("partition_resumed")
-        self._hooks.partition_resumed(self._partition)
 
     # -- invariants for mypy and for readers
 
