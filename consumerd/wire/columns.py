@@ -112,6 +112,8 @@ class ColumnBuilder:
 
     def skip_unit(self, first: int, end: int, reason: GapReason) -> None:
         """Book a unit ``[first, end)`` whose records, if any, are not for consumers. Raises as :meth:`commit`."""
+        if end > _MOST_OFFSET:
+            raise CorruptMessageError(f"a unit that ends before {end}")
         self.commit((), first)
         self.end = end
         if end > self.position:

@@ -52,6 +52,7 @@ _HEADS: Final = (struct.Struct(">qiIBBii"), struct.Struct(">qiIBBqii"))
 """An entry and its message up to the value's length, as it stands where the key is null, by magic."""
 _INT32: Final = struct.Struct(">i")
 _LEAST_OFFSET: Final = -(1 << 63)
+_MOST_OFFSET: Final = (1 << 63) - 1
 
 
 def read_messages(data: bytes, at: int, end: int, columns: ColumnBuilder, limits: Limits) -> int:
@@ -293,6 +294,8 @@ class _PlainReader:
         stride = ENTRY_BYTES + size
         low = following % _CYCLE
         count = min((self._end - at) // stride, _CYCLE - low, most)
+        if count < _LEAST_ROWS or following > _MOST_OFFSET:
+            return at
         key_field = _HEADS[self._magic].size - 8
         value_field = key_field + 4 + max(key_length, 0)
         high = (following >> 16).to_bytes(6, "big", signed=True)
@@ -376,7 +379,7 @@ def _read_wrapper_value(data: bytes, at: int, stop: int) -> bytes:
     (key_length,) = _INT32.unpack_from(data, at)
     at += 4 + max(key_length, 0)
     if key_length < NULL_SPAN or stop - at < 4:
-        raise CorruptMessageError(f"a key of {key_length} bytes in a compressed set's message")
+        raise CorruptMessageError(f"a key of {key_length} bytes in a wrapper")
     (value_length,) = _INT32.unpack_from(data, at)
     if value_length != stop - at - 4:
         raise CorruptMessageError(f"a value of {value_length} bytes where {stop - at - 4} are left")

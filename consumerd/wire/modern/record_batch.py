@@ -227,6 +227,8 @@ class _RecordReader:
         if headers_at + 1 != stop or data[headers_at]:
             header_spans(data, headers_at, stop)
             columns.headers.append((len(columns), headers_at + shift, stop + shift))
+        if delta < 0:
+            raise CorruptMessageError(f"a record with offset delta {delta}")
         if delta != self._delta:
             self._close_segment(delta)
         self._delta = delta + 1

@@ -139,14 +139,15 @@ def _locate(
     head cannot be trusted, it is the position that was asked for.
     """
     stop = _known_end(raw, at)
-    offset, _ = ENTRY.unpack_from(raw, at)
-    magic = raw[at + MAGIC_AT] if len(raw) - at > MAGIC_AT else -1
-    wrapper = magic in (0, 1) and raw[at + MAGIC_AT + 1] & message_set.CODEC_MASK
-    if wrapper or offset < 0 or stop is None:
-        offset = start
-    next_offset = None if stop is None else _confirmed_next_offset(raw, at, stop, start)
+    offset = start
+    next_offset = None
+    if stop is not None:
+        magic = raw[at + MAGIC_AT]
+        next_offset = _confirmed_next_offset(raw, at, stop, start)
+        if magic == _RECORD_BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & message_set.CODEC_MASK:
+            offset = max(0, ENTRY.unpack_from(raw, at)[0])
     return CorruptMessageError(
-        f"{partition}: the record set fetched at offset {start}, byte {at}, offset {offset}, magic {magic}: {error}",
+        f"{partition}: the record set fetched at offset {start}, byte {at}, offset {offset}: {error}",
         partition=partition,
         offset=offset,
         next_offset=next_offset,

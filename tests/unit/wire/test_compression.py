@@ -1,0 +1,220 @@
+"""Decompression: what clients write, what is cut or damaged, and bombs."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import struct
+import sys
+import tracemalloc
+import zlib
+
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+
+from consumerd.errors import CorruptMessageError
+from consumerd.wire.compression import Codec, decompress
+from consumerd.wire.varint import encode_varint
+from tests.support.record_sets import break_lz4_header, compress, xerial
+
+CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+LIMIT = 1 << 20
+TEXT = b"".join(b"line %d of a text; " % number for number in range(5000))
+
+
+def read(codec: int, data: bytes, *, limit: int = LIMIT, magic: int = 2) -> bytes:
+    return decompress(codec, data, limit=limit, magic=magic)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, TEXT * 5], ids=["empty", "one byte", "text", "long"])
+def test_what_was_compressed_comes_back(codec: Codec, data: bytes) -> None:
+    """The plain case, in the framing of the Java clients."""
+    assert data == read(codec, compress(codec, data))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_output_of_exactly_the_limit_passes_and_one_byte_more_does_not(codec: Codec) -> None:
+    """The limit is a limit, not an estimate."""
+    packed = compress(codec, TEXT)
+
+    assert TEXT == read(codec, packed, limit=len(TEXT))
+    with pytest.raises(CorruptMessageError, match="more than"):
+        read(codec, packed, limit=len(TEXT) - 1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_cut_stream_is_corrupt(codec: Codec) -> None:
+    """A truncated stream must not pass for a shorter one. Only the framing of snappy can end between blocks."""
+    packed = compress(codec, TEXT[:5000])
+
+    for cut in range(len(packed)):
+        if codec is Codec.SNAPPY and cut == 16:
+            continue
+        with pytest.raises(CorruptMessageError):
+            read(codec, packed[:cut])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_damaged_streams_are_corrupt_or_give_bytes(codec: Codec) -> None:
+    """No other exception comes out of a codec's library, wherever the damage is."""
+    packed = compress(codec, TEXT[:2000])
+
+    for place in range(len(packed)):
+        damaged = bytearray(packed)
+        damaged[place] ^= 0x55
+        with contextlib.suppress(CorruptMessageError):
+            assert isinstance(read(codec, bytes(damaged)), bytes)
+
+
+def test_a_raw_snappy_block_is_read_without_framing() -> None:
+    """librdkafka and others write raw blocks."""
+    assert TEXT == read(Codec.SNAPPY, snappy.compress(TEXT))
+
+
+def test_several_gzip_members_are_one_stream_and_trailing_bytes_are_ignored() -> None:
+    """As GZIPInputStream does, so that the same records come out as in a Java consumer."""
+    assert b"onetwo" == read(Codec.GZIP, gzip.compress(b"one") + gzip.compress(b"two"))
+    assert b"one" == read(Codec.GZIP, gzip.compress(b"one") + b"garbage")
+    with pytest.raises(CorruptMessageError, match="gzip"):
+        read(Codec.GZIP, gzip.compress(b"one") + b"\x1f\x8bgarbage")
+
+
+def test_several_gzip_members_share_the_limit() -> None:
+    """Or a thousand members of the limit each would pass."""
+    with pytest.raises(CorruptMessageError, match="more than 5 bytes"):
+        read(Codec.GZIP, gzip.compress(b"one") + gzip.compress(b"two"), limit=5)
+
+
+def test_trailing_bytes_after_an_lz4_frame_are_ignored() -> None:
+    """As KafkaLZ4BlockInputStream does."""
+    assert b"text" == read(Codec.LZ4, compress(Codec.LZ4, b"text") + b"garbage")
+
+
+def test_zstd_frames_are_joined_and_skippable_ones_skipped() -> None:
+    """As ZstdInputStream does; anything else behind a frame is an error there too."""
+    frame = compress(Codec.ZSTD, b"text")
+    skippable = b"\x5a\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
+
+    assert b"texttext" == read(Codec.ZSTD, frame + skippable + frame)
+    assert b"" == read(Codec.ZSTD, skippable)
+    for garbage in (b"garbage", b"\0", skippable[:-1], frame[:5]):
+        with pytest.raises(CorruptMessageError, match="zstd"):
+            read(Codec.ZSTD, frame + garbage)
+
+
+@pytest.mark.parametrize("options", [{}, {"write_checksum": True}, {"write_content_size": False}])
+@pytest.mark.parametrize("data", [b"", b"x", b"ab" * 1000, TEXT * 3])
+def test_all_shapes_of_zstd_headers_are_walked(data: bytes, options: dict[str, bool]) -> None:
+    """Content size of each width, checksum or not, repeated bytes as one block."""
+    assert data == read(Codec.ZSTD, zstandard.ZstdCompressor(**options).compress(data))
+
+
+def test_zstd_with_a_dictionary_id_needs_the_dictionary() -> None:
+    """Nothing that Kafka's clients write; it must still be an error of the unit alone."""
+    dictionary = zstandard.ZstdCompressionDict(TEXT[:5000])
+    frame = zstandard.ZstdCompressor(dict_data=dictionary).compress(TEXT[:100])
+
+    with pytest.raises(CorruptMessageError, match="zstd"):
+        read(Codec.ZSTD, frame + b"x")
+
+
+def test_the_wrong_header_checksum_of_magic_0_is_accepted_there_alone() -> None:
+    """KAFKA-3160: magic 0 producers hash four bytes too many; from magic 1 on the checksum is right and checked."""
+    wrong = break_lz4_header(compress(Codec.LZ4, TEXT))
+    assert wrong != compress(Codec.LZ4, TEXT)
+
+    assert TEXT == read(Codec.LZ4, wrong, magic=0)
+    for magic in (1, 2):
+        with pytest.raises(CorruptMessageError, match="lz4"):
+            read(Codec.LZ4, wrong, magic=magic)
+
+
+def test_a_right_header_checksum_is_accepted_in_magic_0_too() -> None:
+    """Clients other than Java's wrote right ones; a frame may carry its content's size."""
+    assert TEXT == read(Codec.LZ4, compress(Codec.LZ4, TEXT), magic=0)
+    assert TEXT == read(Codec.LZ4, bytes(lz4.frame.compress(TEXT, store_size=True)), magic=0)
+    for short in (b"", b"\x04\x22\x4d\x18", b"garbage and more"):
+        with pytest.raises(CorruptMessageError):
+            read(Codec.LZ4, short, magic=0)
+
+
+@pytest.mark.parametrize(
+    ("packed", "message"),
+    [
+        (xerial([b"x"])[:12], "header"),
+        (xerial([b"x"]) + b"\0\0", "length of a block is cut off"),
+        (xerial([]) + struct.pack(">i", -1), "-1 bytes"),
+        (xerial([]) + struct.pack(">i", 100) + b"x", "100 bytes"),
+        (xerial([]) + struct.pack(">i", 0), "cut off"),
+        (b"\xff\xff\xff\xff\xff\x01", "cut off"),
+        (encode_varint(LIMIT // 2 - 1) + b"abc", "declared"),
+        (b"\x05\x00", "snappy"),
+    ],
+)
+def test_broken_snappy_is_corrupt(packed: bytes, message: str) -> None:
+    """Framing and blocks are checked before the library sees them."""
+    with pytest.raises(CorruptMessageError, match=message):
+        read(Codec.SNAPPY, packed)
+
+
+def test_snappy_framing_without_blocks_is_empty() -> None:
+    """snappy-java writes the header first."""
+    assert b"" == read(Codec.SNAPPY, xerial([]))
+
+
+def test_snappy_blocks_share_the_limit() -> None:
+    """Each block alone would pass."""
+    with pytest.raises(CorruptMessageError, match="more than 150 bytes"):
+        read(Codec.SNAPPY, xerial([bytes(100), bytes(100)]), limit=150)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_costs_no_more_memory_than_the_limit_allows(codec: Codec) -> None:
+    """64 MiB of zeros in a few KiB (snappy: 3 MiB), with a limit of 1 MiB."""
+    bomb = compress(codec, bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptMessageError, match="more than"):
+            read(codec, bomb)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 4 * LIMIT + len(bomb)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_stream_of_many_pieces_is_joined(codec: Codec) -> None:
+    """Output beyond one step of a bounded decompressor."""
+    data = zlib.compress(TEXT) * 500
+
+    assert data == read(codec, compress(codec, data), limit=1 << 27)
+
+
+@pytest.mark.parametrize(
+    ("codec", "magic"), [(5, 2), (6, 1), (7, 0), (Codec.ZSTD, 0), (Codec.ZSTD, 1), (Codec.NONE, 2)]
+)
+def test_a_codec_that_does_not_exist_in_the_magic_is_named(codec: int, magic: int) -> None:
+    """The operator must see that this is a format we do not know, not damage."""
+    with pytest.raises(CorruptMessageError, match=f"codec {codec}.*magic {magic}"):
+        read(codec, b"", magic=magic)
+
+
+@pytest.mark.parametrize(
+    ("codec", "module", "package"),
+    [
+        (Codec.SNAPPY, "snappy", "python-snappy"),
+        (Codec.LZ4, "lz4.frame", "lz4"),
+        (Codec.ZSTD, "zstandard", "zstandard"),
+    ],
+)
+def test_a_missing_library_is_named(codec: Codec, module: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the topic's codecs go on working without it."""
+    packed = compress(codec, b"text")
+    monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(CorruptMessageError, match=f"package {package} is not usable"):
+        read(codec, packed)

@@ -1,0 +1,162 @@
+"""The columnar batch itself: slices, lists, payload, Arrow."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+
+import pytest
+
+from consumerd.errors import ConfigError, CorruptMessageError
+from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
+from consumerd.wire.modern.record_set import decode_record_set
+from consumerd.wire.records import Record, RecordBatch, decode_headers, empty_batch
+from tests.support.record_sets import RecordSpec, batch, message
+
+PARTITION = TopicPartition.modern("t", 0)
+HEADERS = ((b"h", b"v"), (b"n", None))
+
+
+def decoded() -> RecordBatch:
+    """Offsets 10, 12, 13, 20 of [10, 25)."""
+    given = [
+        RecordSpec(delta=0, key=b"a", value=b"one"),
+        RecordSpec(delta=2, value=None, headers=HEADERS),
+        RecordSpec(delta=3, key=b"", value=b""),
+        RecordSpec(delta=10, key=b"b", value=b"four"),
+    ]
+    return decode_record_set(batch(10, given, last_delta=14, base_timestamp=7), partition=PARTITION, start=10)
+
+
+def test_records_are_made_from_the_columns() -> None:
+    """One object a record, when somebody wants one."""
+    first, second, *_ = decoded().records()
+
+    assert Record(offset=10, timestamp=7, timestamp_type=TimestampType.CREATE_TIME, key=b"a", value=b"one") == first
+    assert (("h", b"v"), ("n", None)) == second.headers
+
+
+def test_a_batch_of_a_legacy_set_has_indexes() -> None:
+    """Records of one compressed legacy set share their offset."""
+    value = RecordBatch(
+        partition=PARTITION,
+        start=0,
+        next_offset=9,
+        buffer=memoryview(b"ab"),
+        offsets=array("q", [0, 0]),
+        timestamps=array("q", [-1, -1]),
+        key_starts=array("q", [-1, -1]),
+        key_ends=array("q", [-1, -1]),
+        value_starts=array("q", [0, 1]),
+        value_ends=array("q", [1, 2]),
+        indexes=array("q", [0, 1]),
+    )
+
+    assert [(0, b"a"), (1, b"b")] == [(record.index, record.value) for record in value.records()]
+    assert [0, 1] == value.to_arrow().column("index").to_pylist()
+    assert {TimestampType.NONE} == {record.timestamp_type for record in value.records()}
+
+
+def test_slices_drop_what_is_below_and_explain_what_is_left() -> None:
+    """A sink that has part of a batch already takes the rest."""
+    whole = decoded()
+
+    for offset in range(8, 30):
+        rest = whole.slice_from(offset)
+        assert [one for one in whole.offsets if one >= offset] == list(rest.offsets)
+        assert [one for one in whole.records() if one.offset >= offset] == list(rest.records())
+        assert max(offset, 10) == rest.start
+        assert max(offset, 25) == rest.next_offset
+        explained = {*rest.offsets, *(one for gap in rest.gaps for one in range(gap.start, gap.end))}
+        assert set(range(rest.start, rest.next_offset)) == explained
+    assert whole.slice_from(10) is whole
+
+
+def test_an_empty_batch_is_progress_without_records() -> None:
+    """Control batches alone, or what a policy skipped."""
+    gap = Gap(3, 5, GapReason.CONTROL)
+    empty = empty_batch(PARTITION, 3, 5, (gap,))
+
+    assert (0, 5, (gap,), 0) == (len(empty), empty.next_offset, empty.gaps, empty.size_bytes)
+    assert [] == list(empty.records())
+    assert [] == empty.keys() == empty.values()
+    assert [] == list(empty.payload_chunks())
+    assert 0 == empty.to_arrow().num_rows
+
+
+def test_what_a_batch_holds_is_counted() -> None:
+    """Memory is budgeted by it: the buffer, and eight bytes a row and column."""
+    data = batch(0, [RecordSpec(delta=row, value=b"v" * 100) for row in range(100)])
+
+    size = decode_record_set(data, partition=PARTITION, start=0).size_bytes
+
+    assert len(data) + 100 * 48 <= size <= len(data) + 100 * 56
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([RecordSpec(delta=0, value=b"abc"), RecordSpec(delta=1, value=b"def")], (b"abc", b"def")),
+        ([RecordSpec(delta=0, key=b"abc"), RecordSpec(delta=1, key=b"def")], (b"abc", b"def")),
+        ([RecordSpec(delta=0), RecordSpec(delta=1, value=b"def"), RecordSpec(delta=2)], (b"def", b"def")),
+        ([RecordSpec(delta=0), RecordSpec(delta=1)], None),
+        ([RecordSpec(delta=0, value=b"abc"), RecordSpec(delta=1, headers=((b"x", b"def"),))], (b"abc", b"def")),
+    ],
+)
+def test_payload_chunks_hold_everything_from_the_first_to_the_last(
+    given: list[RecordSpec], expected: tuple[bytes, bytes] | None
+) -> None:
+    """For counting and checksums, with nothing copied."""
+    chunks = [bytes(one) for one in decode_record_set(batch(0, given), partition=PARTITION, start=0).payload_chunks()]
+
+    if expected is None:
+        assert [] == chunks
+    else:
+        assert b"".join(chunks).startswith(expected[0])
+        assert b"".join(chunks).endswith(expected[1])
+
+
+def test_a_batch_shows_no_payload() -> None:
+    """It ends up in logs and in failing tests."""
+    assert "<RecordBatch t/0 [10, 25): 4 records>" == repr(decoded())
+
+
+def test_header_keys_that_are_not_utf_8_are_read_as_java_reads_them() -> None:
+    """A consumer must not stop at what a producer of another language wrote."""
+    assert (("�", None),) == decode_headers(b"\x02\x02\xff\x01", 0, 4)
+
+
+def test_headers_that_cannot_be_read_are_corrupt() -> None:
+    """The decoder has checked them; a batch made by hand may have wrong spans."""
+    with pytest.raises(CorruptMessageError):
+        decode_headers(b"\x02\x02", 0, 2)
+
+
+def test_nulls_among_values_become_arrow_nulls() -> None:
+    """And no others."""
+    table = decoded().to_arrow()
+
+    assert [b"a", None, b"", b"b"] == table.column("key").to_pylist()
+    assert [b"one", None, b"", b"four"] == table.column("value").to_pylist()
+    assert [[], [{"key": "h", "value": b"v"}, {"key": "n", "value": None}], [], []] == table.column(
+        "headers"
+    ).to_pylist()
+    assert [11, 13, 14, 21] == table.column("next_offset").to_pylist()
+
+
+def test_missing_timestamps_become_arrow_nulls() -> None:
+    """Magic 0 has none, and a producer may send -1."""
+    data = message(0, b"a", magic=0) + message(1, b"b", timestamp=5) + message(2, b"c", timestamp=-1)
+
+    table = decode_record_set(data, partition=PARTITION, start=0).to_arrow()
+
+    assert [None, 5, None] == table.column("timestamp").cast("int64").to_pylist()
+    assert [-1, 0, 0] == table.column("timestamp_type").to_pylist()
+
+
+def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything but Arrow goes on working."""
+    monkeypatch.setitem(sys.modules, "consumerd.wire.arrow", None)
+
+    with pytest.raises(ConfigError, match="parquet"):
+        decoded().to_arrow()
