@@ -1,7 +1,8 @@
 """A real ZooKeeper server as a child process, for the demo, for tests and for development; not for production.
 
 The server comes out of the jars in the ``pyspark`` package, so that PyPI suffices; nothing of pyspark is imported. It
-listens on the loopback address only, keeps its data in a folder of its own, and is always stopped by its own pid.
+listens on the loopback address only, keeps its data in a folder of its own, is always stopped by its own pid, and does
+not outlive the process that started it, however that one ends.
 Writes are not synced to disk: they survive a kill of the server, not a crash of the machine.
 """
 
@@ -14,6 +15,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +39,13 @@ _JARS: Final = (
 )
 _JVM: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
 _SERVER: Final = ("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=4096")
+# PR_SET_PDEATHSIG, SIGKILL; a parent that was gone before that is found out by its number
+_TIED_LAUNCH: Final = """\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 _COMMANDS: Final = "conf,srvr,ruok,cons,dump,mntr"
 _HOST: Final = "127.0.0.1"
 _LOG_TAIL_BYTES: Final = 2000
@@ -207,7 +216,7 @@ class EmbeddedZooKeeper:
         try:
             with (directory / "zookeeper.log").open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    *_command(self._java, jars, configuration),
+                    *server_command(self._java, jars, configuration),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -283,9 +292,11 @@ async def _ask(port: int, command: str) -> str:
                 await writer.wait_closed()
 
 
-def _command(java: Path, jars: Sequence[Path], configuration: Path) -> list[str]:
+def server_command(java: Path, jars: Sequence[Path], configuration: Path) -> list[str]:
+    """Return the server's command, tied to our life: the kernel kills it when the thread that starts it is gone."""
     classpath = os.pathsep.join(map(str, jars))
-    return [str(java), *_JVM, *_SERVER, "-cp", classpath, _MAIN_CLASS, str(configuration)]
+    tied = [sys.executable, "-I", "-S", "-c", _TIED_LAUNCH, str(os.getpid())]
+    return [*tied, str(java), *_JVM, *_SERVER, "-cp", classpath, _MAIN_CLASS, str(configuration)]
 
 
 def _free_port() -> int:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pytest
 
 from consumerd.embedded.java import get_java
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper, ZooKeeperFailed
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 (what is waited for is another process)
-        await asyncio.sleep(0.01)
+from tests.support.zookeeper import eventually
 
 
 def _exists(pid: int) -> bool:
@@ -67,6 +63,25 @@ async def test_server_left_by_a_killed_parent_is_replaced(tmp_path: Path) -> Non
     async with EmbeddedZooKeeper(tmp_path) as left, EmbeddedZooKeeper(tmp_path, port=left.port) as zookeeper:
         assert left.port == zookeeper.port
         await eventually(lambda: not left.running)
+
+
+async def test_server_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    """A test run that is killed leaves nothing behind."""
+    program = f"""
+import asyncio, os, pathlib
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+
+async def main():
+    async with EmbeddedZooKeeper(pathlib.Path({str(tmp_path)!r})) as zookeeper:
+        print(zookeeper.pid, flush=True)
+        os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    output, _ = await parent.communicate()
+
+    await eventually(lambda: not _exists(int(output)), within_s=10)
 
 
 async def test_foreign_process_with_a_stale_pid_is_left_alone(tmp_path: Path) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from consumerd.embedded.java import get_java
-from consumerd.embedded.zookeeper import get_zookeeper_jars
+from consumerd.embedded.zookeeper import get_zookeeper_jars, server_command
 from consumerd.zk.port import LeasePhase
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import eventually, make_client
-
-MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def free_ports(count: int) -> list[int]:
@@ -46,7 +43,7 @@ async def ensemble(root: Path, links: list[TcpProxy]) -> AsyncIterator[list[int]
     """
     clients, elections = free_ports(3), free_ports(3)
     quorum = [*free_ports(1), *(link.target_port for link in links)]
-    java, jars = await asyncio.to_thread(get_java), os.pathsep.join(map(str, get_zookeeper_jars()))
+    java, jars = await asyncio.to_thread(get_java), get_zookeeper_jars()
     processes = []
     try:
         for number, client in enumerate(clients, start=1):
@@ -71,7 +68,7 @@ async def ensemble(root: Path, links: list[TcpProxy]) -> AsyncIterator[list[int]
             ]
             (folder / "zoo.cfg").write_text("\n".join(settings + members))
             with (folder / "log").open("wb") as log:
-                command = [java, "-Xmx64m", "-XX:TieredStopAtLevel=1", "-cp", jars, MAIN, folder / "zoo.cfg"]
+                command = server_command(java, jars, folder / "zoo.cfg")
                 processes.append(await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, cwd=folder))
 
         async def ready() -> bool:
