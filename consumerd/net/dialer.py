@@ -9,7 +9,7 @@ How releases are told apart (``net.versions`` says what each speaks)::
     2. ListOffsets v0 about nothing, which every release answers, on a second connection
          closed or silent -> down, or no broker: ConnectionLost, and nothing is concluded
          answered         -> it is alive
-    3. ApiVersions v0 again, on a third
+    3. ApiVersions v0 again, on a third, with several times the patience that the sign of life took
          answered  -> what it lists: it had been restarting or slow
          closed    -> 0.8;  silent -> 0.9: the second connection is kept, this one is not
 
@@ -19,6 +19,7 @@ ListOffsets rather than Metadata, since Metadata v0 can only be asked about noth
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from consumerd.errors import ConnectionLost, RemoteProtocolError, RequestTimedOut
 from consumerd.model import BrokerId
@@ -37,6 +38,9 @@ from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.modern.api_versions import ApiVersionsRequest
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.wire.session import ClientSession
+
+
+_PATIENCE_FACTOR: Final = 4.0
 
 
 class Dialer:
@@ -94,13 +98,15 @@ class Dialer:
     async def _negotiate(self, address: Address, broker: BrokerId | None) -> BrokerConnection:
         """Walk through the steps of the module's docstring."""
         asked = await self._open(address, broker)
-        if await self._settle(asked):
+        if await self._settle(asked, self._probe_timeout_s):
             return asked
         alive = await self._open(address, broker)
         try:
+            started = self._now()
             await alive.request(ListOffsetsRequest(topics=()), timeout_s=self._alive_timeout_s, version=0)
+            patience_s = max(self._probe_timeout_s, _PATIENCE_FACTOR * (self._now() - started))
             asked_again = await self._open(address, broker)
-            if await self._settle(asked_again):
+            if await self._settle(asked_again, patience_s):
                 alive.close()
                 return asked_again
         except RemoteProtocolError as error:
@@ -113,13 +119,13 @@ class Dialer:
         self._memory.remember(address, alive.versions, self._now())
         return alive
 
-    async def _settle(self, connection: BrokerConnection) -> bool:
+    async def _settle(self, connection: BrokerConnection, timeout_s: float) -> bool:
         """Ask for the versions and adopt them; False, with those assumed and the connection closed, if it cannot say.
 
         Raises ConnectionLost when what answers is no broker.
         """
         try:
-            response = await connection.request(ApiVersionsRequest(), timeout_s=self._probe_timeout_s, version=0)
+            response = await connection.request(ApiVersionsRequest(), timeout_s=timeout_s, version=0)
             connection.adopt(read_api_versions(response))
         except RequestTimedOut:
             connection.adopt(assume_release(RELEASE_0_9))

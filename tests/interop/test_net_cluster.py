@@ -28,6 +28,7 @@ from consumerd.cluster.from_zookeeper import SSL, ZooKeeperSource
 from consumerd.cluster.view import compare_views
 from consumerd.errors import ConnectionLost
 from consumerd.model import Incarnation, TopicPartition
+from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool, Purpose
 from consumerd.net.stream import Address, TcpConnector
@@ -63,6 +64,17 @@ def make_dialer(*, tls: ssl.SSLContext | None = None, broker_version: str = "aut
         now=time.monotonic,
         pinned=parse_broker_version(broker_version),
     )
+
+
+@asynccontextmanager
+async def dialed(dialer: Dialer, address: Address) -> AsyncIterator[BrokerConnection]:
+    """Connect, and close whatever happens."""
+    connection = await dialer.dial(address)
+    try:
+        yield connection
+    finally:
+        connection.close()
+        await connection.wait_closed()
 
 
 @asynccontextmanager
@@ -113,29 +125,25 @@ async def test_release_is_found_out(own_cluster: ClusterFactory, kafka: str, kno
     dialer = make_dialer()
     for attempt in range(2):
         started = time.monotonic()
-        connection = await dialer.dial(first_address(cluster))
-        assert str(connection.versions) == known_as
-        assert connection.version_of(FetchRequest) == fetch
-        assert attempt == 0 or time.monotonic() - started < 1.0
-        response = await connection.request(MetadataRequest(topics=None), timeout_s=10)
-        assert response.brokers or kafka == "0.8.2.2"
-        if connection.versions.origin is Origin.NEGOTIATED and kafka != "2.8.2":
-            listed = connection.versions.ranges
-            assumed = assume_release(parse_release(kafka)).ranges
-            assert {key: listed[key] for key in assumed} == dict(assumed)
-        connection.close()
-        await connection.wait_closed()
+        async with dialed(dialer, first_address(cluster)) as connection:
+            assert attempt == 0 or time.monotonic() - started < 1.0
+            assert str(connection.versions) == known_as
+            assert connection.version_of(FetchRequest) == fetch
+            response = await connection.request(MetadataRequest(topics=None), timeout_s=10)
+            assert response.brokers or kafka == "0.8.2.2"
+            if connection.versions.origin is Origin.NEGOTIATED and kafka != "2.8.2":
+                listed = connection.versions.ranges
+                assumed = assume_release(parse_release(kafka)).ranges
+                assert {key: listed[key] for key in assumed} == dict(assumed)
 
 
 @pytest.mark.smoke
 async def test_pinned_release_works_without_asking(shared_clusters: ClusterFactory, release: str) -> None:
     """For those who do not want to be asked."""
     cluster = await asyncio.to_thread(shared_clusters, release)
-    connection = await make_dialer(broker_version=release).dial(first_address(cluster))
-    assert connection.versions.origin is Origin.PINNED
-    await connection.request(MetadataRequest(topics=None), timeout_s=10)
-    connection.close()
-    await connection.wait_closed()
+    async with dialed(make_dialer(broker_version=release), first_address(cluster)) as connection:
+        assert connection.versions.origin is Origin.PINNED
+        await connection.request(MetadataRequest(topics=None), timeout_s=10)
 
 
 @pytest.mark.smoke

@@ -150,6 +150,17 @@ def test_modern_broker_with_a_hiccup_is_not_taken_for_an_old_one(hiccup: Answer)
     assert scene.left_open == 1
 
 
+def test_slow_broker_is_given_time_in_proportion() -> None:
+    """One that takes seconds for anything, as after its start on a busy machine, is slow and not old."""
+    scene = Scene(broker(Late(MODERN, 4.0), alive=Late(LISTED, 2.0)))
+
+    async def scenario(dialer: Dialer) -> None:
+        assert (await dialer.dial(ADDRESS)).version_of(FetchRequest) == 7
+
+    scene.run(scenario)
+    assert scene.left_open == 1
+
+
 def test_assumption_is_tried_anew_after_a_while() -> None:
     """A broker that was upgraded in place shows it at a reconnect, some minutes later at the latest."""
     scene = Scene(broker(Reaction.CLOSE, Reaction.CLOSE, MODERN))
