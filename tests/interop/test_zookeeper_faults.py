@@ -1,0 +1,210 @@
+"""ZooKeeper goes away, comes back, or forgets us, while records flow; and a process that stalls past its session."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.interop.conftest import ClusterFactory
+from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.landing_reader import read_landing
+from tests.support.load import SteadyLoad
+from tests.support.registry import Registry, open_registry
+from tests.support.tcp_proxy import Action, Direction, TcpProxy
+
+Place = tuple[str, int, int]
+
+PARTITIONS = 6
+PER_PARTITION = 50
+SESSION_S = 6.0
+
+_PROBE_ANSWER_BYTES = 4 + 16 + 68
+"""A length, a reply header and a Stat: what the server answers to ``exists``."""
+
+
+@pytest.mark.smoke
+@pytest.mark.timeout(150)
+async def test_a_cut_shorter_than_the_session_repeats_nothing_and_moves_nothing(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Cut right after an answered probe, for 0.7 of a session: delivery pauses, and goes on where it was."""
+    cluster = shared_clusters(release)
+    topic, group = unique("cut"), unique("cut")
+    await asyncio.to_thread(cluster.create_topic, topic, PARTITIONS)
+    async with TcpProxy(cluster.zk_port) as proxy:
+        settings = settings_for(proxy.connect_string, group, topics=(topic,))
+        producer = cluster.ledger_producer(linger_ms="5")
+        with (
+            Daemon(tmp_path, "member", settings) as daemon,
+            SteadyLoad(producer, {topic: PARTITIONS}, per_second=PER_PARTITION),
+        ):
+            await asyncio.to_thread(daemon.wait, lambda: len(daemon.deliveries) > 200, "records flow")
+            before = await asyncio.to_thread(daemon.status)
+            cut_at = await _cut_after_probe(proxy)
+            await asyncio.to_thread(wait_until, lambda: time.monotonic() - cut_at > 0.7 * SESSION_S, "0.7 of a session")
+            await proxy.listen()
+            healed_at = time.monotonic()
+            await asyncio.to_thread(
+                daemon.wait, lambda: any(one.at > healed_at + 3 for one in daemon.deliveries), "records flow again"
+            )
+            after = await asyncio.to_thread(daemon.status)
+        ledger = await asyncio.to_thread(producer.finish)
+        counts = Counter((one.topic, one.partition, one.offset) for one in daemon.deliveries)
+
+    assert [key for key, count in counts.items() if count > 1] == [], "repeated"
+    assert set(counts) <= set(ledger)
+    assert after["session_epoch"] == before["session_epoch"]
+    assert after["session_id"] == before["session_id"]
+    assert len(after["rebalances"]) == len(before["rebalances"])
+    pauses = [late.at - early.at for early, late in zip(daemon.deliveries, daemon.deliveries[1:], strict=False)]
+    assert max(pauses) > 0.1 * SESSION_S, "delivery goes on although another member may soon own the partitions"
+
+
+async def _cut_after_probe(proxy: TcpProxy) -> float:
+    """Cut and refuse right after the answer to a probe has passed; return when that was."""
+    done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    def on_frame(direction: Direction, frame: bytes) -> Action:
+        if direction is Direction.TO_CLIENT and len(frame) == _PROBE_ANSWER_BYTES and not done.done():
+            proxy.on_frame = None
+            proxy.refuse()
+            done.set_result(time.monotonic())
+            return Action.CUT_AFTER
+        return Action.FORWARD
+
+    proxy.on_frame = on_frame
+    async with asyncio.timeout(20):
+        return await done
+
+
+@pytest.mark.smoke
+@pytest.mark.timeout(150)
+def test_zookeeper_killed_and_restarted(
+    release: str, own_cluster: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Two members go on by themselves, own everything again, and what they landed is whole."""
+    cluster = own_cluster(release)
+    topic, group = unique("killed"), unique("killed")
+    cluster.create_topic(topic, PARTITIONS)
+    landing = tmp_path / "landing"
+    sink = {"type": "jsonl", "path": str(landing), "roll_ms": 500}
+    settings = settings_for(cluster.zookeeper, group, topics=(topic,), sink=sink)
+    producer = cluster.ledger_producer(linger_ms="5")
+    with Daemon(tmp_path, "one", settings) as one, Daemon(tmp_path, "two", settings) as two:
+        with SteadyLoad(producer, {topic: PARTITIONS}, per_second=PER_PARTITION):
+            one.wait(lambda: len(one.owned()) == len(two.owned()) == PARTITIONS // 2, "both own half")
+            cluster.kill_zookeeper()
+            one.wait(lambda: one.status()["session_phase"] in {"paused", "suspended", "none"}, "one notices")
+            assert one.get("/livez")[0] == 200
+            cluster.start_zookeeper()
+            with open_registry(cluster.zookeeper) as registry:
+                one.wait(
+                    lambda: registry.is_settled(group, topic, PARTITIONS), "everything is owned by the rule again", 40
+                )
+            one.wait_ready()
+            two.wait_ready()
+        ledger = producer.finish()
+        wait_landed(landing, ledger)
+        assert one.terminate() == 0
+        assert two.terminate() == 0
+
+    check_landing(landing, ledger)
+
+
+@pytest.mark.smoke
+@pytest.mark.timeout(150)
+def test_a_process_stopped_past_its_session_harms_nobody_when_it_wakes_up(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Promise 3: files never overlap, commits never regress, and the sleeper comes back as a new member."""
+    cluster = shared_clusters(release)
+    topic, group = unique("stalled"), unique("stalled")
+    cluster.create_topic(topic, PARTITIONS)
+    landing = tmp_path / "landing"
+    sink = {"type": "parquet", "path": str(landing), "roll_ms": 400}
+    settings = settings_for(cluster.zookeeper, group, topics=(topic,), sink=sink)
+    producer = cluster.ledger_producer(linger_ms="5")
+    with (
+        open_registry(cluster.zookeeper) as registry,
+        Daemon(tmp_path, "sleeper", settings) as sleeper,
+        CommitWatch(registry, group, topic) as commits,
+    ):
+        with SteadyLoad(producer, {topic: PARTITIONS}, per_second=PER_PARTITION) as load:
+            sleeper.wait(lambda: len(sleeper.owned()) == PARTITIONS, "the sleeper owns all")
+            sleeper.wait(lambda: commits.count > 2 * PARTITIONS, "commits")
+            with Daemon(tmp_path, "heir", settings) as heir:
+                heir.wait(lambda: len(heir.owned()) == PARTITIONS // 2, "the heir owns half")
+                sleeper.stop()
+                heir.wait(lambda: len(heir.owned()) == PARTITIONS, "the heir takes over", 40)
+                landed = commits.count
+                heir.wait(lambda: commits.count > landed + 2 * PARTITIONS, "the heir commits")
+                sleeper.resume()
+                heir.wait(lambda: sleeper.status()["session_epoch"] == 2, "the sleeper has a new session", 40)
+                heir.wait(
+                    lambda: len(registry.members(group)) == 2 and registry.is_settled(group, topic, PARTITIONS),
+                    "both share again by the rule",
+                    40,
+                )
+                assert len(sleeper.owned()) == PARTITIONS // 2
+                load.stop()
+                ledger = producer.finish()
+                wait_landed(landing, ledger)
+                assert heir.terminate() == 0
+        assert sleeper.terminate() == 0
+    assert commits.regressions == []
+    check_landing(landing, ledger)
+
+
+class CommitWatch:
+    """Reads the stored positions again and again, and remembers every one that went backwards."""
+
+    def __init__(self, registry: Registry, group: str, topic: str) -> None:
+        self._registry, self._group, self._topic = registry, group, topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="commits", daemon=True)
+        self.seen: dict[int, int] = {}
+        self.regressions: list[tuple[int, int, int]] = []
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            for partition, position in self._registry.offsets(self._group, self._topic).items():
+                before = self.seen.get(partition, 0)
+                if position < before:
+                    self.regressions.append((partition, before, position))
+                self.count += position != before
+                self.seen[partition] = position
+
+
+def _landed(landing: Path) -> Counter[tuple[str, int, int]]:
+    return Counter(
+        (one.topic, int(one.partition), record.offset)
+        for one in read_landing(landing).partitions.values()
+        for record in one.records
+    )
+
+
+def wait_landed(landing: Path, ledger: Collection[Place]) -> None:
+    wait_until(lambda: set(_landed(landing)) >= set(ledger), "everything landed", 40, 0.3)
+
+
+def check_landing(landing: Path, ledger: Collection[Place]) -> None:
+    assert read_landing(landing).problems == []
+    landed = _landed(landing)
+    assert set(landed) == set(ledger)
+    assert [key for key, count in landed.items() if count > 1] == []
