@@ -11,6 +11,10 @@ Three things keep it from turning for nothing:
   configured one, so that a partition that is not consumed at all soon costs nothing.
 - A partition that answers with an error leaves the loop, and comes back after a delay (:meth:`LoopOwner.displace`).
 - An answer that brings nothing sooner than asked for is followed by a pause.
+
+One partition must not take a broker's others down with it: a message may be larger than the largest frame that we
+accept (from Fetch 3 on brokers return a first message whole, whatever was asked for), which ends the connection each
+time. So after an answer that broke the framing each partition is asked for alone, and the one that does it again fails.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from consumerd.aio.backoff import Backoff
-from consumerd.errors import ConsumerdError
+from consumerd.errors import ConsumerdError, RemoteProtocolError
 from consumerd.fetch.buffer import Hold, Lane, Marks, MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.planner import Ask, FetchPlan, plan_fetch
@@ -56,6 +60,9 @@ class LoopOwner(Protocol):
     def confirm_out_of_range(self, feed: PartitionFeed) -> None:
         """Find out whether the feed's position is really out of range."""
 
+    def memory_short(self) -> None:
+        """A request has to wait for memory."""
+
     def broker_answered(self, broker: Endpoint) -> None:
         """A fetch was answered."""
 
@@ -83,6 +90,7 @@ class BrokerLoop:
         self._feeds: dict[Key, PartitionFeed] = {}
         self._woken = asyncio.Event()
         self._session = FetchSession()
+        self._in_flight: tuple[Ask, ...] = ()
         self._barren = 0
         longest_s = max(_SHORTEST_WAIT_MS, settings.max_wait_ms) / 1000
         self._pause = Backoff(initial_s=_SHORTEST_WAIT_MS / 1000, maximum_s=longest_s, random=random)
@@ -122,6 +130,7 @@ class BrokerLoop:
                 await self._fetch(plan)
             except ConsumerdError as error:
                 self._session.unanswered()
+                self._blame(error)
                 self._owner.displace(self.feeds, error)
 
     async def _sleep_until(self, due: float | None) -> None:
@@ -138,7 +147,10 @@ class BrokerLoop:
     async def _fetch(self, plan: FetchPlan) -> None:
         connection = await self._connections.get(self.broker, Purpose.FETCH)
         least, most = plan.least_bytes * _COPIES, plan.max_bytes * _COPIES
-        hold = await reserve(self._budget, Lane.REQUEST, least=least, most=most)
+        hold = self._budget.take(Lane.REQUEST, least=least, most=most)
+        if hold is None:
+            self._owner.memory_short()
+            hold = await reserve(self._budget, Lane.REQUEST, least=least, most=most)
         try:
             plan = self._plan()  # while we waited feeds may have come, gone, moved or filled up
             if plan.asks and hold.size >= plan.least_bytes * _COPIES:
@@ -153,7 +165,9 @@ class BrokerLoop:
         request = write_request(version, plan, self._session, settings=self._settings, wait_ms=wait_ms)
         started = self._now()
         timeout_s = wait_ms / 1000 + self._settings.request_timeout_s
+        self._in_flight = plan.asks
         response = await connection.request(request, timeout_s=timeout_s, version=version)
+        self._in_flight = ()
         if response.error_code in SESSION_ERRORS:
             self._session.refused(response.error_code)
         elif response.error_code:
@@ -171,8 +185,25 @@ class BrokerLoop:
             hold.release()
             await asyncio.sleep(self._pause.next())
 
+    def _blame(self, error: ConsumerdError) -> None:
+        """Find out whose answer cannot be framed: suspect all that were asked for, or fail the one that was."""
+        asks, self._in_flight = self._in_flight, ()
+        if not isinstance(error.__cause__, RemoteProtocolError):
+            return
+        for ask in asks:
+            feed = self._feeds.get(ask.cursor.key)
+            if feed is None or ask.cursor.generation != ask.generation:
+                continue
+            if ask.cursor.suspected:
+                ask.cursor.suspected = False
+                feed.fail_too_large(None)
+            else:
+                ask.cursor.suspected = True
+
     def _wait_ms(self, plan: FetchPlan) -> int:
-        if not plan.full:
+        if any(ask.cursor.suspected for ask in plan.asks):
+            return 0
+        if not plan.full and not plan.cut:
             return self._settings.max_wait_ms
         return min(self._settings.max_wait_ms, _SHORTEST_WAIT_MS << min(self._barren, 16))
 
@@ -184,6 +215,9 @@ class BrokerLoop:
         now = turn = self._now()
         for ask in plan.asks:
             ask.cursor.answered_at = now
+            ask.cursor.suspected = False
+            if plan.cut:
+                self._put_last(ask.cursor.key)
         brought = False
         for topic in response.topics:
             for answer in topic.partitions:
@@ -206,7 +240,12 @@ class BrokerLoop:
         elif code:
             self._owner.displace([feed], broker_error(code, f"Fetch of {feed.partition} from broker {self.broker.id}"))
         elif feed.accept(answer, ask.max_bytes, hold):
-            self._feeds[key] = self._feeds.pop(key)  # the others come first next time
+            self._put_last(key)
         else:
             return False
         return True
+
+    def _put_last(self, key: Key) -> None:
+        """Let the others come first next time."""
+        if (feed := self._feeds.pop(key, None)) is not None:
+            self._feeds[key] = feed

@@ -30,6 +30,8 @@ class CursorState(enum.Enum):
     """Fetch said out of range; ListOffsets is being asked whether that is so."""
     FAILED = "failed"
     """An error waits for, or was given to, whoever consumes; only that side sets it going again."""
+    PARKED = "parked"
+    """Nobody consumes it and others want its memory: what came was dropped, and is fetched again when it is wanted."""
     CLOSED = "closed"
 
 
@@ -55,6 +57,7 @@ class Cursor:
         "partition",
         "position",
         "state",
+        "suspected",
     )
 
     def __init__(self, partition: TopicPartition, position: int, *, limit_bytes: int) -> None:
@@ -67,6 +70,8 @@ class Cursor:
         self.due = 0.0
         self.answered_at: float | None = None
         """When a leader last answered for the partition, with news or without."""
+        self.suspected = False
+        """Its answer may be what broke a connection: it is asked for alone, once."""
         self.expansion = 1.0
         """Decompressed size by fetched size, smoothed; what a decode is expected to need."""
         self._limit_bytes = limit_bytes
@@ -132,6 +137,11 @@ class Cursor:
         """Leave the partition out until :meth:`activate` or :meth:`seek`."""
         self.generation += 1
         self.state = CursorState.FAILED
+
+    def park(self, position: int) -> None:
+        """Go back to ``position`` and leave the partition out until :meth:`activate` or :meth:`seek`."""
+        self.seek(position)
+        self.state = CursorState.PARKED
 
     def activate(self) -> None:
         """Ask again from the same position."""

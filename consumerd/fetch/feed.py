@@ -59,6 +59,7 @@ class FeedTools:
     owner: FeedOwner
     executor: Executor
     turnstile: Turnstile
+    now: Callable[[], float]
     random: Callable[[], float]
 
 
@@ -98,6 +99,8 @@ class PartitionFeed:
         )
         self.doubted_offset: int | None = None
         """The offset that was found out of range once, above the log's end, which may trail after a failover."""
+        self.idle_since: float | None = tools.now()
+        """Since when nobody waits in :meth:`next`; None while somebody does."""
         self._tools = tools
         self._high_watermark = -1
         self._last_stable_offset: int | None = None
@@ -152,7 +155,14 @@ class PartitionFeed:
         Raises OffsetOutOfRange (confirmed), CorruptMessageError (twice in a row), RecordTooLarge, LocalProtocolError on
         a closed feed.
         """
-        self._retry_failed()
+        self._wake_up()
+        self.idle_since = None
+        try:
+            return await self._next()
+        finally:
+            self.idle_since = self._tools.now()
+
+    async def _next(self) -> RecordBatch:
         while True:
             if self._decoding is not None:
                 if not self._decoding[0].done():
@@ -219,7 +229,10 @@ class PartitionFeed:
             pieces = [Piece(0, pieces[-1].end, pieces[-1].next_offset, compressed)]
         if pieces:
             self._append(_Chunk(data, pieces, hold.split(len(data)), answer))
-            cursor.advance(max(cursor.position, pieces[-1].next_offset))
+            if pieces[-1].next_offset > answer.high_watermark:  # see _check
+                cursor.fail()
+            else:
+                cursor.advance(max(cursor.position, pieces[-1].next_offset))
             return True
         unit_bytes = first_unit_bytes(data)
         if unit_bytes == 0:  # no size that can be one: nothing more is asked for until the decoder has had its say
@@ -228,14 +241,25 @@ class PartitionFeed:
             )
             cursor.fail()
         elif (too_large := cursor.grow(asked_bytes, unit_bytes)) is not None:
-            self._fail_too_large(too_large.size)
+            self.fail_too_large(too_large.size)
         return True
+
+    def park(self) -> None:
+        """Give back the memory of what nobody consumes; it is fetched again when somebody does."""
+        if self._failure is None and self._chunks:
+            self._drop()
+            self.cursor.park(self._position)
 
     def fail(self, error: ConsumerdError) -> None:
         """Have :meth:`next` raise ``error`` once everything before it was taken, and ask for nothing until then."""
         self.cursor.fail()
         self._failure = error
         self._arrived.set()
+
+    def fail_too_large(self, size: int | None) -> None:
+        """Fail since the message at the cursor's position is above the limit."""
+        limit = self._tools.settings.max_message_bytes
+        self.fail(RecordTooLarge(self.partition, self.cursor.position, limit, size))
 
     # -- what came and was not decoded
 
@@ -254,12 +278,8 @@ class PartitionFeed:
         size = first_unit_bytes(data)
         if not size or size <= self._tools.settings.max_message_bytes:
             return False
-        self._fail_too_large(size)
+        self.fail_too_large(size)
         return True
-
-    def _fail_too_large(self, size: int | None) -> None:
-        limit = self._tools.settings.max_message_bytes
-        self.fail(RecordTooLarge(self.partition, self.cursor.position, limit, size))
 
     def _append(self, chunk: _Chunk) -> None:
         self._chunks.append(chunk)
@@ -340,12 +360,7 @@ class PartitionFeed:
             return None
 
     def _lend(self, work: _Work, batch: RecordBatch) -> RecordBatch:
-        if batch.next_offset <= work.start:
-            raise CorruptMessageError(
-                f"{self.partition}: a record set of {len(work.chunk.data)} bytes has nothing from offset {work.start} on",
-                partition=self.partition,
-                offset=work.start,
-            )
+        self._check(work, batch)
         work.hold.resize(batch.size_bytes)
         self.cursor.observe_expansion(work.piece.end - work.piece.begin, batch.size_bytes)
         self._finish_pieces(work.chunk)
@@ -358,6 +373,19 @@ class PartitionFeed:
             self.partition, records=len(batch), size=batch.size_bytes, high_watermark=work.chunk.high_watermark
         )
         return batch
+
+    def _check(self, work: _Work, batch: RecordBatch) -> None:
+        """Refuse offsets that cannot be; the checksums of no format cover them. Raises CorruptMessageError."""
+        if work.start < batch.next_offset <= work.chunk.high_watermark:
+            return
+
+        raise CorruptMessageError(
+            f"{self.partition}: the record set fetched at offset {work.start} leads to offset {batch.next_offset}, "
+            f"expected one after it and up to the high watermark {work.chunk.high_watermark}",
+            partition=self.partition,
+            offset=work.start,
+            raw=work.chunk.data[work.piece.begin : work.piece.end],
+        )
 
     def _doubt(self, work: _Work, error: CorruptMessageError) -> None:
         """Fetch a corrupt record set once more; when it is corrupt again, say so."""
@@ -377,10 +405,10 @@ class PartitionFeed:
         self.cursor.seek(position)
         self._tools.owner.feed_ready(self)
 
-    def _retry_failed(self) -> None:
-        """Set a failed partition going again, once its error was raised."""
+    def _wake_up(self) -> None:
+        """Set a parked partition going again, and a failed one whose error was raised."""
         waiting = self._failure is not None or self._chunks or self._decoding is not None
-        if self.cursor.state is CursorState.FAILED and not waiting:
+        if self.cursor.state is CursorState.PARKED or (self.cursor.state is CursorState.FAILED and not waiting):
             self.cursor.activate()
             self._tools.owner.feed_ready(self)
 

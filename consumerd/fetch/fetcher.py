@@ -36,6 +36,8 @@ from consumerd.wire.errorcodes import ErrorCode
 
 _CONFIRM_TIMEOUT_S: Final = 30.0
 _BROKER_FAILED: Final = "CONNECTION_LOST"
+_UNCONSUMED_S: Final = 1.0
+"""For how long a partition may lie unconsumed, its sink failing perhaps, while others wait for its memory."""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ class Fetcher:
         self._tasks: TaskSet[object] = TaskSet()
         self._loops: dict[Endpoint, BrokerLoop] = {}
         self._places: dict[PartitionFeed, _Place] = {}
-        self._homeless: set[PartitionFeed] = set()
+        self._homeless: dict[PartitionFeed, None] = {}
         self._failing: dict[Endpoint, Backoff] = {}
         self._changed = asyncio.Event()
         self._view_changed = False
@@ -86,6 +88,7 @@ class Fetcher:
             owner=self,
             executor=ThreadPoolExecutor(max_workers=1, thread_name_prefix="decode"),
             turnstile=Turnstile(settings.slice_bytes),
+            now=now,
             random=random,
         )
 
@@ -97,7 +100,7 @@ class Fetcher:
         """Begin to fetch a partition at ``offset``; the feed is the caller's to close."""
         feed = PartitionFeed(partition, offset, self._tools)
         self._places[feed] = _Place()
-        self._homeless.add(feed)
+        self._homeless[feed] = None
         self._share_memory()
         self._changed.set()
         return feed
@@ -112,7 +115,7 @@ class Fetcher:
                     if self._view_changed:
                         self._view_changed = False
                         self._move()
-                    await self._sleep_until(self._place())
+                    await self._sleep_until(_sooner(self._place(), self._relieve()))
         finally:
             self._tools.executor.shutdown(wait=False, cancel_futures=True)
 
@@ -142,7 +145,7 @@ class Fetcher:
                 place.loop.remove(feed)
                 place.loop = None
                 feed.cursor.move()
-                self._homeless.add(feed)
+                self._homeless[feed] = None
             elif place.loop is None and place.left != leader and feed.cursor.state is CursorState.BACKING_OFF:
                 feed.cursor.activate()  # what it was waiting for has happened
 
@@ -154,7 +157,7 @@ class Fetcher:
             if cursor.state is not CursorState.BACKING_OFF or now >= cursor.due:
                 leader = self._leaders.find_leader(feed.partition)
                 if leader is not None:
-                    self._homeless.remove(feed)
+                    del self._homeless[feed]
                     self._places[feed].loop = loop = self._loop(leader)
                     loop.add(feed)
                     continue
@@ -183,6 +186,16 @@ class Fetcher:
         # nothing was awaited since the loop saw that it has no feeds, so none was added to it
         del self._loops[loop.broker]
 
+    def _relieve(self) -> float | None:
+        """While requests wait for memory, take back what lies unconsumed; returns when to look again."""
+        if not self._budget.under_pressure:
+            return None
+        now = self._now()
+        for feed in self._places:
+            if feed.idle_since is not None and now - feed.idle_since >= _UNCONSUMED_S:
+                feed.park()
+        return now + _UNCONSUMED_S
+
     # -- FeedOwner
 
     def feed_ready(self, feed: PartitionFeed) -> None:
@@ -204,7 +217,7 @@ class Fetcher:
     def feed_closed(self, feed: PartitionFeed) -> None:
         """Forget a feed."""
         place = self._places.pop(feed)
-        self._homeless.discard(feed)
+        self._homeless.pop(feed, None)
         if place.loop is not None:
             place.loop.remove(feed)
         self._share_memory()
@@ -223,6 +236,10 @@ class Fetcher:
 
     def _share_memory(self) -> None:
         self._marks = plan_marks(self._budget.limit_bytes, len(self._places), self._settings.max_partition_bytes)
+
+    def memory_short(self) -> None:
+        """Look for memory that nobody uses."""
+        self._changed.set()
 
     def broker_answered(self, broker: Endpoint) -> None:
         """Note that a broker is well."""
@@ -271,7 +288,7 @@ class Fetcher:
             place.left = place.loop.broker
             place.loop.remove(feed)
             place.loop = None
-        self._homeless.add(feed)
+        self._homeless[feed] = None
         if feed.cursor.state is CursorState.ACTIVE:
             feed.cursor.back_off(due)
 
@@ -310,3 +327,9 @@ class Fetcher:
         self._leaders.request_refresh(f"{feed.partition}: offset {offset} was out of range")
         self._unhouse(feed, self._now() + delay)
         self._changed.set()
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

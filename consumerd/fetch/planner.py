@@ -46,14 +46,15 @@ class Ask(NamedTuple):
 class FetchPlan:
     """The next request to one broker.
 
-    ``max_bytes`` is worth reserving, ``least_bytes`` must be. ``full`` partitions were left out for want of room;
-    ``due`` is when the first of those that back off may be asked again.
+    ``max_bytes`` is worth reserving, ``least_bytes`` must be. ``full`` partitions were left out for what they hold, and
+    ``cut`` ones for want of memory: theirs is the next turn. ``due`` is when the first of those that back off may be asked again.
     """
 
     asks: tuple[Ask, ...]
     max_bytes: int
     least_bytes: int
     full: int
+    cut: int = 0
     due: float | None
 
     def fit(self, granted_bytes: int, *, bounded: bool) -> FetchPlan:
@@ -72,11 +73,11 @@ class FetchPlan:
             if size <= room or not kept:
                 kept.append(ask._replace(max_bytes=size))
                 room -= size
-        return replace(self, asks=tuple(kept), max_bytes=granted_bytes, full=self.full + len(self.asks) - len(kept))
+        return replace(self, asks=tuple(kept), max_bytes=granted_bytes, cut=len(self.asks) - len(kept))
 
 
 def plan_fetch(feeds: Iterable[Fetchable], *, now: float, marks: Marks, response_bytes: int) -> FetchPlan:
-    """Plan the next request: every partition that may be asked for and has room, in order."""
+    """Plan the next request: every partition that may be asked for and has room, in order; a suspect goes alone."""
     asks: list[Ask] = []
     total = full = 0
     least = min(marks.ask, USEFUL_BYTES)
@@ -92,6 +93,8 @@ def plan_fetch(feeds: Iterable[Fetchable], *, now: float, marks: Marks, response
             size = max(marks.ask, cursor.grown_bytes)
             asks.append(Ask(cursor, cursor.generation, cursor.position, size))
             total += size
+    if suspect := next((ask for ask in asks if ask.cursor.suspected), None):
+        asks, total = [suspect], suspect.max_bytes
     if asks:  # the first one must be able to make progress
         least = max(least, asks[0].cursor.grown_bytes)
     most = max(least, min(total, response_bytes))

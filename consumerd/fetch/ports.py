@@ -84,5 +84,5 @@ class FetchSettings:
     backoff_initial_s: float = 0.1
     backoff_maximum_s: float = 2.0
     confirm_delay_s: float = 1.0
-    slice_bytes: int = 256 * 1024
+    slice_bytes: int = 128 * 1024
     thread_bytes: int = 64 * 1024

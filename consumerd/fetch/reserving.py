@@ -16,11 +16,18 @@ async def reserve(budget: MemoryBudget, lane: Lane, *, least: int, most: int) ->
     if hold is not None:
         return hold
     granted: asyncio.Future[Hold] = asyncio.get_running_loop().create_future()
-    ticket = budget.queue(lane, least=least, most=most, granted=granted.set_result)
+
+    def grant(hold: Hold) -> None:
+        if granted.cancelled():  # in the same turn of the loop, before the task could leave the queue
+            hold.release()
+        else:
+            granted.set_result(hold)
+
+    ticket = budget.queue(lane, least=least, most=most, granted=grant)
     try:
         return await granted
     except asyncio.CancelledError:
         ticket.cancel()
-        if granted.done() and not granted.cancelled():  # granted and cancelled in the same turn of the loop
+        if granted.done() and not granted.cancelled():  # granted first
             granted.result().release()
         raise

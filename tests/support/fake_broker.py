@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from consumerd.aio.cell import Cell
 from consumerd.cluster.view import Broker, ClusterView, PartitionView, TopicView
-from consumerd.errors import ConnectionLost, ConsumerdError, RequestTimedOut
+from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError, RequestTimedOut
 from consumerd.model import BrokerId, PartitionKey, TopicPartition
 from consumerd.net.pool import Endpoint, Purpose
 from consumerd.wire.modern.fetch import (
@@ -107,6 +107,9 @@ class FakeBroker:
         self.response_errors: list[int] = []
         self.mangle: Callable[[TopicPartition, bytes], bytes] = lambda _partition, data: data
         """What the network does to record sets."""
+        self.unframeable: set[TopicPartition] = set()
+        """Partitions whose records do not fit into any frame that the client accepts."""
+        self._unframeable = False
         self._cluster = cluster
         self._sessions: dict[int, _Session] = {}
         self._died = asyncio.Event()
@@ -144,6 +147,10 @@ class FakeBroker:
             done, _ = await asyncio.wait([died, work], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             died.cancel()
             work.cancel()
+        if work in done and self._unframeable:
+            self._unframeable = False
+            fault = RemoteProtocolError("frame above the limit")
+            raise ConnectionLost(str(fault)) from fault
         if work in done:
             return _through_codec(FetchResponse, version, work.result())
         if died in done:
@@ -241,6 +248,7 @@ class FakeBroker:
         if code:
             return FetchedPartition(partition=number, error_code=code, high_watermark=-1, record_set=b"")
         data = log.read(offset, max(0, limit), whole=version >= 3, at_least_one=first)
+        self._unframeable |= bool(data) and partition in self.unframeable
         aborted = None
         if version >= 4 and request.isolation_level == READ_COMMITTED:
             aborted = tuple(one for one, marker in log.aborted if marker >= offset)

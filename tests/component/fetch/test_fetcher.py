@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from consumerd.errors import ConnectionLost, CorruptMessageError, LocalProtocolError, OffsetOutOfRange, RecordTooLarge
+from consumerd.errors import (
+    ConnectionLost,
+    CorruptMessageError,
+    LocalProtocolError,
+    OffsetOutOfRange,
+    RecordTooLarge,
+)
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.cursor import CursorState
 from consumerd.fetch.feed import PartitionFeed
@@ -808,6 +814,24 @@ async def test_a_budget_smaller_than_a_message_still_lets_it_through() -> None:
 
 
 @in_virtual_time
+async def test_memory_that_nobody_consumes_is_taken_back_when_others_need_it() -> None:
+    """A failing sink's partitions hold what came; however small the budget, the others go on."""
+    world = World(budget=8 * KIB, max_partition_bytes=4 * KIB)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+        for _ in range(5):
+            world.cluster.produce(partition, b"L" * 50 * KIB)
+    async with world.fetcher() as fetcher:
+        stuck, flowing = fetcher.feed(P0, 0), fetcher.feed(P1, 0)
+        await read(stuck, 1)
+        assert len(await read(flowing, 5, timeout_s=20)) == 5
+        assert [offset for offset, _ in await read(stuck, 4)] == [1, 2, 3, 4]
+        stuck.close()
+        flowing.close()
+    assert world.budget.held_bytes == 0
+
+
+@in_virtual_time
 async def test_open_files_that_take_all_memory_slow_fetching_down_but_do_not_end_it() -> None:
     """They are flushed by what is fetched next, or by their age."""
     world = World(budget=MIB)
@@ -817,6 +841,29 @@ async def test_open_files_that_take_all_memory_slow_fetching_down_but_do_not_end
     world.budget.charge(2 * MIB)
     async with world.fetcher() as fetcher:
         assert len(await read(fetcher.feed(P0, 0), 10)) == 10
+
+
+@in_virtual_time
+async def test_a_message_larger_than_any_frame_fails_its_own_partition_only() -> None:
+    """The connection breaks with every answer that holds it; the others must not go down with it for ever."""
+    world = World(version=11)
+    partitions = [TopicPartition.modern("t", number) for number in range(5)]
+    for partition in partitions:
+        world.cluster.lead(partition, 0)
+        world.cluster.produce(partition, *values(3))
+
+    world.broker().unframeable = {P1}
+    async with world.fetcher() as fetcher:
+        feeds = {partition: fetcher.feed(partition, 0) for partition in partitions}
+        for partition, feed in feeds.items():
+            if partition == P1:
+                with pytest.raises(RecordTooLarge):
+                    await feed.next()
+            else:
+                assert len(await read(feed, 3)) == 3
+                world.cluster.produce(partition, b"on")
+                assert len(await read(feed, 1)) == 1
+        assert asyncio.get_running_loop().time() < 3
 
 
 # -- corruption

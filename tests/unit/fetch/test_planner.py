@@ -99,7 +99,7 @@ def test_partitions_for_which_too_little_is_left_wait_for_their_turn():
     made = plan(feeds(100)).fit(4 * USEFUL_BYTES, bounded=False)
 
     assert partitions(made) == [0, 1, 2, 3]
-    assert made.full == 96
+    assert (made.cut, made.full) == (96, 0)
 
 
 def test_the_first_partition_is_always_asked_for():
