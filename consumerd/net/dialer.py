@@ -39,7 +39,6 @@ from consumerd.wire.modern.api_versions import ApiVersionsRequest
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.wire.session import ClientSession
 
-
 _PATIENCE_FACTOR: Final = 4.0
 
 
