@@ -278,9 +278,7 @@ class Daemon:
                 str(one.partition): one.holder.thread if one.holder is not None else "nobody known"
                 for one in (group.conflicts if group is not None else ())
             },
-            disagreements=tuple(
-                f"{one.kind}: {one.detail}" for one in (group.disagreements if group is not None else ())
-            ),
+            disagreements=tuple(str(one) for one in (group.disagreements if group is not None else ())),
             rebalances=self._recent.rebalances(),
             events=self._recent.events(),
             buffered_bytes=parts.budget.held_bytes if parts is not None else 0,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from consumerd.group.assignors import Assignment, Strategy
+from consumerd.group.identity import consumer_of
 from consumerd.group.plan import Disagreement, GroupSnapshot, MemberView, plan_assignment, plan_disagreements
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
@@ -58,7 +59,7 @@ def plan_explanation(
     now, then = plan_assignment(snapshot, strategy), plan_assignment(changed, strategy)
     counts = {member.consumer: 0 for member in sorted(members, key=lambda one: one.consumer)}
     for thread in then.values():
-        counts[get_consumer(thread)] += 1
+        counts[consumer_of(thread)] += 1
     return Explanation(
         now=now,
         then=then,
@@ -70,11 +71,6 @@ def plan_explanation(
         counts=counts,
         disagreements=plan_disagreements(changed, strategy),
     )
-
-
-def get_consumer(thread: ThreadId) -> ConsumerId:
-    """Return the member that a thread is of."""
-    return ConsumerId(thread.rpartition("-")[0])
 
 
 def lint_patience(
@@ -103,4 +99,4 @@ def lint_patience(
 
 
 def _consumer_of(thread: ThreadId | None) -> ConsumerId | None:
-    return None if thread is None else get_consumer(thread)
+    return None if thread is None else consumer_of(thread)

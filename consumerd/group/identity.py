@@ -47,6 +47,11 @@ def thread_ids(consumer: ConsumerId, streams: int) -> tuple[ThreadId, ...]:
     return tuple(ThreadId(f"{consumer}-{number}") for number in range(streams))
 
 
+def consumer_of(thread: ThreadId) -> ConsumerId:
+    """Return the member that a thread is of; a thread's number has no hyphen, so that what precedes it is the id."""
+    return ConsumerId(thread.rpartition("-")[0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
     """What a process calls itself in its group. ``consumer_id`` is the configured one, if any."""

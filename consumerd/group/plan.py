@@ -8,11 +8,12 @@ about members that cannot agree.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.group.assignors import Assignment, Member, Strategy, assign, find_objection
+from consumerd.group.identity import consumer_of
 from consumerd.group.java_regex import UnsupportedPattern
 from consumerd.group.subscription import needs_topic_names, plan_streams
 from consumerd.model import ConsumerId, Incarnation, PartitionKey, Partitions, ThreadId, TopicPartition
@@ -98,6 +99,8 @@ class DisagreementKind(enum.StrEnum):
     """Subscriptions that differ in a way that some members refuse."""
     STRATEGY = "strategy"
     """Owners that our assignor does not give."""
+    UNOWNED = "unowned"
+    """Partitions that another member does not claim though our assignor gives them to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,9 @@ class Disagreement:
     kind: DisagreementKind
     detail: str
     member: str | None = None
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.kind.value, self.member, self.detail) if part is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +179,7 @@ def plan_grants(
     return {
         partition: Grant(thread, Incarnation(snapshot.topics[partition.topic].czxid))
         for partition, thread in assignment.items()
-        # the number of a thread has no hyphen, so that this is the member's id and nothing else
-        if thread.rpartition("-")[0] == consumer
+        if consumer_of(thread) == consumer
     }
 
 
@@ -198,33 +203,55 @@ def plan_disagreements(snapshot: GroupSnapshot, strategy: Strategy) -> tuple[Dis
 
 
 def plan_owner_disagreements(
-    snapshot: GroupSnapshot, strategy: Strategy, owners: Mapping[TopicPartition, Holder]
+    snapshot: GroupSnapshot, strategy: Strategy, owners: Mapping[TopicPartition, Holder], consumer: ConsumerId
 ) -> tuple[Disagreement, ...]:
-    """Return where live members own what our assignor gives to others, with the strategy that would explain it.
+    """Return where live members own what our assignor gives to others, with the strategies that would explain it; or
+    else what members other than ``consumer`` leave without an owner.
 
     To be asked once a group has come to rest: during a rebalance owners differ from the plan all the time.
     """
     assignment = plan_assignment(snapshot, strategy)
     wrong = _mismatches(assignment, owners)
     if not wrong:
-        return ()
-    explained = next(
-        (
-            other
-            for other in Strategy
-            if other is not strategy and not _mismatches(plan_assignment(snapshot, other), owners)
-        ),
-        None,
-    )
-    hint = f"; {explained.value} explains every owner: is group.assignor wrong?" if explained is not None else ""
-    shown = ", ".join(
+        return _find_unowned(assignment, owners, consumer)
+    explaining = [
+        other.value
+        for other in Strategy
+        if other is not strategy and not _mismatches(plan_assignment(snapshot, other), owners)
+    ]
+    hint = f"; {' or '.join(explaining)} explains every owner: is group.assignor wrong?" if explaining else ""
+    shown = _join_shown(
         f"{partition} is held by {owners[partition].thread} and belongs to {assignment.get(partition, 'nobody')}"
-        for partition in wrong[:_DISAGREEMENTS_SHOWN]
+        for partition in wrong
     )
-    more = f" and {len(wrong) - _DISAGREEMENTS_SHOWN} more" if len(wrong) > _DISAGREEMENTS_SHOWN else ""
-    detail = f"{len(wrong)} owners are not those of {strategy.value}{hint}: {shown}{more}"
+    detail = f"{len(wrong)} owners are not those of {strategy.value}{hint}: {shown}"
     return (Disagreement(kind=DisagreementKind.STRATEGY, detail=detail),)
+
+
+def _find_unowned(
+    assignment: Assignment, owners: Mapping[TopicPartition, Holder], consumer: ConsumerId
+) -> tuple[Disagreement, ...]:
+    unowned: dict[ConsumerId, list[TopicPartition]] = {}
+    for partition in sorted(assignment.keys() - owners.keys()):
+        unowned.setdefault(consumer_of(assignment[partition]), []).append(partition)
+    return tuple(
+        Disagreement(
+            kind=DisagreementKind.UNOWNED,
+            member=member,
+            detail=f"it has not claimed {len(partitions)} partitions that nobody owns; a Java member that has used up "
+            "rebalance.max.retries does so until the group changes again, and one with another "
+            f"partition.assignment.strategy never will: {_join_shown(map(str, partitions))}",
+        )
+        for member, partitions in sorted(unowned.items())
+        if member != consumer
+    )
 
 
 def _mismatches(assignment: Assignment, owners: Mapping[TopicPartition, Holder]) -> list[TopicPartition]:
     return sorted(partition for partition, holder in owners.items() if assignment.get(partition) != holder.thread)
+
+
+def _join_shown(items: Iterable[str]) -> str:
+    every = list(items)
+    more = len(every) - _DISAGREEMENTS_SHOWN
+    return ", ".join(every[:_DISAGREEMENTS_SHOWN]) + (f" and {more} more" if more > 0 else "")

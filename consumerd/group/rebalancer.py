@@ -389,8 +389,9 @@ class Rebalancer:
         if strays:
             self._log.warning("stray_owners_found", partitions=[str(partition) for partition in sorted(strays)])
             self._post(ev.StraysFound(strays))
-        if self._snapshot is snapshot and self._machine.resting:
-            found = plan_owner_disagreements(snapshot, self._strategy, owners)
+        consumer = self._machine.consumer
+        if consumer is not None and self._snapshot is snapshot and self._machine.resting:
+            found = plan_owner_disagreements(snapshot, self._strategy, owners, consumer)
             self._report_disagreements(found, self._owner_disagreements)
             self._owner_disagreements = found
 

@@ -96,10 +96,36 @@ def test_owners_of_another_strategy_are_told_with_its_name() -> None:
     snapshot = make_snapshot(member("a", both), member("b", both), orders=12, t=7)
     dealt = plan_assignment(snapshot, Strategy.ROUNDROBIN_1_0)
     owners = {partition: Holder(thread, 1) for partition, thread in dealt.items()}
-    assert plan_owner_disagreements(snapshot, Strategy.ROUNDROBIN_1_0, owners) == ()
-    (found,) = plan_owner_disagreements(snapshot, Strategy.RANGE, owners)
+    assert plan_owner_disagreements(snapshot, Strategy.ROUNDROBIN_1_0, owners, ConsumerId("g_a")) == ()
+    (found,) = plan_owner_disagreements(snapshot, Strategy.RANGE, owners, ConsumerId("g_a"))
     assert found.kind is DisagreementKind.STRATEGY
     assert "roundrobin-1.0 explains every owner" in found.detail
+
+
+def test_every_strategy_that_explains_the_owners_is_named() -> None:
+    """The two round robins deal many groups alike: naming one alone would send a person the wrong way."""
+    snapshot = make_snapshot(member("a", STATIC), member("b", STATIC), t=4)
+    dealt = plan_assignment(snapshot, Strategy.ROUNDROBIN_1_0)
+    assert dealt == plan_assignment(snapshot, Strategy.ROUNDROBIN_0_8)
+    owners = {partition: Holder(thread, 1) for partition, thread in dealt.items()}
+    (found,) = plan_owner_disagreements(snapshot, Strategy.RANGE, owners, ConsumerId("g_a"))
+    assert "roundrobin-0.8 or roundrobin-1.0 explains every owner" in found.detail
+
+
+def test_partitions_that_another_member_does_not_claim_are_reported() -> None:
+    """A Java member that gave up stays registered and owns nothing, and says so in its own log alone."""
+    snapshot = make_snapshot(member("a", STATIC), member("b", STATIC), t=4)
+    ours = {
+        partition: Holder(thread, 1)
+        for partition, thread in plan_assignment(snapshot, Strategy.RANGE).items()
+        if thread == "g_a-0"
+    }
+    (found,) = plan_owner_disagreements(snapshot, Strategy.RANGE, ours, ConsumerId("g_a"))
+    assert (found.kind, found.member) == (DisagreementKind.UNOWNED, "g_b")
+    assert str(found).startswith("unowned: g_b: it has not claimed 2 partitions")
+    assert "t/2, t/3" in found.detail
+    # what we do not own ourselves is a conflict, and reported as such
+    assert plan_owner_disagreements(snapshot, Strategy.RANGE, ours, ConsumerId("g_b")) == ()
 
 
 def test_only_the_topics_that_matter_are_read() -> None:
