@@ -175,6 +175,11 @@ class Http(Section):
 
     listen: str = Field("127.0.0.1:9309", pattern=r"^(off|(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5})$")
 
+    @field_validator("listen", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: object) -> object:
+        return "off" if value is False else value  # as YAML reads it, unquoted
+
     @property
     def address(self) -> tuple[str, int] | None:
         """Host and port, or None."""

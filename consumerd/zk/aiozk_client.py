@@ -262,6 +262,10 @@ class _Codec:
     def __init__(self, root: str) -> None:
         self._root = root
 
+    @property
+    def root_path(self) -> str:
+        return self._root
+
     def connect(self, identity: Identity, *, timeout_s: float, last_zxid: int) -> bytes:
         frame: bytes = protocol.ConnectRequest(
             protocol_version=0,

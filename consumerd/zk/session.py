@@ -93,6 +93,10 @@ class Welcome:
 class Codec(Protocol):
     """The serialisation of what a session itself sends and receives. Readers raise ValueError on nonsense."""
 
+    @property
+    def root_path(self) -> str:
+        """The root of our tree: the chroot, or ``/``."""
+
     def connect(self, identity: Identity, *, timeout_s: float, last_zxid: int) -> bytes:
         """Return the first frame of a connection."""
 
@@ -365,7 +369,8 @@ class Session:
                 connection.abort("not established")
         self._refusal = None
         if rooted.error == _NO_NODE:
-            self._refuse("its chroot does not exist: create it, or correct cluster.zookeeper", server)
+            reason = f"the chroot {self._codec.root_path} does not exist: create it, or correct cluster.zookeeper"
+            self._refuse(reason, server)
         self._establish(connection, server, welcome, sent_at)
         return connection
 

@@ -18,15 +18,13 @@ from tests.support.landing_reader import read_landing
 from tests.support.load import SteadyLoad
 from tests.support.registry import Registry, open_registry
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
+from tests.support.zookeeper import SYNC, at_answer_to
 
 Place = tuple[str, int, int]
 
 PARTITIONS = 6
 PER_PARTITION = 50
 SESSION_S = 6.0
-
-_PROBE_ANSWER_BYTES = 4 + 16 + 68
-"""A length, a reply header and a Stat: what the server answers to ``exists``."""
 
 
 @pytest.mark.smoke
@@ -70,14 +68,15 @@ async def test_a_cut_shorter_than_the_session_repeats_nothing_and_moves_nothing(
 async def _cut_after_probe(proxy: TcpProxy) -> float:
     """Cut and refuse right after the answer to a probe has passed; return when that was."""
     done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    cut_after_answer = at_answer_to(SYNC, Action.CUT_AFTER)
 
     def on_frame(direction: Direction, frame: bytes) -> Action:
-        if direction is Direction.TO_CLIENT and len(frame) == _PROBE_ANSWER_BYTES and not done.done():
+        action = cut_after_answer(direction, frame)
+        if action is Action.CUT_AFTER and not done.done():
             proxy.on_frame = None
             proxy.refuse()
             done.set_result(time.monotonic())
-            return Action.CUT_AFTER
-        return Action.FORWARD
+        return action
 
     proxy.on_frame = on_frame
     async with asyncio.timeout(20):

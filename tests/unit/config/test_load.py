@@ -202,3 +202,12 @@ def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
 def test_bad_overrides_are_named(config: Path) -> None:
     """``--set`` without a value."""
     assert "expected section.key=value" in refusal(config, overrides=["group.id"])
+
+
+def test_words_that_yaml_takes_for_values_are_what_they_look_like(config: Path) -> None:
+    """``type: null`` and ``listen: off``, unquoted, as everybody writes them."""
+    config.write_text(MINIMAL.replace('"null"', "null") + "http: {listen: off}\n")
+    settings = load_settings(config=config, environment={})
+
+    assert settings.sinks["out"].type == "null"
+    assert settings.http.address is None
