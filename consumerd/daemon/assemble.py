@@ -345,6 +345,7 @@ def _readings(status: DaemonStatus) -> Sequence[Reading]:
         Reading("consumerd_ready", float(status.ready)),
         Reading("consumerd_session_epoch", status.session_epoch),
         Reading("consumerd_group_members", status.members),
+        Reading("consumerd_group_disagreements", len(status.disagreements)),
         Reading("consumerd_desired_partitions", status.desired),
         Reading("consumerd_owned_partitions", status.owned),
         Reading("consumerd_unowned_partitions", max(0, status.desired - status.owned)),

@@ -157,6 +157,10 @@ class RecentEvents(Hooks):
         """Remember what is not simply fresh."""
         self._remember("zookeeper", f"session {epoch} is {phase}")
 
+    def group_disagreed(self, kind: str, detail: str) -> None:
+        """Remember it."""
+        self._remember("members disagree", f"{kind}: {detail}")
+
     def ownership_lost(self, partition: TopicPartition, reason: str) -> None:
         """Remember it."""
         self._remember("ownership lost", f"{partition}: {reason}")

@@ -560,7 +560,8 @@ class Rebalancer:
     def _report_disagreements(self, found: Collection[Disagreement], before: Collection[Disagreement]) -> None:
         for disagreement in found:
             if disagreement not in before:
-                self._hooks.group_disagreed(disagreement.kind.value, disagreement.detail)
+                who = f"{disagreement.member}: " if disagreement.member is not None else ""
+                self._hooks.group_disagreed(disagreement.kind.value, who + disagreement.detail)
                 self._log.warning(
                     "members_disagree",
                     kind=disagreement.kind.value,

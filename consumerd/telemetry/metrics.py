@@ -44,6 +44,7 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     GaugeSpec("consumerd_ready", "1 when registered and every assigned partition is claimed and not stopped."),
     GaugeSpec("consumerd_session_epoch", "How many ZooKeeper sessions this process has had."),
     GaugeSpec("consumerd_group_members", "Members registered in the group, this one included."),
+    GaugeSpec("consumerd_group_disagreements", "Reasons seen now why members may not own what the assignment says."),
     GaugeSpec("consumerd_desired_partitions", "Partitions that the assignment gives to this process."),
     GaugeSpec("consumerd_owned_partitions", "Partitions that this process owns."),
     GaugeSpec("consumerd_unowned_partitions", "Partitions that this process should own and does not."),

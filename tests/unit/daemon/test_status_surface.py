@@ -109,7 +109,7 @@ def test_an_empty_page_renders() -> None:
 async def test_a_taken_port_names_the_setting() -> None:
     """The second daemon on a host."""
     async with serve(make_application(lambda: STATUS, CollectorRegistry()), "127.0.0.1", 0) as (host, port):
-        with pytest.raises(ConfigError, match="http.listen"):
+        with pytest.raises(ConfigError, match="listen"):
             async with serve(make_application(lambda: STATUS, CollectorRegistry()), host, port):
                 pass
 
@@ -128,6 +128,16 @@ def test_rates_are_of_the_last_seconds() -> None:
 
     assert 40 < steady < 150
     assert stalled == 0.0
+
+
+def test_a_disagreement_is_remembered_after_it_is_over() -> None:
+    """It may be gone when somebody looks, and explains what they see."""
+    recent = RecentEvents(lambda: 0.0)
+    recent.group_disagreed("unowned", "g_b: it has not claimed 2 partitions")
+
+    assert [(one.kind, one.what) for one in recent.events()] == [
+        ("members disagree", "unowned: g_b: it has not claimed 2 partitions")
+    ]
 
 
 def test_only_gaps_that_lose_something_are_events() -> None:
