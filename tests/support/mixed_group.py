@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,40 +52,76 @@ class MixedGroup:
 
     # -- members
 
-    def start(self, *, streams: int = 1, assignor: str = "range", niceness: int = 0, **rebalance: int) -> Daemon:
-        """Start one of ours; ``rebalance`` are settings of that section."""
+    def start(
+        self,
+        *,
+        streams: int = 1,
+        assignor: str = "range",
+        pattern: str | None = None,
+        exclude: str | None = None,
+        niceness: int = 0,
+        **rebalance: int,
+    ) -> Daemon:
+        """Start one of ours, by a pattern or else by the topics' names; ``rebalance`` are settings of that section."""
         settings = settings_for(
             self.cluster.zookeeper,
             self.group,
-            topics=tuple(self.topics),
+            topics=() if pattern else tuple(self.topics),
+            pattern=pattern,
             group={"streams": streams, "assignor": assignor},
             rebalance=rebalance,
         )
+        if exclude is not None:
+            settings["subscriptions"][0]["exclude"] = exclude
         daemon = Daemon(self.directory, f"daemon-{len(self.daemons)}", settings, niceness=niceness)
         self.daemons.append(self._stack.enter_context(daemon))
         return daemon
 
-    def start_java(self, *, streams: int = 1, niceness: int = 0, **properties: str) -> JavaConsumer:
-        """Start a Java member; ``properties`` are its own with ``_`` for ``.``."""
+    def start_java(
+        self, *, streams: int = 1, niceness: int = 0, whitelist: str | None = None, **properties: str
+    ) -> JavaConsumer:
+        """Start a Java member, by a white list or else by the topics' names; ``properties`` with ``_`` for ``.``."""
+        topic = ",".join(self.topics) if whitelist is None else None
         member = self.cluster.java_consumer(
-            self.group, ",".join(self.topics), streams=streams, niceness=niceness, **properties
+            self.group, topic, whitelist=whitelist, streams=streams, niceness=niceness, **properties
         )
         self.java.append(member)
         return member
 
     def settle(self, members: int, timeout_s: float = 60.0) -> float:
         """Wait until so many members own by the range rule, each in its own session; return how many seconds it took."""
+        return self.settle_as(
+            members,
+            lambda: {
+                topic: self.registry.expected_range(self.group, topic, count) for topic, count in self.topics.items()
+            },
+            timeout_s,
+        )
+
+    def settle_as(
+        self, members: int, plan: Callable[[], Mapping[str, Mapping[int, str]]], timeout_s: float = 60.0
+    ) -> float:
+        """Wait until so many members own by a plan of threads, computed anew from the registry at each look."""
         began = time.monotonic()
 
         def settled() -> bool:
             return len(self.registry.members(self.group)) == members and all(
-                self.registry.is_settled(self.group, topic, count) for topic, count in self.topics.items()
+                self.registry.owns(self.group, topic, threads) for topic, threads in plan().items()
             )
 
         try:
-            wait_until(settled, f"{members} members that own by the range rule", timeout_s)
+            wait_until(settled, f"{members} members that own by the plan", timeout_s)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.describe()}") from None
+        return time.monotonic() - began
+
+    def measure_end(self, end: Callable[[], int | None], members: int) -> float:
+        """End a member cleanly, wait until the others have settled, and return how many seconds both took."""
+        began = time.monotonic()
+        code = end()
+        if code:
+            raise RuntimeError(f"a member ended with {code}")
+        self.settle(members)
         return time.monotonic() - began
 
     def describe(self) -> str:

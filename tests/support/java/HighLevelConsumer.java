@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.concurrent.CopyOnWriteArrayList;
 
 import kafka.consumer.Blacklist;
 import kafka.consumer.Consumer;
@@ -38,17 +39,18 @@ public class HighLevelConsumer {
         String what = args[1].substring(first + 1, last);
         int streams = Integer.parseInt(args[1].substring(last + 1));
         PrintStream out = new PrintStream(new FileOutputStream(FileDescriptor.out), false, "US-ASCII");
-        List<Thread> threads = new ArrayList<>();
-        int number = 0;
-        for (KafkaStream<byte[], byte[]> stream : open(connector, kind, what, streams)) {
-            threads.add(start(stream, number++, out));
-        }
-        System.err.println("consuming");
+        List<Thread> threads = new CopyOnWriteArrayList<>();
+        // opening takes part in the group already: from then on the process must leave it in order
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             connector.shutdown();
             // what was taken from the streams counts as consumed, so it must be printed before the process ends
             threads.forEach(HighLevelConsumer::join);
         }));
+        int number = 0;
+        for (KafkaStream<byte[], byte[]> stream : open(connector, kind, what, streams)) {
+            threads.add(start(stream, number++, out));
+        }
+        System.err.println("consuming");
         for (Thread thread : threads) {
             thread.join();
         }
