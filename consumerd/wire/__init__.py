@@ -1,0 +1,1 @@
+"""Bytes and values: framing, schemas, sessions, compression, records; sans IO, all of it pure."""

@@ -233,7 +233,7 @@ async def test_chroot_is_added_to_everything(server: EmbeddedZooKeeper, root: st
 async def test_missing_chroot_is_a_configuration_error(server: EmbeddedZooKeeper, root: str) -> None:
     """A typing error in the connect string must not look like an empty cluster."""
     async with make_client(server.connect_string + root) as zk:
-        with pytest.raises(ConfigError, match="chroot /.* does not exist"):
+        with pytest.raises(ConfigError, match=r"chroot /.* does not exist"):
             await zk.wait_connected()
         with pytest.raises(NoNode):
             await zk.create("/a", b"")
