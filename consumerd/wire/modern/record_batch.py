@@ -16,18 +16,21 @@ consumer applies the list of aborted transactions: Kafka's Fetcher (``consumeAbo
 A compacted batch keeps its offsets, so that its records may have holes, may end before the last offset delta, or may
 be gone altogether.
 
-How records are read fast. Producers write long rows of records that differ in little. So three readers take turns:
+How records are read fast. Producers write long rows of records that differ in little. So four readers take turns:
 :meth:`_RecordReader._read_rows` verifies many records of one length at once, a column of bytes by a column of bytes;
-:meth:`_RecordReader._read_short` goes record by record but knows short lengths, no headers and the next offset only;
+:meth:`_RecordReader._read_similar` unpacks each record's head as a whole, which has one layout while only values differ;
+:meth:`_RecordReader._read_short` goes field by field but knows short lengths, no headers and the next offset only;
 :meth:`_RecordReader._read_any` reads whatever there is, and is the only one that finds fault.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
 from array import array
-from collections.abc import Sequence
-from typing import Final
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from consumerd.errors import CorruptMessageError
 from consumerd.model import GapReason
@@ -36,9 +39,11 @@ from consumerd.wire.columns import (
     CREATE_TIME,
     LOG_APPEND_TIME,
     ColumnBuilder,
+    Patience,
     Segment,
     agreement,
     extend_spans,
+    extend_values,
 )
 from consumerd.wire.compression import decompress
 from consumerd.wire.modern.fetch import AbortedTransaction
@@ -147,8 +152,6 @@ def _is_abort_marker(data: bytes, at: int, end: int) -> bool:
 
 _LEAST_ROWS: Final = 6
 """Fewer records at once are not worth the way of :meth:`_RecordReader._read_rows`."""
-_PATIENCE: Final = 16
-"""How many records go by before rows are tried again after a failure; doubled each time."""
 
 _DELTAS: Final = tuple(encode_varint(delta) for delta in range(8192))
 """Offset deltas of one and two bytes, as they stand in a record."""
@@ -162,6 +165,21 @@ _HIGH: Final = bytes(delta >> 6 for delta in range(_TWO_BYTES))
 _MIDDLE: Final = bytes(delta >> 6 | 0x80 for delta in range(_TWO_BYTES))
 """The bytes of consecutive offset deltas, column by column, as far as they repeat."""
 _SEVEN_BITS: Final = bytes(range(0x80))
+_DELTA_FIELDS: Final = tuple(int.from_bytes(delta, "big") for delta in _DELTAS)
+"""The same, as a head is unpacked."""
+
+
+def _sizes_of_two() -> list[int]:
+    """Return the length that each two bytes, as a big-endian number, stand for; _NO_SIZE where they stand for none."""
+    sizes = [_NO_SIZE] * (1 << 16)
+    for first in range(0x80, 0x100, 2):
+        sizes[first << 8 : (first << 8) + 0x80] = range(first >> 1 & 0x3F, _TWO_BYTES, _ONE_BYTE)
+    return sizes
+
+
+_NO_SIZE: Final = -(1 << 20)
+_SIZES_OF_ONE: Final = [value >> 1 if value < 0x80 and not value & 1 else _NO_SIZE for value in range(256)]
+_SIZES_OF_TWO: Final = _sizes_of_two()
 _UNZIGZAG: Final = tuple(value >> 1 ^ -(value & 1) for value in range(1 << 14))
 
 
@@ -184,25 +202,22 @@ class _RecordReader:
 
     def read(self, at: int, count: int) -> int:
         """Read ``count`` records and return the position behind them. Raises CorruptMessageError."""
-        left = count
-        rows_below = count
-        patience = _PATIENCE
+        rows, similar = Patience(), Patience()
+        done = 0
         try:
-            while left:
-                at = self._read_any(at)
-                left -= 1
-                while left:
-                    if _LEAST_ROWS <= left <= rows_below:
-                        rows, at = self._read_rows(at, left)
-                        left -= rows
-                        if rows:
-                            continue
-                        rows_below = left - patience
-                        patience *= 2
-                    rows, at = self._read_short(at, left)
-                    left -= rows
-                    if not rows:
-                        break
+            while done < count:
+                got = 0
+                if done and rows.left(done) <= 0:
+                    got, at = self._read_rows(at, count - done)
+                    rows.note(done, gained=got > 0)
+                if done and not got and similar.left(done) <= 0:
+                    got, at = self._read_similar(at, count - done)
+                    similar.note(done, gained=got > 0)
+                if done and not got:
+                    got, at = self._read_short(at, min(count - done, max(similar.left(done), 1)))
+                if not got:
+                    got, at = 1, self._read_any(at)
+                done += got
         except OverflowError as error:
             raise CorruptMessageError("a timestamp of more than 64 bits") from error
         self._close_segment(self._delta)
@@ -308,21 +323,74 @@ class _RecordReader:
                 at = stop
         except IndexError:
             pass
+        count = len(timestamps)
+        if count:
+            columns = self._columns
+            columns.timestamps.extend(array("q", timestamps))
+            columns.key_starts.extend(array("q", key_starts))
+            columns.key_ends.extend(array("q", key_ends))
+            columns.value_starts.extend(array("q", value_starts))
+            columns.value_ends.extend(array("q", value_ends))
+            self._delta += count
+            key_length = NULL_SPAN if key_starts[-1] < 0 else key_ends[-1] - key_starts[-1]
+            self._shape = (self._shape[0], key_length, value_ends[-1] - value_starts[-1])
+        return count, at
+
+    def _read_similar(self, at: int, left: int) -> tuple[int, int]:
+        """Read records whose heads have the last one's layout; returns how many, and where they end."""
+        timestamp_size, key_length, value_length = self._shape
+        if timestamp_size > 2 or key_length >= _ONE_BYTE or not 0 <= value_length < _TWO_BYTES:
+            return 0, at
+        data, end, shift, delta = self._data, self._end, self._shift, self._delta
+        delta_fields = _DELTA_FIELDS[delta : min(delta + left, _ONE_BYTE if delta < _ONE_BYTE else _TWO_BYTES)]
+        length_size, sizes = (1, _SIZES_OF_ONE) if value_length < _ONE_BYTE else (2, _SIZES_OF_TWO)
+        head, head_size = _similar_head(timestamp_size, 1 if delta < _ONE_BYTE else 2, max(key_length, 0), length_size)
+        overhead = head_size - length_size + 1
+        key_field = 1 if key_length < 0 else key_length << 1
+        timestamps: list[bytes] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        add_timestamp, add_start, add_end = timestamps.append, starts.append, ends.append
+        start = at + head_size
+        try:
+            for delta_field in delta_fields:
+                length, timestamp, its_delta, its_key, value = head(data, start - head_size)
+                value_length = sizes[value]
+                if its_delta != delta_field or its_key != key_field or sizes[length] - value_length != overhead:
+                    break
+                stop = start + value_length
+                if data[stop]:
+                    break
+                add_timestamp(timestamp)
+                add_start(start)
+                add_end(stop)
+                start = stop + 1 + head_size
+        except (struct.error, IndexError):  # a head, or a value, reaches beyond the data
+            pass
+        joined = b"".join(timestamps)
+        column = self._timestamps([joined[byte::timestamp_size] for byte in range(timestamp_size)])
+        count = min(len(column), bisect_left(ends, end))
+        if not count:
+            return 0, at
         columns = self._columns
-        columns.timestamps.extend(timestamps)
-        columns.key_starts.extend(key_starts)
-        columns.key_ends.extend(key_ends)
-        columns.value_starts.extend(value_starts)
-        columns.value_ends.extend(value_ends)
-        self._delta += len(timestamps)
-        return len(timestamps), at
+        columns.timestamps.extend(column[:count])
+        extend_values(columns.value_starts, starts[:count], shift)
+        extend_values(columns.value_ends, ends[:count], shift)
+        if key_length < 0:
+            extend_spans(columns.key_starts, columns.key_ends, 0, key_length, 0, count)
+        else:
+            extend_values(columns.key_starts, starts[:count], shift - length_size - key_length)
+            extend_values(columns.key_ends, starts[:count], shift - length_size)
+        self._delta += count
+        self._shape = (timestamp_size, key_length, ends[count - 1] - starts[count - 1])
+        return count, ends[count - 1] + 1
 
     def _read_rows(self, at: int, left: int) -> tuple[int, int]:
         """Read records of the last one's shape; returns how many, and where they end."""
         data, delta = self._data, self._delta
         timestamp_size, key_length, value_length = self._shape
         deltas = _delta_columns(delta, left)
-        if deltas is None or timestamp_size > 2:
+        if left < _LEAST_ROWS or deltas is None or timestamp_size > 2:
             return 0, at
         key_field = encode_varint(key_length)
         value_field = encode_varint(value_length)
@@ -347,7 +415,8 @@ class _RecordReader:
         for column_at, expected in enumerate(deltas, body + 1 + timestamp_size):
             column = data[column_at : at + count * stride : stride]
             count = agreement(column, expected[: len(column)])
-        timestamps = self._row_timestamps(body + 1, stride, timestamp_size, at + count * stride)
+        fields = [data[body + 1 + byte : at + count * stride : stride] for byte in range(timestamp_size)]
+        timestamps = self._timestamps(fields)
         count = len(timestamps)
         if count < _LEAST_ROWS:
             return 0, at
@@ -359,21 +428,34 @@ class _RecordReader:
         self._delta += count
         return count, at + count * stride
 
-    def _row_timestamps(self, at: int, stride: int, size: int, end: int) -> array[int]:
-        """Return the timestamps of rows, as many as have deltas of ``size`` bytes, 1 or 2, from the first on."""
+    def _timestamps(self, fields: Sequence[bytes]) -> array[int]:
+        """Return the timestamps of records by the bytes of their deltas, a column each, which are one or two; as many
+        as have no more and no fewer bytes.
+        """
         base = self._base_timestamp
-        last = self._data[at + size - 1 : end : stride]
+        first, last = fields[0], fields[-1]
         if not last.isascii():
             last = last[: len(last) - len(last.lstrip(_SEVEN_BITS))]
-        if size == 1:
+        if len(fields) == 1:
             if last == last[:1] * len(last):
                 return array("q", (base + _UNZIGZAG[last[0]],) if last else ()) * len(last)
             return array("q", [base + _UNZIGZAG[value] for value in last])
-        first = self._data[at:end:stride]
-        more = first.translate(None, _SEVEN_BITS)
-        if len(more) < len(first):
+        if first.translate(None, _SEVEN_BITS) != first:
             first = first[: next(row for row, value in enumerate(first) if value < 0x80)]
         return array("q", [base + _UNZIGZAG[low + (high << 7) - 0x80] for low, high in zip(first, last, strict=False)])
+
+
+@functools.lru_cache(maxsize=1024)
+def _similar_head(
+    timestamp_size: int, delta_size: int, key_bytes: int, length_size: int
+) -> tuple[Callable[[bytes, int], tuple[Any, ...]], int]:
+    """Return what unpacks a record up to its value, and how many bytes that is.
+
+    Length, timestamp delta, offset delta, length of the key and of the value.
+    """
+    size, delta = "BH"[length_size - 1], "BH"[delta_size - 1]
+    head = struct.Struct(f">{size}x{timestamp_size}s{delta}B{key_bytes}x{size}")
+    return head.unpack_from, head.size
 
 
 def _delta_columns(delta: int, left: int) -> tuple[bytes, ...] | None:

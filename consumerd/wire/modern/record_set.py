@@ -74,27 +74,29 @@ def peek_next_offset(data: bytes | bytearray | memoryview, start: int) -> int:
     What cannot be read ends it; a unit that turns out to be corrupt inside is not noticed.
     """
     position = start
-    at = 0
-    last_size = 0
-    most = _FIRST_SKIP
     end = len(data)
-    try:
-        while (stop := find_end(data, at, _LEAST_SIZES)) is not None and stop <= end:
-            position = max(position, _next_offset(data, at))
-            size = stop - at
-            at = stop
-            if size == last_size and data[at - size + MAGIC_AT] != _RECORD_BATCH_MAGIC:
-                data = bytes(data)
-                skipped = _count_alike(data, at - size, size, most)
-                if skipped > 1:
-                    at += (skipped - 1) * size
-                    position = max(position, _next_offset(data, at - size))
-                    most *= 8
-                else:
-                    most = _FIRST_SKIP
-            last_size = size
-    except CorruptMessageError:
-        pass
+    at = last_size = 0
+    most = _FIRST_SKIP
+    unpack, unpack_delta = ENTRY.unpack_from, record_batch.LAST_OFFSET_DELTA.unpack_from
+    while end - at > MAGIC_AT:
+        offset, size = unpack(data, at)
+        magic = data[at + MAGIC_AT]
+        stop = at + ENTRY_BYTES + size
+        if magic > _RECORD_BATCH_MAGIC or size < _LEAST_SIZES[magic] or stop > end:
+            break
+        if magic == _RECORD_BATCH_MAGIC:
+            offset += unpack_delta(data, at + record_batch.LAST_OFFSET_DELTA_AT)[0]
+        elif size == last_size and not isinstance(data, memoryview | bytearray):
+            skipped = _count_alike(data, at, ENTRY_BYTES + size, most)
+            most = most * 8 if skipped == most else _FIRST_SKIP
+            stop = at + skipped * (ENTRY_BYTES + size)
+            (offset, _) = unpack(data, stop - ENTRY_BYTES - size)
+        elif size == last_size:
+            data = bytes(data)
+        if offset >= position:
+            position = offset + 1
+        last_size = size
+        at = stop
     return position
 
 
@@ -111,7 +113,7 @@ _FIRST_SKIP: Final = 64
 
 
 def _count_alike(data: bytes, at: int, stride: int, most: int) -> int:
-    """Return how many messages of one size and magic stand in a row at ``at``."""
+    """Return how many messages of one size and magic stand in a row at ``at``, one at least."""
     count = min((len(data) - at) // stride, most)
     for place in (*range(8, ENTRY_BYTES), MAGIC_AT):
         column = data[at + place : at + count * stride : stride]

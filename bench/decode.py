@@ -1,0 +1,138 @@
+"""Decoding alone, in memory, one thread: our decoder and aiokafka's compiled parser, alternately.
+
+    python -m bench.decode [--seconds 2]
+
+Payloads are 100 bytes each: one repeated, random of one length, and JSON of random length. Figures are the best round in
+million records a second, checksums verified by both. Ours makes columns, aiokafka a Python object a record, so a third
+column has ours with all values made into ``bytes``; the fourth is ours into an Arrow record batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable
+
+from aiokafka.record.memory_records import MemoryRecords
+
+from consumerd.model import TopicPartition
+from consumerd.wire.modern.record_set import decode_record_set
+from tests.support.record_sets import RecordSpec, batch, message, wrapper
+
+PARTITION = TopicPartition.modern("bench", 0)
+COUNT = 30_000
+NOW_MS = 1_700_000_000_000
+PER_BATCH = 150
+
+
+def payloads() -> dict[str, list[bytes]]:
+    """Return values by kind."""
+    rng = random.Random(7)
+    texts = [
+        json.dumps({"id": rng.getrandbits(40), "user": f"user-{rng.randrange(10**rng.randrange(1, 6))}", "at": NOW_MS + n,
+                    "amount": round(rng.random() * 10 ** rng.randrange(4), 2)}).encode()
+        for n in range(COUNT)
+    ]  # fmt: skip
+    return {
+        "repeated": [b"x" * 100] * COUNT,
+        "random": [rng.randbytes(100) for _ in range(COUNT)],
+        "json": texts,
+    }
+
+
+def record_sets(values: list[bytes]) -> dict[str, bytes]:
+    """Return record sets by what they are."""
+    starts = range(0, COUNT, PER_BATCH)
+    sets = {
+        f"magic {magic}": b"".join(
+            message(number, value, magic=magic, timestamp=NOW_MS + number // 50) for number, value in enumerate(values)
+        )
+        for magic in (0, 1)
+    }
+
+    def inner(start: int) -> bytes:
+        return b"".join(
+            message(row, value, timestamp=NOW_MS + row // 50)
+            for row, value in enumerate(values[start : start + PER_BATCH])
+        )
+
+    def specs(start: int) -> list[RecordSpec]:
+        return [
+            RecordSpec(delta=row, value=value, timestamp_delta=row // 50)
+            for row, value in enumerate(values[start : start + PER_BATCH])
+        ]
+
+    sets["magic 1, snappy"] = b"".join(wrapper(start + PER_BATCH - 1, inner(start), 2) for start in starts)
+    for name, codec in (("magic 2", 0), ("magic 2, snappy", 2), ("magic 2, zstd", 4)):
+        sets[name] = b"".join(batch(start, specs(start), codec=codec, base_timestamp=NOW_MS) for start in starts)
+    return sets
+
+
+def decode_ours(data: bytes) -> int:
+    """Decode into columns."""
+    return len(decode_record_set(data, partition=PARTITION, start=0))
+
+
+def decode_ours_values(data: bytes) -> int:
+    """Decode, and make every value."""
+    return len(decode_record_set(data, partition=PARTITION, start=0).values())
+
+
+def decode_ours_arrow(data: bytes) -> int:
+    """Decode, and make an Arrow record batch."""
+    return int(decode_record_set(data, partition=PARTITION, start=0).to_arrow().num_rows)
+
+
+def decode_peer(data: bytes) -> int:
+    """Decode with aiokafka's parser, as its fetcher does."""
+    records = MemoryRecords(data)
+    count = 0
+    while records.has_next():
+        batch = records.next_batch()
+        if not batch.validate_crc():
+            raise ValueError("CRC differs")
+        for _ in batch:
+            count += 1
+    return count
+
+
+CONTENDERS: dict[str, Callable[[bytes], int]] = {
+    "consumerd": decode_ours,
+    "aiokafka": decode_peer,
+    "values made": decode_ours_values,
+    "into Arrow": decode_ours_arrow,
+}
+
+
+def measure(data: bytes, seconds: float) -> dict[str, float]:
+    """Return million records a second of each contender, by turns, at its best."""
+    best = dict.fromkeys(CONTENDERS, 0.0)
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        for name, contender in CONTENDERS.items():
+            begun = time.perf_counter()
+            count = contender(data)
+            rate = count / (time.perf_counter() - begun) / 1e6
+            if count != COUNT:
+                raise ValueError(f"{name} read {count} records, expected {COUNT}")
+            best[name] = max(best[name], rate)
+    return best
+
+
+def main() -> None:
+    """Measure everything and print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each record set (2)")
+    seconds = parser.parse_args().seconds
+    print(f"{'':28}" + "".join(f"{name:>13}" for name in (*CONTENDERS, "ratio")))
+    for kind, values in payloads().items():
+        for name, data in record_sets(values).items():
+            rates = measure(data, seconds)
+            ratio = rates["consumerd"] / rates["aiokafka"]
+            print(f"{kind + ', ' + name:28}" + "".join(f"{rate:13.2f}" for rate in rates.values()) + f"{ratio:13.1f}")
+
+
+if __name__ == "__main__":
+    main()
