@@ -66,7 +66,7 @@ def plan_explanation(
         moves=tuple(
             Move(partition=partition, before=now.get(partition), after=then.get(partition))
             for partition in sorted(now.keys() | then.keys())
-            if _consumer_of(now.get(partition)) != _consumer_of(then.get(partition))
+            if _find_consumer(now.get(partition)) != _find_consumer(then.get(partition))
         ),
         counts=counts,
         disagreements=plan_disagreements(changed, strategy),
@@ -98,5 +98,5 @@ def lint_patience(
     return tuple(found)
 
 
-def _consumer_of(thread: ThreadId | None) -> ConsumerId | None:
+def _find_consumer(thread: ThreadId | None) -> ConsumerId | None:
     return None if thread is None else consumer_of(thread)

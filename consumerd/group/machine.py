@@ -12,16 +12,18 @@ doing, and moves those that can move. That comparison is all there is to a rebal
 - A partition is claimed only while the newest view is applied (or changes have not ended for ``_STARVED_S``).
 - What is lost is revoked in the same breath, before any effect that waits.
 - Whatever happens, some timer or some outstanding effect is left: the machine never gives up.
+
+One class, though a long one: every method reads or moves the same few fields, and the comparison must see all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, TypeVar, assert_never
+from typing import Final, assert_never
 
 from consumerd.group import events as ev
 from consumerd.group.plan import Grant, Holder, Stamp
+from consumerd.group.records import EffectBatch, PartitionRecord, RebalancePass
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.transitions import (
     HELD,
@@ -44,79 +46,6 @@ _RETRY_MAXIMUM_S: Final = 2.0
 _NO_INCARNATION: Final = Incarnation(0)
 _INSPECT_DELAY_S: Final = 0.02
 """Owner nodes come and go in bursts; so long they are gathered."""
-
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class PartitionRecord:
-    """What is remembered of a partition that is not absent."""
-
-    state: PartitionState
-    grant: Grant
-    since: float
-    due: float = 0.0
-    """When it may go on: the end of the grace, or the next try."""
-    op: int = 0
-    """The serial of the effect whose outcome is awaited; 0 for none."""
-    claim: int = 0
-    """Tells one ownership from the next; 0 while there is none."""
-    attempts: int = 0
-    holder: Holder | None = None
-    unproven: bool = False
-    """Whether the owner node has to be seen again after a suspension."""
-    rethreading: bool = False
-    """Whether it is not known which of our threads the owner node holds: a change of it had an unknown outcome."""
-
-
-@dataclass(slots=True)
-class _Pass:
-    """The rebalance under way, for the record."""
-
-    began: float
-    causes: list[str]
-    read_at: float | None = None
-    viewed_at: float | None = None
-    drained_at: float | None = None
-    released_at: float | None = None
-    claimed_at: float | None = None
-    gained: int = 0
-    lost: int = 0
-
-    def finish(self, now: float, stayed: int) -> ev.Rebalance:
-        phases: dict[str, float] = {}
-        if self.read_at is not None:
-            phases["settle"] = self.read_at - self.began
-            if self.viewed_at is not None:
-                phases["snapshot"] = self.viewed_at - self.read_at
-        start = self.viewed_at if self.viewed_at is not None else self.began
-        if self.drained_at is not None:
-            phases["drain"] = max(0.0, self.drained_at - start)
-        if self.released_at is not None:
-            phases["release"] = max(0.0, self.released_at - (self.drained_at or start))
-        if self.claimed_at is not None:
-            phases["claim"] = max(0.0, self.claimed_at - start)
-        return ev.Rebalance(
-            causes=tuple(dict.fromkeys(self.causes)),
-            seconds=now - self.began,
-            phases=phases,
-            gained=self.gained,
-            lost=self.lost,
-            stayed=stayed,
-        )
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Partitions that move by the same effect in this step."""
-
-    claims: dict[TopicPartition, Grant] = field(default_factory=dict)
-    releases: set[TopicPartition] = field(default_factory=set)
-    drains: set[TopicPartition] = field(default_factory=set)
-    drops: dict[str, set[TopicPartition]] = field(default_factory=dict)
-    starts: dict[TopicPartition, Grant] = field(default_factory=dict)
-    threads: dict[TopicPartition, ThreadId] = field(default_factory=dict)
-    revokes: set[TopicPartition] = field(default_factory=set)
 
 
 class GroupMachine:
@@ -147,8 +76,8 @@ class GroupMachine:
         self._inspect_at: float | None = None
         self._settled_at = 0.0
         self._dirty: str | None = None
-        self._pass: _Pass | None = None
-        self._batch = _Batch()
+        self._pass: RebalancePass | None = None
+        self._batch = EffectBatch()
         self._effects: list[ev.Effect] = []
 
     # -- what others see
@@ -731,7 +660,7 @@ class GroupMachine:
 
     def _flush(self) -> None:
         """Turn what moved in this step into effects; what makes claims useless comes first."""
-        batch, self._batch = self._batch, _Batch()
+        batch, self._batch = self._batch, EffectBatch()
         urgent: list[ev.Effect] = [
             ev.Revoke(frozenset(partitions), reason) for reason, partitions in batch.drops.items()
         ]
@@ -760,7 +689,7 @@ class GroupMachine:
 
     def _open_pass(self, cause: str) -> None:
         if self._pass is None:
-            self._pass = _Pass(began=self._now, causes=[cause])
+            self._pass = RebalancePass(began=self._now, causes=[cause])
         elif cause != "a partition became free":
             self._pass.causes.append(cause)
 

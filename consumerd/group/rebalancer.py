@@ -187,6 +187,7 @@ class Rebalancer:
             state=machine.state,
             consumer=machine.consumer,
             epoch=machine.epoch,
+            assigned=machine.stamp is not None,
             desired={partition: grant.thread for partition, grant in sorted(machine.grants.items())},
             owned={p: record.grant.thread for p, record in records if record.state is PartitionState.OWNED},
             moving={p: record.state for p, record in records if record.state in MOVING},

@@ -42,6 +42,8 @@ class GroupStatus:
     state: MemberState
     consumer: ConsumerId | None
     epoch: SessionEpoch
+    assigned: bool
+    """Whether the group was read in this session, so that ``desired`` says what is assigned to us."""
     desired: Mapping[TopicPartition, ThreadId]
     owned: Mapping[TopicPartition, ThreadId]
     moving: Mapping[TopicPartition, PartitionState]
@@ -61,6 +63,8 @@ class GroupStatus:
             return "ZooKeeper does not answer"
         if self.consumer is None:
             return "not registered in the group"
+        if not self.assigned:
+            return "the group was not read yet" + (f": {self.last_error}" if self.last_error else "")
         starved = [conflict for conflict in self.conflicts if conflict.starved]
         if starved:
             first = starved[0]

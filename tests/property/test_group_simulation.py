@@ -34,7 +34,7 @@ def quiet() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-FIRST, LAST = (int(part) for part in os.environ.get("CONSUMERD_GROUP_SEEDS", "0-199").split("-"))
+FIRST, LAST = (int(part) for part in os.environ.get("CONSUMERD_GROUP_SEEDS", "0-119").split("-"))
 
 
 def expected_owners(group: SimulatedGroup) -> dict[str, str]:

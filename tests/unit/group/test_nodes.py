@@ -1,0 +1,337 @@
+"""Our nodes under ``ids`` and ``owners``, when ZooKeeper's answers get lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from consumerd.errors import CoordinationError, RebalanceFailed, SessionLost
+from consumerd.group import events as ev
+from consumerd.group.identity import MemberIdentity
+from consumerd.group.owners import PartitionOwners
+from consumerd.group.parallel import map_bounded
+from consumerd.group.plan import Grant, Holder
+from consumerd.group.registry import GroupRegistry
+from consumerd.group.subscription import Subscription
+from consumerd.model import ConsumerId, Incarnation, SessionEpoch, ThreadId, TopicPartition
+from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, owner_path
+from consumerd.zk.port import ANY_VERSION, NotConnected, OutcomeUnknown, Stat
+from tests.support.fake_zookeeper import FakeZkClient, FakeZooKeeper
+from tests.support.virtual_time import run
+
+P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
+GRANTS = {P: Grant(ThreadId("g_m-0"), Incarnation(1))}
+FIRST = SessionEpoch(1)
+WIDE = Subscription.to_topics({"t": 1})
+
+
+class ForgetfulClient(FakeZkClient):
+    """Loses the answers of its next writes, as told: before they take effect, or after."""
+
+    fate: list[str]
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, epoch: SessionEpoch | None = None
+    ) -> None:
+        await self._meet_fate(lambda: super(ForgetfulClient, self).create(path, data, ephemeral=ephemeral, epoch=epoch))
+
+    async def set(
+        self, path: str, data: bytes, *, version: int = ANY_VERSION, epoch: SessionEpoch | None = None
+    ) -> Stat:
+        stats: list[Stat] = []
+
+        async def work() -> None:
+            stats.append(await super(ForgetfulClient, self).set(path, data, version=version, epoch=epoch))
+
+        await self._meet_fate(work)
+        return stats[0]
+
+    async def delete(self, path: str, *, version: int = ANY_VERSION, epoch: SessionEpoch | None = None) -> None:
+        await self._meet_fate(lambda: super(ForgetfulClient, self).delete(path, version=version, epoch=epoch))
+
+    async def _meet_fate(self, work: Callable[[], Awaitable[None]]) -> None:
+        match self.fate.pop(0) if self.fate else "answered":
+            case "before":
+                raise OutcomeUnknown("lost on the way there")
+            case "after":
+                await work()
+                raise OutcomeUnknown("lost on the way back")
+            case "away":
+                raise NotConnected("nobody there")
+            case "refused":
+                raise CoordinationError("no permission")
+            case _:
+                await work()
+
+
+class World:
+    def __init__(self) -> None:
+        self.server = FakeZooKeeper()
+        self.zk = ForgetfulClient(self.server, "m", session_timeout_s=6.0, call_timeout_s=1.0)
+        self.zk.fate = []
+        self.zk.connect()
+        self.owners = PartitionOwners(self.zk, "g")
+        self.registry = GroupRegistry(self.zk, "g", wall_ms=lambda: 7, random=Random(0))
+
+    def stranger(self) -> FakeZkClient:
+        other = self.server.client("stranger")
+        other.connect()
+        return other
+
+    def own(self, partition: TopicPartition, data: bytes, session: int) -> None:
+        path = owner_path("g", partition)
+        self.server.put(path.rpartition("/")[0])
+        self.server.apply_create(path, data, session)
+
+    def node(self, partition: TopicPartition) -> tuple[bytes, int] | None:
+        found = self.server.read(owner_path("g", partition))
+        return None if found is None else (found[0], found[1].ephemeral_owner)
+
+
+def play(scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def live() -> None:
+        await scenario(World())
+
+    run(live())
+
+
+@pytest.mark.parametrize(
+    ("fate", "expected", "there"),
+    [
+        ([], ev.Created(), True),
+        (["before"], ev.Created(), True),
+        (["after"], ev.Created(), True),
+        (["before", "after"], ev.Created(), True),
+        (["before"] * 3, ev.Unknown(), False),
+        (["after", "away"], ev.Unknown(), True),
+        (["away"], ev.NotSent(), False),
+        (["refused"], ev.NotSent(), False),
+    ],
+)
+def test_a_claim_whose_answer_is_lost_is_made_again_and_recognised(
+    fate: list[str], expected: ev.ClaimOutcome, *, there: bool
+) -> None:
+    """It is ours if its session is ours; what stays in doubt is reported as that, never guessed."""
+
+    async def scenario(world: World) -> None:
+        world.own(P, b"", 0)
+        world.server.remove(owner_path("g", P))
+        world.zk.fate = list(fate)
+        assert await world.owners.claim(GRANTS, FIRST) == {P: expected}
+        assert world.node(P) == ((b"g_m-0", world.zk.state.session_id) if there else None)
+
+    play(scenario)
+
+
+def test_a_claim_makes_its_parents() -> None:
+    """The first member of a group finds nothing there."""
+
+    async def scenario(world: World) -> None:
+        assert await world.owners.claim(GRANTS, FIRST) == {P: ev.Created()}
+
+    play(scenario)
+
+
+def test_a_node_with_our_own_text_of_another_session_is_taken() -> None:
+    """Java compares the text, and takes its own past for its present."""
+
+    async def scenario(world: World) -> None:
+        stranger = world.stranger()
+        world.own(P, b"g_m-0", stranger.state.session_id)
+        outcome = await world.owners.claim(GRANTS, FIRST)
+        assert outcome == {P: ev.Taken(Holder("g_m-0", stranger.state.session_id))}
+
+    play(scenario)
+
+
+def test_a_node_of_our_session_with_another_thread_is_rewritten() -> None:
+    """It is ours already, whatever it says."""
+
+    async def scenario(world: World) -> None:
+        world.own(P, b"g_m-7", world.zk.state.session_id)
+        world.zk.fate = ["answered", "after"]
+        assert await world.owners.claim(GRANTS, FIRST) == {P: ev.Created()}
+        assert world.node(P) == (b"g_m-0", world.zk.state.session_id)
+
+    play(scenario)
+
+
+def test_nothing_is_claimed_in_a_session_that_is_over() -> None:
+    """A claim of the old epoch in the new session would be nobody's."""
+
+    async def scenario(world: World) -> None:
+        world.zk.expire()
+        assert await world.owners.claim(GRANTS, FIRST) == {P: ev.NotSent()}
+        assert world.node(P) is None
+        assert await world.owners.release([P], FIRST) == {P}
+        world.server.put(id_path("g", ConsumerId("g_m")))
+        with pytest.raises(SessionLost):
+            await world.registry.unregister(ConsumerId("g_m"), FIRST)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("fate", "released"),
+    [([], True), (["before"], True), (["after"], True), (["before"] * 3, False), (["away"], False)],
+)
+def test_a_release_whose_answer_is_lost_is_made_again(fate: list[str], *, released: bool) -> None:
+    """What is not certainly released stays ours, and is released later."""
+
+    async def scenario(world: World) -> None:
+        world.own(P, b"g_m-0", world.zk.state.session_id)
+        world.zk.fate = list(fate)
+        assert await world.owners.release([P], FIRST) == ({P} if released else set())
+        assert (world.node(P) is None) is released
+
+    play(scenario)
+
+
+def test_only_what_is_ours_is_released() -> None:
+    """The Java consumer deletes whatever stands there."""
+
+    async def scenario(world: World) -> None:
+        stranger = world.stranger()
+        world.own(P, b"g_m-0", stranger.state.session_id)
+        assert await world.owners.release([P, Q], FIRST) == {P, Q}
+        assert world.node(P) == (b"g_m-0", stranger.state.session_id)
+
+    play(scenario)
+
+
+def test_rethreading_tells_what_was_certainly_written() -> None:
+    """The rest is tried again."""
+
+    async def scenario(world: World) -> None:
+        for partition in (P, Q):
+            world.own(partition, b"g_m-0", world.zk.state.session_id)
+        world.zk.fate = ["answered", "after"]
+        threads = {P: ThreadId("g_m-1"), Q: ThreadId("g_m-1")}
+        assert await world.owners.rethread(threads, FIRST) == {P: "g_m-1"}
+        assert world.node(Q) == (b"g_m-1", world.zk.state.session_id)
+
+    play(scenario)
+
+
+def test_inspection_reads_a_node_again_only_when_its_parent_changed() -> None:
+    """Thousands of nodes need not be read because one has changed elsewhere."""
+
+    async def scenario(world: World) -> None:
+        mine = world.zk.state.session_id
+        world.own(P, b"g_m-0", mine)
+        assert await world.owners.inspect([P, Q]) == {P: Holder("g_m-0", mine), Q: None}
+        world.server.apply_set(owner_path("g", P), b"x", ANY_VERSION)
+        assert await world.owners.inspect([P]) == {P: Holder("g_m-0", mine)}
+        world.own(Q, b"\xff", mine)
+        found = await world.owners.inspect([P, Q])
+        assert found[P] == Holder("x", mine)
+        assert found[Q] is not None
+        world.server.put("/consumers/g/owners/t/junk")
+        assert set(await world.owners.read_all(["t", "gone"])) == {P, Q}
+        world.zk.cut()
+        assert await world.owners.inspect([P]) == {}
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("fate", [[], ["after"], ["before", "before"], ["before", "after"]])
+def test_a_registration_whose_answer_is_lost_leaves_one_node(fate: list[str]) -> None:
+    """A second id of ours would be given partitions that nobody consumes."""
+
+    async def scenario(world: World) -> None:
+        await world.zk.ensure_path(ids_path("g"))
+        world.zk.fate = list(fate)
+        consumer = await world.registry.register(MemberIdentity(group="g", host="h"), WIDE, FIRST)
+        assert world.server.names(ids_path("g")) == [consumer]
+        await world.registry.unregister(consumer, FIRST)
+        assert world.server.names(ids_path("g")) == []
+
+    play(scenario)
+
+
+def test_a_registration_that_does_not_come_about_keeps_its_id_for_the_next_try() -> None:
+    """The last try may yet have taken effect."""
+
+    async def scenario(world: World) -> None:
+        await world.zk.ensure_path(ids_path("g"))
+        identity = MemberIdentity(group="g", host="h")
+        world.zk.fate = ["before", "before", "before", "after"]
+        with pytest.raises(RebalanceFailed):
+            await world.registry.register(identity, WIDE, FIRST)
+        consumer = await world.registry.register(identity, WIDE, FIRST)
+        assert world.server.names(ids_path("g")) == [consumer]
+
+    play(scenario)
+
+
+def test_unregistering_is_repeated_and_takes_only_our_own_node() -> None:
+    """A configured id may be another process's by now."""
+
+    async def scenario(world: World) -> None:
+        identity = MemberIdentity(group="g", host="h", consumer_id="c")
+        consumer = await world.registry.register(identity, WIDE, FIRST)
+        world.zk.fate = ["after"]
+        await world.registry.unregister(consumer, FIRST)
+        assert world.server.names(ids_path("g")) == []
+        stranger = world.stranger()
+        world.server.apply_create(id_path("g", consumer), b"", stranger.state.session_id)
+        await world.registry.unregister(consumer, FIRST)
+        assert world.server.names(ids_path("g")) == [consumer]
+        world.server.remove(id_path("g", consumer))
+        await world.registry.register(identity, WIDE, FIRST)
+        world.zk.fate = ["before"] * 4
+        with pytest.raises(RebalanceFailed):
+            await world.registry.unregister(consumer, FIRST)
+
+    play(scenario)
+
+
+def test_a_view_of_nothing_is_empty_and_what_cannot_be_read_has_no_partitions() -> None:
+    """No group, no topics, no brokers ever: not an error. A malformed topic is one without partitions, as for Java."""
+
+    async def scenario(world: World) -> None:
+        empty = await world.registry.read(None, lambda topics: None)
+        assert (empty.members, empty.topics) == ((), {})
+        assert not await world.registry.is_current(empty.stamp, [])
+        subscription = Subscription.to_white_list(["t|u"], 1)
+        await world.registry.register(MemberIdentity(group="g", host="h"), subscription, FIRST)
+        nothing = await world.registry.read(None, lambda topics: None)
+        assert nothing.stamp.names == (0, 0)
+        world.server.put(f"{BROKER_TOPICS}/t", b"junk")
+        watched: list[str] = []
+        snapshot = await world.registry.read(None, watched.extend)
+        assert watched == ["t"]
+        assert snapshot.partitions == {"t": ()}
+        assert await world.registry.is_current(snapshot.stamp, ["t"])
+        world.server.put(f"{BROKER_TOPICS}/t", b"other junk")
+        assert not await world.registry.is_current(snapshot.stamp, ["t"])
+        assert await world.registry.is_current(snapshot.stamp, [])
+        world.server.put(f"{BROKER_TOPICS}/u")
+        assert not await world.registry.is_current(snapshot.stamp, [])
+
+    play(scenario)
+
+
+def test_many_reads_stop_at_the_first_failure() -> None:
+    """What has not begun need not begin."""
+
+    async def scenario() -> None:
+        begun = []
+
+        async def work(number: int) -> int:
+            begun.append(number)
+            await asyncio.sleep(0.01 * number)
+            if number == 1:
+                raise CoordinationError("no")
+            return number
+
+        with pytest.raises(CoordinationError, match="no"):
+            await map_bounded(range(10), work, in_flight=2)
+        assert begun == [0, 1, 2]
+        assert await map_bounded([], work) == {}
+        assert list(await map_bounded([5, 3, 4], work)) == [5, 3, 4]
+
+    run(scenario())
