@@ -125,8 +125,8 @@ class ChainWriter:
             return self._acknowledged
 
     def deadline(self) -> float | None:
-        """See PartitionWriter: ``roll_ms`` after the first batch of the open file."""
-        return None if self._file is None else self._opened_at + self._store.roll_s
+        """See PartitionWriter: ``roll_ms`` after the first batch of the open file, or of one whose failure is untold."""
+        return None if self._file is None and self._failure is None else self._opened_at + self._store.roll_s
 
     async def abandon(self) -> None:
         """See PartitionWriter. Bounded; what cannot be removed in time is left to the next claim."""
@@ -279,10 +279,13 @@ class ChainWriter:
         """
         position = self._get_chain().end
         self._drop()
-        await self._confirm()
-        await self._refresh()
+        try:
+            await self._confirm()
+            await self._refresh()
+        except RetriableSinkError as error:
+            raise RetriableSinkError(str(error), resume_position=self._acknowledged) from error
         raise RetriableSinkError(
-            f"{self._claim.partition}: another writer has published at position {position}; going on from "
+            f"{self._claim.partition}: another writer has taken position {position}; going on from "
             f"{self._acknowledged}",
             resume_position=self._acknowledged,
         )

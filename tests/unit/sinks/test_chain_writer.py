@@ -407,6 +407,29 @@ async def test_name_taken_by_another_writer_moves_the_owner_behind_it(rig: SinkR
     assert rig.offsets() == list(range(10))
 
 
+async def test_name_taken_while_nobody_can_tell_whose_it_is(rig: SinkRig):
+    """The file is dropped by then; whoever is only told to try again would wait for records that are gone."""
+    claim = rig.claim()
+    stalled, owner = await rig.writer(), await rig.writer(claim=claim)
+    await owner.write(run_of(0, 10))
+    await stalled.write(run_of(0, 6))
+    await stalled.flush()
+
+    async def fail_at_second_look() -> None:
+        claim.failure = CoordinationError("connection lost") if claim.confirmations == 2 else None
+
+    claim.on_confirm = fail_at_second_look
+    with pytest.raises(RetriableSinkError, match="could not be confirmed") as caught:
+        await owner.flush()
+    assert caught.value.resume_position == 0
+    with pytest.raises(RetriableSinkError) as caught:
+        await owner.write(run_of(0, 3))
+    assert caught.value.resume_position == 6
+    await owner.write(run_of(6, 10))
+    assert await owner.flush() == 10
+    assert rig.offsets() == list(range(10))
+
+
 async def test_name_taken_stops_who_is_no_longer_owner(rig: SinkRig):
     """It must not even look further."""
     claim = rig.claim()

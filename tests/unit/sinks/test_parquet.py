@@ -136,8 +136,9 @@ async def test_failure_while_giving_way_is_told_to_whom_it_concerns(rig: SinkRig
     await small.write(build_batch(claim.partition, [record(0, b"x" * 200_000)]))
     failing.clear()
 
+    assert large.deadline() == 101.0
     with pytest.raises(RetriableSinkError, match="orders/3") as caught:
-        await large.write(run_of(1, 2))
+        await large.flush()
     assert caught.value.resume_position == 0
     assert await small.flush() == 1
     await large.write(run_of(0, 2))

@@ -1,10 +1,10 @@
 """Lines on a pipe: pace, end, and half lines."""
 
 import asyncio
-import contextlib
 import errno
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -14,84 +14,108 @@ from tests.support.claims import StubClaim
 from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
 
 
+class Pipe:
+    """Both ends of a pipe, each closed once: a number that was closed may be somebody else's."""
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        self._ends = {"reader": reader, "writer": writer}
+
+    @property
+    def reader(self) -> int:
+        return self._ends["reader"]
+
+    @property
+    def writer(self) -> int:
+        return self._ends["writer"]
+
+    def close_reader(self) -> None:
+        os.close(self._ends.pop("reader"))
+
+    def close(self) -> None:
+        while self._ends:
+            os.close(self._ends.popitem()[1])
+
+    def read(self) -> bytes:
+        return os.read(self.reader, 1 << 20)
+
+    def read_text(self, lines: int) -> str:
+        data = b""
+        while data.count(b"\n") < lines:
+            data += self.read()
+        return data.decode()
+
+    def read_lines(self, count: int) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.read_text(count).splitlines()]
+
+
 @pytest.fixture
 def pipe():
-    reader, writer = os.pipe()
-    yield reader, writer
-    for descriptor in (reader, writer):
-        with contextlib.suppress(OSError):  # a test may have closed it
-            os.close(descriptor)
+    pipe = Pipe()
+    yield pipe
+    pipe.close()
 
 
 @pytest.fixture
-async def sink(pipe, tmp_path):
+async def sink(pipe: Pipe, tmp_path):
     context = SinkRig(kind="stdout", path=tmp_path, clock=Clock()).context()
-    sink = StdoutSink(context, StdoutSink.Options(), descriptor=pipe[1])
+    sink = StdoutSink(context, StdoutSink.Options(), descriptor=pipe.writer)
     yield sink
     await sink.close()
 
 
-def read_lines(reader: int, count: int) -> list[dict[str, object]]:
-    with os.fdopen(os.dup(reader), "rb") as file:
-        return [json.loads(file.readline()) for _ in range(count)]
-
-
-async def test_batch_is_acknowledged_when_it_is_written(sink: StdoutSink, pipe):
+async def test_batch_is_acknowledged_when_it_is_written(sink: StdoutSink, pipe: Pipe):
     """There is nothing else that could be waited for."""
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(0, "earliest")
 
     assert writer.resume_position is None
     assert await writer.write(run_of(0, 3)) == 3
-    assert [line["offset"] for line in read_lines(pipe[0], 3)] == [0, 1, 2]
+    assert [line["offset"] for line in pipe.read_lines(3)] == [0, 1, 2]
     assert await writer.flush() == 3
     assert writer.deadline() is None
 
 
-async def test_slow_reader_slows_its_writer_down(sink: StdoutSink, pipe):
+async def test_slow_reader_slows_its_writer_down(sink: StdoutSink, pipe: Pipe):
     """A pipe holds 64 KiB; what comes after waits for the reader, and the loop does not."""
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(0, "earliest")
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        written = group.create_task(writer.write(run_of(0, 2, size=100_000)))
-        lines = await asyncio.to_thread(read_lines, pipe[0], 1)
-        assert [line["offset"] for line in lines] == [0]
+        written = group.create_task(writer.write(run_of(0, 2, size=200_000)))
+        assert (await asyncio.to_thread(os.read, pipe.reader, 1)) == b"{"
         assert not written.done()
-        await asyncio.to_thread(os.read, pipe[0], 200_000)
-        await asyncio.to_thread(os.read, pipe[0], 200_000)
-        while not written.done():
-            await asyncio.to_thread(os.read, pipe[0], 200_000)
+        assert (await asyncio.to_thread(pipe.read_text, 2)).count('"offset":1,') == 1
     assert written.result() == 2
 
 
-async def test_reader_that_has_gone_ends_the_process_in_order(sink: StdoutSink, pipe):
+async def test_reader_that_has_gone_ends_the_process_in_order(sink: StdoutSink, pipe: Pipe):
     """``consumerd run | head`` is no failure."""
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(0, "earliest")
-    os.close(pipe[0])
+    pipe.close_reader()
 
     with pytest.raises(SinkClosed):
         await writer.write(run_of(0, 3))
 
 
-async def test_close_does_not_wait_for_a_reader_for_ever(sink: StdoutSink, pipe):
+async def test_close_does_not_wait_for_a_reader_for_ever(sink: StdoutSink, pipe: Pipe):
     """SIGTERM must end the process whatever the reader does."""
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(0, "earliest")
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         stuck = group.create_task(writer.write(run_of(0, 1, size=1_000_000)))
-        await asyncio.to_thread(os.read, pipe[0], 1)
+        await asyncio.to_thread(os.read, pipe.reader, 1)
         stuck.cancel()
         await asyncio.wait([stuck])
         await writer.abandon()
         await sink.close()
-    os.close(pipe[0])
+    pipe.close_reader()  # ends the thread, too
 
 
-async def test_nonblocking_descriptor_is_waited_for(sink: StdoutSink, pipe):
+async def test_nonblocking_descriptor_is_waited_for(sink: StdoutSink, pipe: Pipe):
     """Shells and parents set it, for every process that shares the terminal or pipe."""
-    os.set_blocking(pipe[1], False)
-    filler = os.write(pipe[1], b"\n" * (1 << 20))
+    os.set_blocking(pipe.writer, False)
+    filler = os.write(pipe.writer, b"\n" * (1 << 20))
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(0, "earliest")
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -99,24 +123,26 @@ async def test_nonblocking_descriptor_is_waited_for(sink: StdoutSink, pipe):
         assert not written.done()
         data = b""
         while not data.endswith(b"}\n"):
-            data += await asyncio.to_thread(os.read, pipe[0], 1 << 20)
+            data += await asyncio.to_thread(pipe.read)
     assert json.loads(data[filler:])["offset"] == 0
     assert written.result() == 1
 
 
-async def test_failure_is_told_with_its_place(tmp_path):
+@pytest.fixture
+def full_disk():
+    with Path("/dev/full").open("wb") as file:
+        yield file
+
+
+async def test_failure_is_told_with_its_place(full_disk, tmp_path):
     """Stdout may be a file on a full disk."""
-    with (tmp_path / "out").open("wb") as file:
-        descriptor = os.dup(file.fileno())
-        os.close(descriptor)
-        sink = StdoutSink(
-            SinkRig(kind="stdout", path=tmp_path, clock=Clock()).context(), StdoutSink.Options(), descriptor=descriptor
-        )
-        writer = await sink.open(StubClaim(PARTITION))
-        await writer.start(0, "earliest")
-        with pytest.raises(RetriableSinkError, match="stdout: cannot write orders/3 from 0 on: Bad file") as caught:
-            await writer.write(run_of(0, 1))
-        await sink.close()
+    context = SinkRig(kind="stdout", path=tmp_path, clock=Clock()).context()
+    sink = StdoutSink(context, StdoutSink.Options(), descriptor=full_disk.fileno())
+    writer = await sink.open(StubClaim(PARTITION))
+    await writer.start(0, "earliest")
+    with pytest.raises(RetriableSinkError, match="stdout: cannot write orders/3 from 0 on: No space") as caught:
+        await writer.write(run_of(0, 1))
+    await sink.close()
     assert caught.value.resume_position is None
 
 

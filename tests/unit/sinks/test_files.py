@@ -1,0 +1,60 @@
+"""One file and its steps."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from consumerd.model import Incarnation
+from consumerd.sinks.chain import FileId, FileSummary
+from consumerd.sinks.files import OpenFile
+from consumerd.sinks.jsonl import JsonlFormat
+from consumerd.sinks.publish import SYNC_EVERY_BYTES
+from tests.support.faulty_files import RecordingFileSystem
+from tests.support.sinks import PARTITION, run_of
+
+
+def open_file(files: RecordingFileSystem, folder: Path) -> OpenFile:
+    (folder / "_meta").mkdir()
+    hidden, encoder = JsonlFormat().open(files, folder=folder, position=0, file_id=FileId("w-1"))
+    return OpenFile(FileId("w-1"), hidden, encoder)
+
+
+@pytest.mark.parametrize("step", ["append", "spill", "finish", "publish"])
+def test_no_step_follows_one_that_failed(tmp_path: Path, step: str):
+    """A cancelled call's failure is seen by nobody, and half a batch may be in the file."""
+    failing = [errno.EIO]
+
+    def fail_once(operation: str, name: str) -> None:
+        if operation == "write" and failing:
+            raise OSError(failing.pop(), "I/O error")
+
+    file = open_file(RecordingFileSystem(fail_once), tmp_path)
+    with pytest.raises(OSError, match="I/O error"):
+        file.append(run_of(0, 3))
+    metadata = FileSummary(0).describe(
+        PARTITION, writer="w", group="g", cluster="c", incarnation=Incarnation(1), chain=1
+    )
+    steps = {
+        "append": lambda: file.append(run_of(0, 3)),
+        "spill": file.spill,
+        "finish": lambda: file.finish(metadata),
+        "publish": file.publish,
+    }
+    with pytest.raises(OSError, match="an earlier write"):
+        steps[step]()
+
+    file.discard()
+    file.discard()
+    assert [found.name for found in tmp_path.iterdir()] == ["_meta"]
+
+
+def test_growing_file_is_synced_on_the_way(tmp_path: Path):
+    """A revoked partition has three seconds: too little for the sync of a file that was never synced before."""
+    files = RecordingFileSystem()
+    file = open_file(files, tmp_path)
+    for start in range(9):
+        file.append(run_of(start, start + 1, size=SYNC_EVERY_BYTES // 4))
+
+    assert [operation for operation, _ in files.calls].count("sync") == 2
+    file.discard()
