@@ -1,7 +1,7 @@
 """Record batches: magic 2, written by brokers of 0.11 and later.
 
-Owns the batch header, its records, and which batches a consumer does not see: control batches always, those of aborted
-transactions under ``read_committed``. Layout and rules: Kafka's DefaultRecordBatch and DefaultRecord, KIP-98; how a
+Owns the batch header, and which batches a consumer does not see: control batches always, those of aborted
+transactions under ``read_committed``; its records belong to ``record_reader``. Layout and rules: Kafka's DefaultRecordBatch, KIP-98; how a
 consumer applies the list of aborted transactions: Kafka's Fetcher (``consumeAbortedTransactionsUpTo``).
 
 ::
@@ -10,45 +10,27 @@ consumer applies the list of aborted transactions: Kafka's Fetcher (``consumeAbo
     attributes int16, last offset delta int32, base timestamp int64, max timestamp int64,
     producer id int64, producer epoch int16, base sequence int32, count int32, records
 
-    record: length varint, attributes int8, timestamp delta varlong, offset delta varint,
-            key length varint, key, value length varint, value, header count varint, headers
-
 A compacted batch keeps its offsets, so that its records may have holes, may end before the last offset delta, or may
 be gone altogether.
-
-How records are read fast. Producers write long rows of records that differ in little. So four readers take turns:
-:meth:`_RecordReader._read_rows` verifies many records of one length at once, a column of bytes by a column of bytes;
-:meth:`_RecordReader._read_similar` unpacks each record's head as a whole, which has one layout while only values differ;
-:meth:`_RecordReader._read_short` goes field by field but knows short lengths, no headers and the next offset only;
-:meth:`_RecordReader._read_any` reads whatever there is, and is the only one that finds fault.
 """
 
 from __future__ import annotations
 
-import functools
 import struct
 from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from consumerd.errors import CorruptMessageError
 from consumerd.model import GapReason
 from consumerd.wire.checksum import crc32c
-from consumerd.wire.columns import (
-    CREATE_TIME,
-    LOG_APPEND_TIME,
-    ColumnBuilder,
-    Patience,
-    Segment,
-    agreement,
-    extend_spans,
-    extend_values,
-)
+from consumerd.wire.columns import CREATE_TIME, LOG_APPEND_TIME, ColumnBuilder
 from consumerd.wire.compression import decompress
+from consumerd.wire.modern.entry import CODEC_MASK, LOG_APPEND_TIME_FLAG
 from consumerd.wire.modern.fetch import AbortedTransaction
-from consumerd.wire.records import NULL_SPAN, Limits, header_spans
-from consumerd.wire.varint import encode_varint, read_varint, read_varlong
+from consumerd.wire.modern.record_reader import LEAST_RECORD_BYTES, RecordReader
+from consumerd.wire.records import Limits
+from consumerd.wire.varint import read_varint, read_varlong
 
 HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size
@@ -59,12 +41,9 @@ LAST_OFFSET_DELTA_AT: Final = 23
 LEAST_LENGTH: Final = HEADER_BYTES - 12
 """What the length field says of a batch without records."""
 
-CODEC_MASK: Final = 0x07
-LOG_APPEND_TIME_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
 
-_LEAST_RECORD_BYTES: Final = 7
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT_MARKER: Final = 0
 
@@ -105,6 +84,8 @@ def read_batch(
         raise CorruptMessageError(f"CRC-32C is {computed:#010x}, the header says {checksum:#010x}")
     if last_delta < 0 or count < 0:
         raise CorruptMessageError(f"{count} records up to offset delta {last_delta}")
+    if base_offset < columns.end:
+        raise CorruptMessageError(f"offset {base_offset} where at least {columns.end} is due")
     last_offset = base_offset + last_delta
     of_aborted = aborted is not None and aborted.covers(producer_id, last_offset)
     if attributes & CONTROL_FLAG:
@@ -124,10 +105,10 @@ def read_batch(
     else:
         records = data
         shift = columns.plain_shift(start)
-    if count * _LEAST_RECORD_BYTES > end - start:
+    if count * LEAST_RECORD_BYTES > end - start:
         raise CorruptMessageError(f"{count} records in {end - start} bytes")
     rows = len(columns)
-    reader = _RecordReader(records, end, shift, columns, base_timestamp)
+    reader = RecordReader(records, end, shift, columns, base_timestamp)
     stop = reader.read(start, count)
     if stop != end:
         raise CorruptMessageError(f"{end - stop} bytes left behind {count} records")
@@ -146,336 +127,3 @@ def _is_abort_marker(data: bytes, at: int, end: int) -> bool:
     if not _CONTROL_KEY.size <= length <= end - at:
         raise CorruptMessageError(f"a control record with a key of {length} bytes")
     return bool(_CONTROL_KEY.unpack_from(data, at)[1] == _ABORT_MARKER)
-
-
-# -- records
-
-_LEAST_ROWS: Final = 6
-"""Fewer records at once are not worth the way of :meth:`_RecordReader._read_rows`."""
-
-_DELTAS: Final = tuple(encode_varint(delta) for delta in range(8192))
-"""Offset deltas of one and two bytes, as they stand in a record."""
-_ONE_BYTE: Final = 64
-_TWO_BYTES: Final = 8192
-_THREE_BYTES: Final = 8192 * 128
-"""The first offset deltas that need more bytes than so many."""
-_SINGLE: Final = bytes(delta[0] for delta in _DELTAS[:_ONE_BYTE])
-_LOW: Final = bytes(delta << 1 & 0x7F | 0x80 for delta in range(_TWO_BYTES))
-_HIGH: Final = bytes(delta >> 6 for delta in range(_TWO_BYTES))
-_MIDDLE: Final = bytes(delta >> 6 | 0x80 for delta in range(_TWO_BYTES))
-"""The bytes of consecutive offset deltas, column by column, as far as they repeat."""
-_SEVEN_BITS: Final = bytes(range(0x80))
-_DELTA_FIELDS: Final = tuple(int.from_bytes(delta, "big") for delta in _DELTAS)
-"""The same, as a head is unpacked."""
-
-
-def _sizes_of_two() -> list[int]:
-    """Return the length that each two bytes, as a big-endian number, stand for; _NO_SIZE where they stand for none."""
-    sizes = [_NO_SIZE] * (1 << 16)
-    for first in range(0x80, 0x100, 2):
-        sizes[first << 8 : (first << 8) + 0x80] = range(first >> 1 & 0x3F, _TWO_BYTES, _ONE_BYTE)
-    return sizes
-
-
-_NO_SIZE: Final = -(1 << 20)
-_SIZES_OF_ONE: Final = [value >> 1 if value < 0x80 and not value & 1 else _NO_SIZE for value in range(256)]
-_SIZES_OF_TWO: Final = _sizes_of_two()
-_UNZIGZAG: Final = tuple(value >> 1 ^ -(value & 1) for value in range(1 << 14))
-
-
-class _RecordReader:
-    """Reads the records of one batch into the columns.
-
-    ``shift`` turns positions in ``data`` into positions in the columns' buffer. ``segments`` holds the offset deltas
-    that were read.
-    """
-
-    def __init__(self, data: bytes, end: int, shift: int, columns: ColumnBuilder, base_timestamp: int) -> None:
-        self.segments: list[Segment] = []
-        self._data = data
-        self._end = end
-        self._shift = shift
-        self._columns = columns
-        self._base_timestamp = base_timestamp
-        self._first = self._delta = 0  # the segment that goes on: the next record is expected at _delta
-        self._shape = (0, 0, 0)  # of the last record: size of its timestamp delta, lengths of its key and value
-
-    def read(self, at: int, count: int) -> int:
-        """Read ``count`` records and return the position behind them. Raises CorruptMessageError."""
-        rows, similar = Patience(), Patience()
-        done = 0
-        try:
-            while done < count:
-                got = 0
-                if done and rows.left(done) <= 0:
-                    got, at = self._read_rows(at, count - done)
-                    rows.note(done, gained=got > 0)
-                if done and not got and similar.left(done) <= 0:
-                    got, at = self._read_similar(at, count - done)
-                    similar.note(done, gained=got > 0)
-                if done and not got:
-                    got, at = self._read_short(at, min(count - done, max(similar.left(done), 1)))
-                if not got:
-                    got, at = 1, self._read_any(at)
-                done += got
-        except OverflowError as error:
-            raise CorruptMessageError("a timestamp of more than 64 bits") from error
-        self._close_segment(self._delta)
-        return at
-
-    def _close_segment(self, following: int) -> None:
-        if self._delta > self._first:
-            self.segments.append((self._first, self._delta))
-        self._first = following
-
-    def _read_any(self, at: int) -> int:
-        data, end, shift, columns = self._data, self._end, self._shift, self._columns
-        length, at = read_varint(data, at, end)
-        stop = at + length
-        if not 0 < length <= end - at:
-            raise CorruptMessageError(f"a record of {length} bytes where {end - at} are left")
-        timestamp_at = at + 1
-        timestamp_delta, delta_at = read_varlong(data, timestamp_at, stop)
-        delta, at = read_varint(data, delta_at, stop)
-        key_start, key_end, at = _read_span(data, at, stop)
-        value_start, value_end, headers_at = _read_span(data, at, stop)
-        if headers_at + 1 != stop or data[headers_at]:
-            header_spans(data, headers_at, stop)
-            columns.headers.append((len(columns), headers_at + shift, stop + shift))
-        if delta < 0:
-            raise CorruptMessageError(f"a record with offset delta {delta}")
-        if delta != self._delta:
-            self._close_segment(delta)
-        self._delta = delta + 1
-        columns.timestamps.append(self._base_timestamp + timestamp_delta)
-        columns.key_starts.append(NULL_SPAN if key_start < 0 else key_start + shift)
-        columns.key_ends.append(NULL_SPAN if key_start < 0 else key_end + shift)
-        columns.value_starts.append(NULL_SPAN if value_start < 0 else value_start + shift)
-        columns.value_ends.append(NULL_SPAN if value_start < 0 else value_end + shift)
-        self._shape = (
-            delta_at - timestamp_at,
-            NULL_SPAN if key_start < 0 else key_end - key_start,
-            NULL_SPAN if value_start < 0 else value_end - value_start,
-        )
-        return stop
-
-    def _read_short(self, at: int, left: int) -> tuple[int, int]:
-        """Read records whose varints have one or two bytes, without headers; returns how many, and where they end."""
-        data, end, shift = self._data, self._end, self._shift
-        base_timestamp = self._base_timestamp
-        timestamps: list[int] = []
-        key_starts: list[int] = []
-        key_ends: list[int] = []
-        value_starts: list[int] = []
-        value_ends: list[int] = []
-        add_timestamp, add_key_start, add_key_end = timestamps.append, key_starts.append, key_ends.append
-        add_value_start, add_value_end = value_starts.append, value_ends.append
-        startswith = data.startswith
-        unzigzag = _UNZIGZAG
-        try:
-            for delta in _DELTAS[self._delta : self._delta + left]:
-                length = data[at]
-                if length < 0x80:
-                    stop = at + 1 + (length >> 1)
-                    place = at + 3
-                else:
-                    high = data[at + 1]
-                    if high >= 0x80:
-                        break
-                    stop = at + 2 + (length + (high << 7) - 0x80 >> 1)
-                    place = at + 4
-                timestamp = data[place - 1]
-                if timestamp >= 0x80:
-                    high = data[place]
-                    if high >= 0x80:
-                        break
-                    timestamp += (high << 7) - 0x80
-                    place += 1
-                if stop > end or length & 1 or not startswith(delta, place):
-                    break
-                place += len(delta)
-                length = data[place]
-                place += 1
-                if length == 1:
-                    key_start = key_end = NULL_SPAN
-                elif length & 0x81:
-                    break
-                else:
-                    key_start = place + shift
-                    place += length >> 1
-                    key_end = place + shift
-                length = data[place]
-                place += 1
-                if length >= 0x80:
-                    high = data[place]
-                    if high >= 0x80:
-                        break
-                    length += (high << 7) - 0x80
-                    place += 1
-                value_end = place + (length >> 1)
-                if length & 1 or value_end + 1 != stop or data[value_end]:
-                    break
-                add_timestamp(base_timestamp + unzigzag[timestamp])
-                add_key_start(key_start)
-                add_key_end(key_end)
-                add_value_start(place + shift)
-                add_value_end(value_end + shift)
-                at = stop
-        except IndexError:
-            pass
-        count = len(timestamps)
-        if count:
-            columns = self._columns
-            columns.timestamps.extend(array("q", timestamps))
-            columns.key_starts.extend(array("q", key_starts))
-            columns.key_ends.extend(array("q", key_ends))
-            columns.value_starts.extend(array("q", value_starts))
-            columns.value_ends.extend(array("q", value_ends))
-            self._delta += count
-            key_length = NULL_SPAN if key_starts[-1] < 0 else key_ends[-1] - key_starts[-1]
-            self._shape = (self._shape[0], key_length, value_ends[-1] - value_starts[-1])
-        return count, at
-
-    def _read_similar(self, at: int, left: int) -> tuple[int, int]:
-        """Read records whose heads have the last one's layout; returns how many, and where they end."""
-        timestamp_size, key_length, value_length = self._shape
-        if timestamp_size > 2 or key_length >= _ONE_BYTE or not 0 <= value_length < _TWO_BYTES:
-            return 0, at
-        data, end, shift, delta = self._data, self._end, self._shift, self._delta
-        delta_fields = _DELTA_FIELDS[delta : min(delta + left, _ONE_BYTE if delta < _ONE_BYTE else _TWO_BYTES)]
-        length_size, sizes = (1, _SIZES_OF_ONE) if value_length < _ONE_BYTE else (2, _SIZES_OF_TWO)
-        head, head_size = _similar_head(timestamp_size, 1 if delta < _ONE_BYTE else 2, max(key_length, 0), length_size)
-        overhead = head_size - length_size + 1
-        key_field = 1 if key_length < 0 else key_length << 1
-        timestamps: list[bytes] = []
-        starts: list[int] = []
-        ends: list[int] = []
-        add_timestamp, add_start, add_end = timestamps.append, starts.append, ends.append
-        start = at + head_size
-        try:
-            for delta_field in delta_fields:
-                length, timestamp, its_delta, its_key, value = head(data, start - head_size)
-                value_length = sizes[value]
-                if its_delta != delta_field or its_key != key_field or sizes[length] - value_length != overhead:
-                    break
-                stop = start + value_length
-                if data[stop]:
-                    break
-                add_timestamp(timestamp)
-                add_start(start)
-                add_end(stop)
-                start = stop + 1 + head_size
-        except (struct.error, IndexError):  # a head, or a value, reaches beyond the data
-            pass
-        joined = b"".join(timestamps)
-        column = self._timestamps([joined[byte::timestamp_size] for byte in range(timestamp_size)])
-        count = min(len(column), bisect_left(ends, end))
-        if not count:
-            return 0, at
-        columns = self._columns
-        columns.timestamps.extend(column[:count])
-        extend_values(columns.value_starts, starts[:count], shift)
-        extend_values(columns.value_ends, ends[:count], shift)
-        if key_length < 0:
-            extend_spans(columns.key_starts, columns.key_ends, 0, key_length, 0, count)
-        else:
-            extend_values(columns.key_starts, starts[:count], shift - length_size - key_length)
-            extend_values(columns.key_ends, starts[:count], shift - length_size)
-        self._delta += count
-        self._shape = (timestamp_size, key_length, ends[count - 1] - starts[count - 1])
-        return count, ends[count - 1] + 1
-
-    def _read_rows(self, at: int, left: int) -> tuple[int, int]:
-        """Read records of the last one's shape; returns how many, and where they end."""
-        data, delta = self._data, self._delta
-        timestamp_size, key_length, value_length = self._shape
-        deltas = _delta_columns(delta, left)
-        if left < _LEAST_ROWS or deltas is None or timestamp_size > 2:
-            return 0, at
-        key_field = encode_varint(key_length)
-        value_field = encode_varint(value_length)
-        key_at = 1 + timestamp_size + len(deltas) + len(key_field)
-        value_at = key_at + max(key_length, 0) + len(value_field)
-        length = value_at + max(value_length, 0) + 1
-        length_field = encode_varint(length)
-        body = at + len(length_field)
-        stride = length + len(length_field)
-        count = min(left, len(deltas[0]), (self._end - at) // stride)
-        for place, field in (
-            (at, length_field),
-            (body + value_at - len(value_field), value_field),
-            (body + key_at - len(key_field), key_field),
-            (body + length - 1, b"\0"),
-        ):
-            for column_at, byte in enumerate(field, place):
-                if count < _LEAST_ROWS:
-                    return 0, at
-                column = data[column_at : at + count * stride : stride]
-                count = agreement(column, bytes((byte,)) * len(column))
-        for column_at, expected in enumerate(deltas, body + 1 + timestamp_size):
-            column = data[column_at : at + count * stride : stride]
-            count = agreement(column, expected[: len(column)])
-        fields = [data[body + 1 + byte : at + count * stride : stride] for byte in range(timestamp_size)]
-        timestamps = self._timestamps(fields)
-        count = len(timestamps)
-        if count < _LEAST_ROWS:
-            return 0, at
-        body += self._shift
-        columns = self._columns
-        columns.timestamps.extend(timestamps)
-        extend_spans(columns.key_starts, columns.key_ends, body + key_at, key_length, stride, count)
-        extend_spans(columns.value_starts, columns.value_ends, body + value_at, value_length, stride, count)
-        self._delta += count
-        return count, at + count * stride
-
-    def _timestamps(self, fields: Sequence[bytes]) -> array[int]:
-        """Return the timestamps of records by the bytes of their deltas, a column each, which are one or two; as many
-        as have no more and no fewer bytes.
-        """
-        base = self._base_timestamp
-        first, last = fields[0], fields[-1]
-        if not last.isascii():
-            last = last[: len(last) - len(last.lstrip(_SEVEN_BITS))]
-        if len(fields) == 1:
-            if last == last[:1] * len(last):
-                return array("q", (base + _UNZIGZAG[last[0]],) if last else ()) * len(last)
-            return array("q", [base + _UNZIGZAG[value] for value in last])
-        if first.translate(None, _SEVEN_BITS) != first:
-            first = first[: next(row for row, value in enumerate(first) if value < 0x80)]
-        return array("q", [base + _UNZIGZAG[low + (high << 7) - 0x80] for low, high in zip(first, last, strict=False)])
-
-
-@functools.lru_cache(maxsize=1024)
-def _similar_head(
-    timestamp_size: int, delta_size: int, key_bytes: int, length_size: int
-) -> tuple[Callable[[bytes, int], tuple[Any, ...]], int]:
-    """Return what unpacks a record up to its value, and how many bytes that is.
-
-    Length, timestamp delta, offset delta, length of the key and of the value.
-    """
-    size, delta = "BH"[length_size - 1], "BH"[delta_size - 1]
-    head = struct.Struct(f">{size}x{timestamp_size}s{delta}B{key_bytes}x{size}")
-    return head.unpack_from, head.size
-
-
-def _delta_columns(delta: int, left: int) -> tuple[bytes, ...] | None:
-    """Return the bytes of the offset deltas from ``delta`` on, column by column, as many as have the same size."""
-    if delta < _ONE_BYTE:
-        return (_SINGLE[delta : delta + left],)
-    at = delta % _TWO_BYTES
-    if delta < _TWO_BYTES:
-        return _LOW[at : at + left], _HIGH[at : at + left]
-    if delta < _THREE_BYTES:
-        low = _LOW[at : at + left]
-        return low, _MIDDLE[at : at + left], bytes((delta // _TWO_BYTES,)) * len(low)
-    return None
-
-
-def _read_span(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Read a key or value: its span, ``(-1, -1)`` for null, and the position behind it."""
-    length, at = read_varint(data, at, end)
-    if length == NULL_SPAN:
-        return NULL_SPAN, NULL_SPAN, at
-    if not 0 <= length <= end - at:
-        raise CorruptMessageError(f"a key or value of {length} bytes where {end - at} are left")
-    return at, at + length, at + length

@@ -1,8 +1,7 @@
 """A partition's fetched bytes: units of magic 0, 1 and 2 in any mixture, the last of them often cut off.
 
 Owns where units begin and end, and what a unit that cannot be read means; their insides belong to ``message_set`` and
-``record_batch``. A topic that has seen an upgrade holds several magics, segment by segment. The place of offset, size
-and magic is the same in all of them (Kafka's ByteBufferLogInputStream).
+``record_batch``. A topic that has seen an upgrade of the message format holds several magics, even within a segment.
 
 These three functions are all that the rest of consumerd calls.
 """
@@ -16,8 +15,8 @@ from consumerd.errors import CorruptMessageError
 from consumerd.model import TopicPartition
 from consumerd.wire.columns import ColumnBuilder, agreement
 from consumerd.wire.modern import message_set, record_batch
+from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LEAST_SIZES, MAGIC_AT, find_end
 from consumerd.wire.modern.fetch import AbortedTransaction
-from consumerd.wire.modern.message_set import ENTRY, ENTRY_BYTES, LEAST_SIZES, MAGIC_AT, find_end
 from consumerd.wire.modern.record_batch import AbortedTransactions
 from consumerd.wire.records import Limits, RecordBatch
 
@@ -40,6 +39,8 @@ def decode_record_set(
     A unit that is cut off ends the batch, and so does one that cannot be read, unless nothing before it brought the
     position forward. When ``next_offset`` is still ``start`` although there is data, the first unit is larger than what
     was fetched: see :func:`first_unit_size`. Under ``read_committed``, ``aborted`` is the list of the Fetch response.
+
+    A view is copied once, so that a batch of one partition does not hold the frame of all; ``bytes`` are not.
 
     Raises CorruptMessageError for the first unit, with partition, offset, raw bytes, and ``next_offset`` if two
     witnesses agree on it.
@@ -146,7 +147,7 @@ def _locate(
     if stop is not None:
         magic = raw[at + MAGIC_AT]
         next_offset = _confirmed_next_offset(raw, at, stop, start)
-        if magic == _RECORD_BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & message_set.CODEC_MASK:
+        if magic == _RECORD_BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
             offset = max(0, ENTRY.unpack_from(raw, at)[0])
     return CorruptMessageError(
         f"{partition}: the record set fetched at offset {start}, byte {at}, offset {offset}: {error}",

@@ -9,7 +9,7 @@ import pytest
 from consumerd.errors import CorruptMessageError
 from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
 from consumerd.wire.compression import Codec
-from consumerd.wire.modern import message_set
+from consumerd.wire.modern import message_reader
 from consumerd.wire.modern.record_set import decode_record_set, peek_next_offset
 from consumerd.wire.records import Limits, RecordBatch
 from tests.support.record_sets import LOG_APPEND_TIME, break_lz4_header, compress, message, wrapper
@@ -155,17 +155,17 @@ def test_swapped_checksums_are_found() -> None:
 def test_the_reset_bytes_bring_the_register_back_to_its_start() -> None:
     """What a batch of checksums rests on, for bodies of any kind."""
     for body in (b"", b"a", bytes(range(256))):
-        checked = body + message_set.crc32(body).to_bytes(4, "little")
-        again = checked + bytes(8) + message_set._RESET
-        assert message_set._RESIDUE == message_set.crc32(checked)
-        assert message_set.crc32(b"next") == message_set.crc32(b"next", message_set.crc32(again))
+        checked = body + message_reader.crc32(body).to_bytes(4, "little")
+        again = checked + bytes(8) + message_reader._RESET
+        assert message_reader._RESIDUE == message_reader.crc32(checked)
+        assert message_reader.crc32(b"next") == message_reader.crc32(b"next", message_reader.crc32(again))
 
 
 @pytest.mark.parametrize("byteorder", ["little", "big"])
 def test_timestamps_come_out_on_machines_of_either_byte_order(byteorder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The column is gathered in the wire's order, and turned around where the machine's is the other."""
-    monkeypatch.setattr(message_set.sys, "byteorder", byteorder)
-    column = message_set._int64_column(struct.pack(">qqq", 1, -2, 1 << 40), 0, 24, 8)
+    monkeypatch.setattr(message_reader.sys, "byteorder", byteorder)
+    column = message_reader._int64_column(struct.pack(">qqq", 1, -2, 1 << 40), 0, 24, 8)
 
     expected = [1, -2, 1 << 40]
     if byteorder == "big":

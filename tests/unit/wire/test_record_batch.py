@@ -327,6 +327,7 @@ HEADED = encode_varint(14) + b"\0\0\0\1\1"
         (batch(0, specs(3), count=1 << 30), "records in"),
         (batch(0, specs(3), last_delta=1), "offset 2 in a unit that ends"),
         (batch(-5, specs(3)), "offset -5"),
+        (batch(-5, b"", count=0, last_delta=9), "offset -5 where at least 0 is due"),
         (batch((1 << 63) - 2, specs(3)), "ends"),
         (batch((1 << 63) - 2, specs(3), attributes=CONTROL), "ends"),
         (batch(5, [RecordSpec(delta=-1, value=b"v")], last_delta=3), "offset delta -1"),

@@ -1,0 +1,342 @@
+"""Messages of magic 0 and 1 that are not compressed. Layout: Kafka protocol guide ("Message sets"), KIP-32::
+
+    offset int64, size int32, CRC-32 uint32 (of all that follows), magic int8, attributes int8,
+    [timestamp int64, magic 1 only], key length int32, key, value length int32, value
+
+How messages are read fast. Most sets hold messages that differ in their values only, or not even in the lengths of
+those. So three readers take turns: :meth:`MessageReader._read_rows` verifies many messages of one layout at once, a
+column of bytes by a column of bytes; :meth:`MessageReader._read_similar` unpacks each message's head as a whole; both
+verify the checksums of many messages in one pass (:func:`_rows_intact`). :meth:`MessageReader._read_each` reads whatever
+there is, and is the only one that finds fault.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import sys
+from array import array
+from collections.abc import Callable
+from typing import Any, Final
+
+from consumerd.errors import CorruptMessageError
+from consumerd.wire.checksum import crc32
+from consumerd.wire.columns import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    NO_TYPE,
+    ColumnBuilder,
+    Patience,
+    Segment,
+    agreement,
+    extend_spans,
+    extend_values,
+)
+from consumerd.wire.modern.entry import ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT
+from consumerd.wire.records import NO_TIMESTAMP, NULL_SPAN
+
+CHECKED_FROM: Final = 16
+"""The first byte of an entry that the message's checksum covers."""
+HEADS: Final = (struct.Struct(">qiIBBii"), struct.Struct(">qiIBBqii"))
+"""An entry and its message up to the value's length, as it stands where the key is null, by magic."""
+
+_INT32: Final = struct.Struct(">i")
+_MOST_OFFSET: Final = (1 << 63) - 1
+_NULLS: Final = array("q", [NO_TIMESTAMP])
+_TYPES: Final = (CREATE_TIME, LOG_APPEND_TIME)
+
+_LEAST_ROWS: Final = 6
+"""Fewer messages at once are not worth the way of :meth:`MessageReader._read_rows`."""
+_FIRST_ROWS: Final = 512
+"""How many messages are taken for rows at first; eight times as many after each success."""
+_SIMILAR_BYTES: Final = 1 << 16
+"""How much is sealed by :meth:`MessageReader._read_similar` in one pass."""
+
+_CYCLE: Final = 1 << 16
+_LOW: Final = bytes(range(256)) * 256
+_HIGH: Final = b"".join(bytes((value,)) * 256 for value in range(256))
+"""The two lowest bytes of consecutive offsets."""
+
+
+class MessageReader:
+    """Reads messages that are not compressed, of one magic and with the same attributes, into the columns.
+
+    ``shift`` turns positions in ``data`` into positions in the columns' buffer. ``segments`` holds the offsets that
+    were read, ``following`` the least that may come next.
+    """
+
+    def __init__(self, data: bytes, at: int, end: int, shift: int, columns: ColumnBuilder, following: int) -> None:
+        self.segments: list[Segment] = []
+        self.following = following
+        self._data = data
+        self._end = end
+        self._shift = shift
+        self._columns = columns
+        self._magic = data[at + MAGIC_AT]
+        self._attributes = data[at + MAGIC_AT + 1]
+        self._type = _TYPES[bool(self._attributes & LOG_APPEND_TIME_FLAG)] if self._magic else NO_TYPE
+        self._first = following  # of the segment that goes on
+        self._shape = (0, 0, 0)  # of the last message: its size, lengths of its key and value
+        self._repeats = False  # whether the last message has the size of the one before
+
+    def read(self, at: int) -> int:
+        """Read as far as it goes and return the position behind. Raises CorruptMessageError if that is nothing."""
+        columns = self._columns
+        rows, similar = Patience(), Patience()
+        most = _FIRST_ROWS
+        stop = self._read_each(at, 2, first=True)
+        while stop > at:
+            at = stop
+            if at == self._end:
+                break
+            done = len(columns)
+            if self._repeats and rows.left(done) <= 0:
+                stop = self._read_rows(at, most)
+                rows.note(done, gained=stop > at)
+                most = most * 8 if stop > at else _FIRST_ROWS
+            if stop == at and similar.left(done) <= 0:
+                stop = self._read_similar(at)
+                similar.note(done, gained=stop > at)
+            if stop == at:
+                stop = self._read_each(at, similar.left(done), first=False)
+        self._close_segment(self.following)
+        return at
+
+    def _close_segment(self, following: int) -> None:
+        if self.following > self._first:
+            self.segments.append((self._first, self.following))
+        self._first = following
+
+    def _read_each(self, at: int, most: int, *, first: bool) -> int:
+        """Read up to ``most`` messages, one by one.
+
+        Stops before what cannot be read; raises CorruptMessageError for it when ``first`` and nothing was read.
+        """
+        data, end, shift, columns = self._data, self._end, self._shift, self._columns
+        magic, attributes, following = self._magic, self._attributes, self.following
+        head = HEADS[magic]
+        unpack, head_size, unpack_int32 = head.unpack_from, head.size, _INT32.unpack_from
+        size = last_size = key_length = value_length = 0
+        timestamp = NO_TIMESTAMP
+        rows = len(columns)
+        add_timestamp = columns.timestamps.append
+        add_key_start, add_key_end = columns.key_starts.append, columns.key_ends.append
+        add_value_start, add_value_end = columns.value_starts.append, columns.value_ends.append
+        begun = at
+        fault = ""
+        for _ in range(most):
+            if end - at < head_size:
+                break
+            last_size = size
+            if magic:
+                offset, size, checksum, its_magic, its_attributes, timestamp, key_length, value_length = unpack(
+                    data, at
+                )
+            else:
+                offset, size, checksum, its_magic, its_attributes, key_length, value_length = unpack(data, at)
+            stop = at + 12 + size
+            if its_magic != magic or its_attributes != attributes or stop > end:
+                break
+            if crc32(data[at + 16 : stop]) != checksum:
+                fault = crc_fault(data, at, stop, checksum)
+                break
+            value_start = at + head_size
+            if key_length == NULL_SPAN:
+                key_start = key_end = NULL_SPAN
+            else:
+                key_start = value_start - 4
+                key_end = key_start + key_length
+                value_start = key_end + 4
+                if key_length < 0 or value_start > stop:
+                    fault = f"a key of {key_length} bytes in a message of {size}"
+                    break
+                (value_length,) = unpack_int32(data, key_end)
+                key_start += shift
+                key_end += shift
+            value_end = value_start + value_length
+            if value_length == NULL_SPAN:
+                value_end = value_start
+            if value_end != stop or value_length < NULL_SPAN:
+                fault = f"a value of {value_length} bytes in a message of {size}"
+                break
+            if offset != following:
+                if offset < following:
+                    fault = f"offset {offset} where at least {following} is due"
+                    break
+                self.following = following
+                self._close_segment(offset)
+            add_timestamp(timestamp)
+            add_key_start(key_start)
+            add_key_end(key_end)
+            if value_length >= 0:
+                add_value_start(value_start + shift)
+                add_value_end(value_end + shift)
+            else:
+                add_value_start(NULL_SPAN)
+                add_value_end(NULL_SPAN)
+            following = offset + 1
+            at = stop
+        if first and at == begun:
+            raise CorruptMessageError(fault or f"a message of {size} bytes")
+        self.following = following
+        self._shape = (size, key_length, value_length)
+        self._repeats = size == last_size
+        columns.timestamp_types += self._type * (len(columns) - rows)
+        return at
+
+    def _read_similar(self, at: int) -> int:
+        """Read messages with keys of the last one's length and values of any; returns the position behind them.
+
+        All of them are verified in one pass as by :func:`_rows_intact`; if they do not match, none is taken.
+        """
+        data, columns = self._data, self._columns
+        key_length = self._shape[1]
+        unpack, head_size = _similar_head(self._magic, max(key_length, 0))
+        kind = self._magic << 8 | self._attributes
+        overhead = head_size - ENTRY_BYTES
+        region = data[at : min(at + _SIMILAR_BYTES, self._end)]
+        image = bytearray(region)
+        image += bytes(CHECKED_FROM)
+        seal = _SEAL.pack_into
+        timestamps: list[int] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        add_timestamp, add_start, add_end = timestamps.append, starts.append, ends.append
+        following = self.following
+        place = 0
+        most = len(region)
+        try:
+            while True:
+                offset, size, checksum, its_kind, timestamp, its_key_length, value_length = unpack(region, place)
+                if (
+                    offset != following
+                    or size - value_length != overhead
+                    or its_key_length != key_length
+                    or its_kind != kind
+                    or value_length < 0
+                ):
+                    break
+                stop = place + 12 + size
+                if stop > most:
+                    break
+                seal(image, stop, checksum, _RESET)
+                add_timestamp(timestamp)
+                add_start(stop - value_length)
+                add_end(stop)
+                following += 1
+                place = stop
+        except struct.error:  # the rest of the region is shorter than the head of a message
+            pass
+        count = len(starts)
+        if count < 2 or crc32(memoryview(image)[CHECKED_FROM : place + 4]) != _RESIDUE:
+            return at
+        columns.timestamps.extend(array("q", timestamps) if self._magic else _NULLS * count)
+        columns.timestamp_types += self._type * count
+        shift = at + self._shift
+        extend_values(columns.value_starts, starts, shift)
+        extend_values(columns.value_ends, ends, shift)
+        if key_length < 0:
+            extend_spans(columns.key_starts, columns.key_ends, 0, key_length, 0, count)
+        else:
+            extend_values(columns.key_starts, starts, shift - 4 - key_length)
+            extend_values(columns.key_ends, starts, shift - 4)
+        self.following = following
+        self._shape = (ends[-1] - ends[-2] - ENTRY_BYTES, key_length, ends[-1] - starts[-1])
+        self._repeats = ends[-1] - starts[-1] == ends[-2] - starts[-2]
+        return at + place
+
+    def _read_rows(self, at: int, most: int) -> int:
+        """Read up to ``most`` messages of the last one's shape and return the position behind them."""
+        data, following, shift, columns = self._data, self.following, self._shift, self._columns
+        size, key_length, value_length = self._shape
+        stride = ENTRY_BYTES + size
+        low = following % _CYCLE
+        count = min((self._end - at) // stride, _CYCLE - low, most)
+        if count < _LEAST_ROWS or following > _MOST_OFFSET:
+            return at
+        key_field = HEADS[self._magic].size - 8
+        value_field = key_field + 4 + max(key_length, 0)
+        high = (following >> 16).to_bytes(6, "big", signed=True)
+        for place, field in (
+            (8, _INT32.pack(size)),
+            (MAGIC_AT, bytes((self._magic, self._attributes))),
+            (key_field, _INT32.pack(key_length)),
+            (value_field, _INT32.pack(value_length)),
+            (0, high),
+        ):
+            for column_at, byte in enumerate(field, at + place):
+                if count < _LEAST_ROWS:
+                    return at
+                column = data[column_at : at + count * stride : stride]
+                count = agreement(column, bytes((byte,)) * count)
+        for column_at, cycle in ((at + 6, _HIGH), (at + 7, _LOW)):
+            column = data[column_at : at + count * stride : stride]
+            count = agreement(column, cycle[low : low + count])
+        if count < _LEAST_ROWS or not _rows_intact(data, at, stride, count):
+            return at
+        stop = at + count * stride
+        columns.timestamps.extend(
+            _int64_column(data, at + MAGIC_AT + 2, stop, stride) if self._magic else _NULLS * count
+        )
+        columns.timestamp_types += self._type * count
+        at += shift
+        extend_spans(columns.key_starts, columns.key_ends, at + key_field + 4, key_length, stride, count)
+        extend_spans(columns.value_starts, columns.value_ends, at + value_field + 4, value_length, stride, count)
+        self.following += count
+        return stop
+
+
+@functools.lru_cache(maxsize=256)
+def _similar_head(magic: int, key_bytes: int) -> tuple[Callable[[bytes, int], tuple[Any, ...]], int]:
+    """Return what unpacks an entry up to its value, whose key has so many bytes, and the size of that.
+
+    Offset, size, checksum, magic and attributes, timestamp (nothing in magic 0), lengths of key and value.
+    """
+    head = struct.Struct(f">qiIH{'q' if magic else '0s'}i{key_bytes}xi")
+    return head.unpack_from, head.size
+
+
+def _int64_column(data: bytes, at: int, end: int, stride: int) -> array[int]:
+    """Return the big-endian int64 that stands at ``at`` and at each ``stride`` behind."""
+    rows = len(range(at, end, stride))
+    image = bytearray(8 * rows)
+    for byte in range(8):
+        image[byte::8] = data[at + byte : end : stride][:rows]
+    column = array("q", bytes(image))
+    if sys.byteorder == "little":
+        column.byteswap()
+    return column
+
+
+_SEAL: Final = struct.Struct("<I8x4s")
+"""What stands behind a message's body in the copy that :func:`_rows_intact` describes."""
+_RESET: Final = bytes.fromhex("f2cc0c16")
+"""What brings the CRC-32 register back to its start after a message, its own checksum and eight zero bytes."""
+_RESIDUE: Final = 0x2144DF1C
+"""The CRC-32 of anything that is followed by its own CRC-32, lowest byte first."""
+
+
+def _rows_intact(data: bytes, at: int, stride: int, count: int) -> bool:
+    """Return whether all of ``count`` messages, a ``stride`` apart, match their checksums, in one pass over them.
+
+    A CRC register that reads a message and then the message's own checksum is left at one known value, whatever the
+    message was. So in a copy each checksum is moved behind the body that it is of, where the next entry's offset was,
+    and the rest of that entry's head is replaced by bytes that turn the known value into the register's start. A
+    message that does not match leaves a difference; one alone always shows at the end, since what follows maps
+    different registers to different ones. Differences of several cancel with probability 2**-32, which is how often a
+    CRC-32 over all of them, as magic 2 has it, would miss them.
+    """
+    image = bytearray(data[at : at + count * stride])
+    image += bytes(4)
+    for byte in range(4):
+        image[stride + byte :: stride] = data[at + 15 - byte : at + count * stride : stride]
+        image[stride + 12 + byte :: stride] = _RESET[byte : byte + 1] * (count - 1)
+    zeros = bytes(count - 1)
+    for byte in range(4, 12):
+        image[stride + byte :: stride] = zeros
+    return crc32(memoryview(image)[CHECKED_FROM:]) == _RESIDUE
+
+
+def crc_fault(data: bytes, at: int, stop: int, checksum: int) -> str:
+    """Return what is wrong with a message whose checksum differs."""
+    return f"CRC-32 is {crc32(data[at + CHECKED_FROM : stop]):#010x}, the message says {checksum:#010x}"
