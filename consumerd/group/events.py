@@ -311,11 +311,12 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Read the owner nodes of these partitions."""
+    """Read the owner nodes of these partitions; ``thorough`` where even a node that was replaced must be noticed."""
 
     serial: int
     epoch: SessionEpoch
     partitions: frozenset[TopicPartition]
+    thorough: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class GroupMachine:
         self._settle_at = 0.0
         self._reconcile_at = 0.0
         self._inspect_at: float | None = None
+        self._inspect_thoroughly = False
         self._settled_at = 0.0
         self._dirty: str | None = None
         self._pass: RebalancePass | None = None
@@ -263,7 +264,7 @@ class GroupMachine:
         else:
             self._move(MemberTrigger.RESUME)
             self._read()
-        self._inspect_at = self._now
+        self._inspect_at, self._inspect_thoroughly = self._now, True
 
     # -- registration
 
@@ -446,7 +447,7 @@ class GroupMachine:
             if record is None or record.claim != claim:
                 continue
             if partition not in nodes:  # it could not be read
-                self._inspect_at = self._now + _RETRY_S
+                self._inspect_at, self._inspect_thoroughly = self._now + _RETRY_S, True
                 continue
             node = nodes[partition]
             if record.state in HELD and (node is None or node.session_id != session_id):
@@ -511,7 +512,7 @@ class GroupMachine:
             self._check_op = self._next_serial()
             self._verifying[self._check_op] = {}
             self._effects.append(ev.Verify(self._check_op, self._stamp, frozenset(), reconcile=True))
-            self._inspect_at = self._now
+            self._inspect_at, self._inspect_thoroughly = self._now, True
         if self._inspect_at is not None and self._inspect_at <= self._now and self._can_ask and not self._inspecting:
             self._inspect()
 
@@ -521,7 +522,8 @@ class GroupMachine:
         if asked:
             serial = self._next_serial()
             self._inspecting[serial] = asked
-            self._effects.append(ev.Inspect(serial, self._epoch, frozenset(asked)))
+            self._effects.append(ev.Inspect(serial, self._epoch, frozenset(asked), self._inspect_thoroughly))
+            self._inspect_thoroughly = False
 
     def _settle(self) -> None:
         self._settle_at = self._now + self._settings.settle_s * (1 + self._random() / 2)

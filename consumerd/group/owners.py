@@ -1,14 +1,14 @@
 """Owner nodes: ``/consumers/G/owners/T/P``, ephemeral, one owner at a time.
 
-Claimed and released one by one. Whose a node is, is told by its ``ephemeralOwner``: the Java consumer compares the data,
+Each is claimed and released on its own: many are written in one transaction, but where that fails, one by one. Whose a node is, is told by its ``ephemeralOwner``: the Java consumer compares the data,
 and takes a node of its own past session for its own until it vanishes. An outcome that is unknown is never guessed at:
 creating again finds our own node, deleting again finds none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, TypeVar
 
 import structlog
 
@@ -19,10 +19,27 @@ from consumerd.group.plan import Grant, Holder
 from consumerd.group.registry import get_session_id
 from consumerd.model import PartitionKey, SessionEpoch, ThreadId, TopicPartition
 from consumerd.zk.layout import owner_path, owners_path
-from consumerd.zk.port import BadVersion, NodeExists, NoNode, NotConnected, OutcomeUnknown, Stat, ZkClient
+from consumerd.zk.port import (
+    BadVersion,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    NotConnected,
+    OutcomeUnknown,
+    Stat,
+    ZkClient,
+)
 from consumerd.zk.znodes import encode_owner
 
+T = TypeVar("T")
+
 _ATTEMPTS: Final = 3
+_A_CHUNK: Final = 32
+"""Nodes written in one transaction: ZooKeeper's limit is bytes, of which this is a few thousand."""
+_CHUNKS_AT_ONCE: Final = 4
+_READ_AT_ONCE: Final = 100
+"""Nodes of one topic that are read again at each change of their parent."""
 
 
 class PartitionOwners:
@@ -38,12 +55,27 @@ class PartitionOwners:
     async def claim(
         self, grants: Mapping[TopicPartition, Grant], epoch: SessionEpoch
     ) -> Mapping[TopicPartition, ClaimOutcome]:
-        """Create the owner nodes in ``epoch``, each on its own. Raises nothing that ZooKeeper may answer."""
-        return await map_bounded(grants, lambda partition: self._claim(partition, grants[partition].thread, epoch))
+        """Create the owner nodes in ``epoch``; each is claimed or not on its own. Raises nothing that ZooKeeper answers."""
+
+        async def claim_chunk(chunk: Sequence[TopicPartition]) -> Mapping[TopicPartition, ClaimOutcome]:
+            threads = {partition: grants[partition].thread for partition in chunk}
+            if len(chunk) > 1 and await self._create_all(threads, epoch):
+                return dict.fromkeys(chunk, Created())
+            return await map_bounded(
+                chunk, lambda partition: self._claim(partition, threads[partition], epoch), in_flight=_A_CHUNK
+            )
+
+        return await _in_chunks(list(grants), claim_chunk)
 
     async def release(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> frozenset[TopicPartition]:
         """Delete those owner nodes that are ours, and return the partitions of which we certainly own none."""
-        released = await map_bounded(sorted(partitions), lambda partition: self._release(partition, epoch))
+
+        async def release_chunk(chunk: Sequence[TopicPartition]) -> Mapping[TopicPartition, bool]:
+            if len(chunk) > 1 and await self._delete_all(chunk, epoch):
+                return dict.fromkeys(chunk, True)
+            return await map_bounded(chunk, lambda partition: self._release(partition, epoch), in_flight=_A_CHUNK)
+
+        released = await _in_chunks(sorted(partitions), release_chunk)
         return frozenset(partition for partition, done in released.items() if done)
 
     async def rethread(
@@ -53,10 +85,14 @@ class PartitionOwners:
         written = await map_bounded(threads, lambda partition: self._rethread(partition, threads[partition], epoch))
         return {partition: threads[partition] for partition, done in written.items() if done}
 
-    async def inspect(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Holder | None]:
+    async def inspect(
+        self, partitions: Collection[TopicPartition], *, thorough: bool
+    ) -> Mapping[TopicPartition, Holder | None]:
         """Read who holds each partition; what could not be read is left out.
 
-        A node whose parent saw no child come or go since it was last read is not read again.
+        A node whose parent saw no child come or go since it was last read is not read again. In a large topic, where a
+        handover changes the parent for seconds, nodes that are still there are not either, unless ``thorough``: one that
+        was deleted and made again between two looks is noticed by the next thorough one.
         """
         by_topic: dict[str, list[TopicPartition]] = {}
         for partition in sorted(partitions):
@@ -65,7 +101,7 @@ class PartitionOwners:
         found: dict[TopicPartition, Holder | None] = {}
         for topic, wanted in by_topic.items():
             try:
-                found.update(await self._inspect_topic(topic, wanted))
+                found.update(await self._inspect_topic(topic, wanted, thorough=thorough))
             except CoordinationError as error:
                 self._log.info("owners_unread", topic=topic, error=str(error))
         return found
@@ -78,6 +114,35 @@ class PartitionOwners:
             found.update({partition: holder for partition, holder in nodes.items() if holder is not None})
             self._log.debug("owners_read", topic=topic, owners=len(nodes))
         return found
+
+    async def _create_all(self, threads: Mapping[TopicPartition, ThreadId], epoch: SessionEpoch) -> bool:
+        """Create nodes in one transaction, which is one write to disk; False where each has to be looked at."""
+        operations = [
+            Create(owner_path(self._group, partition), encode_owner(thread), ephemeral=True)
+            for partition, thread in threads.items()
+        ]
+        try:
+            await self._zk.multi(operations, epoch=epoch)
+        except CoordinationError:
+            return False  # one by one says why, and recognises what was created after all
+        return True
+
+    async def _delete_all(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> bool:
+        """Delete those nodes that are ours in one transaction; False where each has to be looked at."""
+        try:
+            session_id = get_session_id(self._zk, epoch)
+            paths = [owner_path(self._group, partition) for partition in partitions]
+            stats = await map_bounded(paths, self._zk.exists, in_flight=_A_CHUNK)
+            operations = [
+                Delete(path, stat.version)
+                for path, stat in stats.items()
+                if stat is not None and stat.ephemeral_owner == session_id
+            ]
+            if operations:
+                await self._zk.multi(operations, epoch=epoch)
+        except CoordinationError:
+            return False  # one by one says why, and finds what was deleted after all
+        return True
 
     async def _claim(self, partition: TopicPartition, thread: ThreadId, epoch: SessionEpoch) -> ClaimOutcome:
         path = owner_path(self._group, partition)
@@ -153,19 +218,24 @@ class PartitionOwners:
             return False
 
     async def _inspect_topic(
-        self, topic: str, wanted: Collection[TopicPartition]
+        self, topic: str, wanted: Collection[TopicPartition], *, thorough: bool
     ) -> Mapping[TopicPartition, Holder | None]:
         try:
             names, stat = await self._zk.children(owners_path(self._group, topic))
         except NoNode:
             return dict.fromkeys(wanted)
         counter = (stat.czxid, stat.cversion)
-        known = self._read[topic][1] if topic in self._read and self._read[topic][0] == counter else {}
         there = frozenset(names)
+        seen, known = self._read.get(topic, (counter, {}))
+        if seen != counter:
+            if thorough or len(wanted) <= _READ_AT_ONCE:
+                seen, known = counter, {}
+            else:  # what is not there now is forgotten; what is will be read again by a thorough look
+                known = {partition: holder for partition, holder in known.items() if str(partition.partition) in there}
         unread = [p for p in wanted if str(p.partition) in there and p not in known]
         nodes = await map_bounded(unread, self._read_holder)
         known = known | {partition: holder for partition, holder in nodes.items() if holder is not None}
-        self._read[topic] = (counter, known)
+        self._read[topic] = (seen, known)
         return {partition: known.get(partition) if str(partition.partition) in there else None for partition in wanted}
 
     async def _list_owners(self, topic: str) -> list[TopicPartition]:
@@ -178,6 +248,16 @@ class PartitionOwners:
     async def _read_holder(self, partition: TopicPartition) -> Holder | None:
         found = await self._zk.find(owner_path(self._group, partition))
         return None if found is None else _holder(*found)
+
+
+async def _in_chunks(
+    partitions: Sequence[TopicPartition],
+    work: Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, T]]],
+) -> Mapping[TopicPartition, T]:
+    """Do some at a time and put the results together."""
+    chunks = [partitions[at : at + _A_CHUNK] for at in range(0, len(partitions), _A_CHUNK)]
+    done = await map_bounded(range(len(chunks)), lambda number: work(chunks[number]), in_flight=_CHUNKS_AT_ONCE)
+    return {partition: result for results in done.values() for partition, result in results.items()}
 
 
 def _holder(data: bytes, stat: Stat) -> Holder:

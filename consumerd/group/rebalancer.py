@@ -415,7 +415,7 @@ class Rebalancer:
         session_id = 0
         try:
             session_id = get_session_id(self._zk, effect.epoch)
-            nodes = await self._owners.inspect(effect.partitions)
+            nodes = await self._owners.inspect(effect.partitions, thorough=effect.thorough)
         except CoordinationError as error:  # the session is over: the machine hears of it anyway
             self._log.debug("owners_unread", error=str(error))
         self._post(ev.Inspected(effect.serial, nodes, session_id))

@@ -222,17 +222,40 @@ def test_inspection_reads_a_node_again_only_when_its_parent_changed() -> None:
     async def scenario(world: World) -> None:
         mine = world.zk.state.session_id
         world.own(P, b"g_m-0", mine)
-        assert await world.owners.inspect([P, Q]) == {P: Holder("g_m-0", mine), Q: None}
+        assert await world.owners.inspect([P, Q], thorough=True) == {P: Holder("g_m-0", mine), Q: None}
         world.server.apply_set(owner_path("g", P), b"x", ANY_VERSION)
-        assert await world.owners.inspect([P]) == {P: Holder("g_m-0", mine)}
+        assert await world.owners.inspect([P], thorough=True) == {P: Holder("g_m-0", mine)}
         world.own(Q, b"\xff", mine)
-        found = await world.owners.inspect([P, Q])
+        found = await world.owners.inspect([P, Q], thorough=False)
         assert found[P] == Holder("x", mine)
         assert found[Q] is not None
         world.server.put("/consumers/g/owners/t/junk")
         assert set(await world.owners.read_all(["t", "gone"])) == {P, Q}
         world.zk.cut()
-        assert await world.owners.inspect([P]) == {}
+        assert await world.owners.inspect([P], thorough=True) == {}
+
+    play(scenario)
+
+
+def test_in_a_large_topic_nodes_are_read_again_by_a_thorough_look_only() -> None:
+    """A handover of thousands of partitions changes the parent for seconds, and each change would read them all."""
+
+    async def scenario(world: World) -> None:
+        mine, theirs = world.zk.state.session_id, world.stranger().state.session_id
+        every = [TopicPartition.modern("t", number) for number in range(200)]
+        for partition in every:
+            world.own(partition, b"g_m-0", mine)
+        assert set((await world.owners.inspect(every, thorough=False)).values()) == {Holder("g_m-0", mine)}
+        world.server.remove(owner_path("g", P))
+        world.server.remove(owner_path("g", Q))
+        world.own(Q, b"g_x-0", theirs)
+        quick = await world.owners.inspect(every, thorough=False)
+        assert (quick[P], quick[Q]) == (None, Holder("g_m-0", mine))
+        world.own(P, b"g_y-0", theirs)
+        again = await world.owners.inspect(every, thorough=False)
+        assert again[P] == Holder("g_y-0", theirs)
+        thorough = await world.owners.inspect(every, thorough=True)
+        assert (thorough[P], thorough[Q]) == (Holder("g_y-0", theirs), Holder("g_x-0", theirs))
 
     play(scenario)
 
@@ -335,3 +358,24 @@ def test_many_reads_stop_at_the_first_failure() -> None:
         assert list(await map_bounded([5, 3, 4], work)) == [5, 3, 4]
 
     run(scenario())
+
+
+def test_many_are_written_at_once_and_each_still_has_its_own_fate() -> None:
+    """One that is taken must not keep the others from being claimed, nor one that is not ours from being released."""
+
+    async def scenario(world: World) -> None:
+        mine, theirs = world.zk.state.session_id, world.stranger().state.session_id
+        every = [TopicPartition.modern("t", number) for number in range(70)]
+        world.own(every[3], b"g_x-0", theirs)
+        grants = {partition: Grant(ThreadId("g_m-0"), Incarnation(1)) for partition in every}
+        outcomes = await world.owners.claim(grants, FIRST)
+        assert {p: o for p, o in outcomes.items() if o != ev.Created()} == {every[3]: ev.Taken(Holder("g_x-0", theirs))}
+        assert list(outcomes) == every
+        assert all(world.node(partition) == (b"g_m-0", mine) for partition in every if partition != every[3])
+        assert await world.owners.release(every, FIRST) == set(every)
+        assert [partition for partition in every if world.node(partition) is not None] == [every[3]]
+        world.zk.cut()
+        assert set((await world.owners.claim(grants, FIRST)).values()) == {ev.NotSent()}
+        assert await world.owners.release(every, FIRST) == set()
+
+    play(scenario)
