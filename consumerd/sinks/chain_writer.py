@@ -81,10 +81,18 @@ class ChainWriter:
         """
         self._chain = await self._do("find the chain", self._find_chain)
         if self._chain is not None and self._chain.record.incarnation.czxid > self._claim.incarnation.czxid:
-            raise IncarnationChanged(
-                f"{self._claim.partition}: {self._chain.folder} is of incarnation {self._chain.record.incarnation} of "
-                f"the topic, later than {self._claim.incarnation}, for which the partition was claimed"
-            )
+            await self._refuse_later(self._chain)
+
+    async def _refuse_later(self, chain: Chain) -> NoReturn:
+        """The chain is of a later incarnation than the claim: either the topic was made again since the claim, or
+        ZooKeeper does not remember making that topic, and claiming again would change nothing.
+        """
+        await self._confirm()
+        raise PermanentSinkError(
+            f"{chain.folder} is of incarnation {chain.record.incarnation} of the topic, which is later than "
+            f"{self._claim.incarnation}, the one there is: ZooKeeper has lost its data, or the path is another "
+            "cluster's; give the sink a new path"
+        )
 
     async def start(self, position: int, reason: str) -> None:
         """See PartitionWriter; opens the chain if there is none for this incarnation."""

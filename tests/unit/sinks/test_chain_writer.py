@@ -226,10 +226,20 @@ async def test_topic_made_again_begins_a_new_chain(rig: SinkRig):
 
 
 async def test_claim_of_an_older_incarnation_is_refused(rig: SinkRig):
-    """It was made before the topic was deleted; its holder has not noticed yet."""
+    """It was made before the topic was deleted; its holder has not noticed yet, and does by asking."""
     await rig.writer(claim=rig.claim(czxid=9))
+    claim = rig.claim(czxid=7)
+    claim.failure = IncarnationChanged("the topic was made again")
 
     with pytest.raises(IncarnationChanged):
+        await rig.member().open(claim)
+
+
+async def test_chain_of_a_later_incarnation_than_the_topics_stops_the_partition(rig: SinkRig):
+    """ZooKeeper was wiped and counts from the beginning: to claim the partition again would go on for ever."""
+    await rig.writer(claim=rig.claim(czxid=9))
+
+    with pytest.raises(PermanentSinkError, match="ZooKeeper has lost its data"):
         await rig.member().open(rig.claim(czxid=7))
 
 
