@@ -30,7 +30,8 @@ class Pipe:
         return self._ends["writer"]
 
     def close_reader(self) -> None:
-        os.close(self._ends.pop("reader"))
+        if "reader" in self._ends:
+            os.close(self._ends.pop("reader"))
 
     def close(self) -> None:
         while self._ends:
@@ -62,6 +63,10 @@ async def sink(pipe: Pipe, tmp_path):
     sink = StdoutSink(context, StdoutSink.Options(), descriptor=pipe.writer)
     yield sink
     await sink.close()
+    # whoever writes still must be done before the number of the descriptor becomes another test's pipe
+    pipe.close_reader()
+    for thread in sink._threads._threads:
+        await asyncio.to_thread(thread.join, 10)
 
 
 async def test_batch_is_acknowledged_when_it_is_written(sink: StdoutSink, pipe: Pipe):
