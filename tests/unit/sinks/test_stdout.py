@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,9 @@ async def sink(pipe: Pipe, tmp_path):
     await sink.close()
     # whoever writes still must be done before the number of the descriptor becomes another test's pipe
     pipe.close_reader()
-    for thread in sink._threads._threads:
-        await asyncio.to_thread(thread.join, 10)
+    for thread in threading.enumerate():
+        if thread.name.startswith("sink-"):
+            await asyncio.to_thread(thread.join, 10)
 
 
 async def test_batch_is_acknowledged_when_it_is_written(sink: StdoutSink, pipe: Pipe):
