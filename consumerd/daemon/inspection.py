@@ -19,21 +19,18 @@ from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.config.settings import InspectionSettings
 from consumerd.daemon.access import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
 from consumerd.errors import ConfigError, CoordinationError
-from consumerd.group.assignors import Assignment, Strategy
+from consumerd.group.assignors import Strategy
+from consumerd.group.explain import lint_patience, plan_explanation
 from consumerd.group.parallel import map_bounded
-from consumerd.group.plan import (
-    GroupSnapshot,
-    MemberView,
-    plan_assignment,
-    plan_disagreements,
-    resolve_members,
-)
+from consumerd.group.plan import resolve_members
 from consumerd.group.registry import GroupRegistry
+from consumerd.group.settings import RebalanceSettings
+from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, PartitionKey, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.layout import offset_path, offsets_path, offsets_root, owner_path, owners_root
 from consumerd.zk.port import NoNode, ZkClient
-from consumerd.zk.znodes import MalformedZnode, Pattern, Registration, parse_offset
+from consumerd.zk.znodes import MalformedZnode, parse_offset
 
 _COMMAND: Final = "consumerd-inspection"
 
@@ -236,40 +233,46 @@ async def explain(
     snapshot = await registry.read(None, lambda _topics: None)
     if not snapshot.members:
         raise ConfigError(f"group.id: group {group!r} has no members at {settings.cluster.zookeeper}")
-    now = plan_assignment(snapshot, strategy)
-    then = plan_assignment(_with_replicas(snapshot, group, replicas, streams), strategy) if replicas else now
-    owners = await _owners(access.zk, group, sorted(set(now) | set(then)))
-    rows = [_move_row(one, owners.get(one), now, then) for one in sorted(set(now) | set(then))]
-    problems = [f"{one.kind}: {one.member or group}: {one.detail}" for one in plan_disagreements(snapshot, strategy)]
+    topics = {
+        topic: streams
+        for member in resolve_members(snapshot.members, snapshot.names).members
+        for topic in member.streams
+    }
+    explanation = plan_explanation(
+        snapshot,
+        strategy,
+        # "~" sorts after every legal id, as the names of replicas to come may not: shares are the same, whose they are
+        # depends on the names
+        joining=[ConsumerId(f"{group}_~replica-{number:04d}") for number in range(replicas)],
+        subscription=Subscription.to_topics(topics) if topics else None,
+    )
+    partitions = sorted(explanation.now.keys() | explanation.then.keys())
+    owners = await _owners(access.zk, group, partitions)
+    moved = {move.partition for move in explanation.moves}
+    rows = [
+        MoveRow(
+            topic=one.topic,
+            partition=str(one.partition),
+            owner=owners.get(one),
+            assigned=explanation.now.get(one),
+            then=explanation.then.get(one),
+            moves="moves" if one in moved else "",
+        )
+        for one in partitions
+    ]
+    problems = [f"{one.kind}: {one.member or group}: {one.detail}" for one in explanation.disagreements]
     problems += [
         f"{row.topic}/{row.partition} is held by {row.owner or 'nobody'} and belongs to {row.assigned or 'nobody'}"
         for row in rows
         if row.owner != row.assigned
     ]
-    problems += lint_patience(java, settings)
+    problems += lint_patience(
+        retries=java.retries,
+        backoff_ms=java.backoff_ms,
+        session_timeout_ms=max(java.session_ms, settings.group.session_timeout_ms),
+        settings=RebalanceSettings(**settings.rebalance.model_dump()),
+    )
     return RebalancePlan(members=len(snapshot.members), rows=rows, problems=problems)
-
-
-def lint_patience(java: JavaPatience, settings: InspectionSettings) -> list[str]:
-    """Return why a Java member may give up: it tries ``retries`` times, ``backoff`` apart, and then never again."""
-    assert settings.group is not None
-    problems = []
-    longest_ms = max(java.session_ms, settings.group.session_timeout_ms)
-    patience_ms = java.retries * java.backoff_ms
-    if patience_ms <= longest_ms:
-        problems.append(
-            f"Java members give up after {java.retries} x {java.backoff_ms} ms = {patience_ms} ms, before a crashed "
-            f"member's session of {longest_ms} ms is over: raise rebalance.max.retries or rebalance.backoff.ms, or "
-            "lower zookeeper.session.timeout.ms"
-        )
-    handover_ms = settings.rebalance.drain_timeout_ms + settings.rebalance.release_grace_ms
-    last_try_ms = (java.retries - 1) * java.backoff_ms
-    if handover_ms + settings.rebalance.settle_ms * 2 >= last_try_ms:
-        problems.append(
-            f"a handover of ours may take {handover_ms} ms, and Java members try for the last time after {last_try_ms} ms:"
-            " lower rebalance.drain_timeout_ms, or raise the Java members' rebalance.max.retries"
-        )
-    return problems
 
 
 class LagEstimator:
@@ -408,35 +411,4 @@ def _lag_row(
         lag=lag,
         seconds=seconds,
         note=note,
-    )
-
-
-def _with_replicas(snapshot: GroupSnapshot, group: str, replicas: int, streams: int) -> GroupSnapshot:
-    """Return the snapshot with more members that subscribe to what the group subscribes to."""
-    resolved = resolve_members(snapshot.members, snapshot.names).members
-    topics = {topic: streams for member in resolved for topic in member.streams}
-    added = tuple(
-        MemberView(
-            # "~" sorts after every legal id, as a replica that joins now and is named by host and time may not: the
-            # rule's shares are the same, whose they are depends on the names
-            consumer=ConsumerId(f"{group}_~replica-{number:04d}"),
-            session_id=0,
-            registration=Registration(pattern=Pattern.STATIC, subscription=topics, timestamp_ms=0),
-        )
-        for number in range(replicas)
-    )
-    return GroupSnapshot(
-        stamp=snapshot.stamp, members=(*snapshot.members, *added), topics=snapshot.topics, names=snapshot.names
-    )
-
-
-def _move_row(partition: TopicPartition, owner: str | None, now: Assignment, then: Assignment) -> MoveRow:
-    assigned, later = now.get(partition), then.get(partition)
-    return MoveRow(
-        topic=partition.topic,
-        partition=str(partition.partition),
-        owner=owner,
-        assigned=assigned,
-        then=later,
-        moves="moves" if owner != later else "",
     )

@@ -64,8 +64,7 @@ def test_what_the_commands_say_of_a_java_group(
     assert [(row["position"], row["latest"], row["lag"]) for row in owned] == [(10, 10, 0)] * 4
     assert len({row["owner"] for row in owned}) == 2
     assert [row["owner"] == row["assigned"] for row in plan] == [True] * 4
-    # of two streams with two partitions each, the second partition of each goes, and one changes its stream
-    assert sum(bool(row["moves"]) for row in plan) == 3
+    assert sum(bool(row["moves"]) for row in plan) == 2
     assert [(row["owner"], row["lag"]) for row in behind] == [(None, 2)] * 4
     has_timestamps = parse_release(release) >= (0, 10)
     assert all((row["seconds"] is not None) == has_timestamps for row in behind)
@@ -103,7 +102,7 @@ def test_impatient_java_members_are_pointed_out(
         member.terminate()
 
     assert (fine.returncode, fine.stderr) == (0, "")
-    assert "give up after 4 x 200 ms" in impatient.stderr
+    assert "times rebalance.backoff.ms=200 is 800 ms" in impatient.stderr
 
 
 @pytest.mark.timeout(90)
