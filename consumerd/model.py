@@ -1,7 +1,7 @@
 """The vocabulary: partitions, members, sessions, claims.
 
 Values only, shared by every layer; nothing here knows a wire format, a znode path or a clock. A partition's key holds
-both generations' forms and is parsed here and nowhere else (DESIGN 1).
+both generations' forms and is parsed here and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ThreadId = NewType("ThreadId", str)
 """``<consumer id>-<stream>``: what an owner node holds."""
 
 SessionEpoch = NewType("SessionEpoch", int)
-"""Counts the ZooKeeper sessions of this process from 1; a claim belongs to exactly one (DESIGN 4)."""
+"""Counts the ZooKeeper sessions of this process from 1; a claim belongs to exactly one."""
 
 NO_SESSION: Final = SessionEpoch(0)
 
@@ -64,7 +64,7 @@ class PartitionKey:
 
     @property
     def sort_key(self) -> tuple[int, str]:
-        """Order as the Java consumer of the same generation: numbers numerically, ``B-P`` as strings (REALITY 4.13)."""
+        """Order as the Java consumer of the same generation: numbers numerically, ``B-P`` as strings."""
         return (self.number, "") if self.broker is None else (-1, str(self))
 
     def __lt__(self, other: PartitionKey) -> bool:
@@ -93,7 +93,7 @@ class TopicPartition:
 @functools.total_ordering
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """Which making of a topic a position belongs to: the ``czxid`` of ``/brokers/topics/T`` (DESIGN 5).
+    """Which making of a topic a position belongs to: the ``czxid`` of ``/brokers/topics/T``.
 
     ``truncation`` counts unclean elections that cut the log below what had been landed: ``<czxid>.<k>``.
     """

@@ -8,14 +8,13 @@ Nodes that cannot be understood are left out, with one warning each: what other 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 import structlog
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.cluster.view import Broker, ClusterView, PartitionView, TopicView
-from consumerd.errors import CoordinationError
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 from consumerd.zk.layout import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, broker_path, topic_path
 from consumerd.zk.layout_modern import CONTROLLER, partition_state_path
@@ -139,22 +138,4 @@ class ZooKeeperSource:
 
     async def _find_all(self, paths: Iterable[str]) -> _Nodes:
         """Read nodes in parallel. The first failure ends the whole of it. Raises CoordinationError."""
-        pending = iter(paths)
-        found: dict[str, tuple[bytes, Stat] | None] = {}
-        failures: list[CoordinationError] = []
-
-        async def work() -> None:
-            try:
-                for path in pending:
-                    if failures:
-                        return
-                    found[path] = await self._zk.find(path)
-            except CoordinationError as error:
-                failures.append(error)
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(self._parallel):
-                tasks.create_task(work(), name="read znodes")
-        if failures:
-            raise failures[0]
-        return found
+        return await map_bounded(paths, self._zk.find, in_flight=self._parallel)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.client.log_range import LogRange
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.config.settings import InspectionSettings
 from consumerd.daemon.access import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
-from consumerd.errors import ConfigError, CoordinationError
+from consumerd.errors import ConfigError, ConsumerdError, CoordinationError
 from consumerd.group.assignors import Strategy
 from consumerd.group.explain import lint_patience, plan_explanation
-from consumerd.group.parallel import map_bounded
 from consumerd.group.plan import resolve_members
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.settings import RebalanceSettings
@@ -378,7 +378,13 @@ async def _owners(zk: ZkClient, group: str, partitions: Sequence[TopicPartition]
 async def _timestamps(
     consumer: SimpleConsumer, positions: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | None]:
-    return await map_bounded(positions, lambda one: consumer.read_timestamp(one, positions[one]))
+    async def read(partition: TopicPartition) -> int | None:
+        try:
+            return await consumer.read_timestamp(partition, positions[partition])
+        except ConsumerdError:
+            return None  # the lag in records is known all the same
+
+    return await map_bounded(positions, read)
 
 
 def _lag_row(

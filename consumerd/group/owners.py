@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 
 import structlog
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.group.events import ClaimOutcome, Created, NotSent, Taken, Unknown
-from consumerd.group.parallel import map_bounded
 from consumerd.group.plan import Grant, Holder
 from consumerd.group.registry import get_session_id
 from consumerd.model import PartitionKey, SessionEpoch, ThreadId, TopicPartition

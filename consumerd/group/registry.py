@@ -13,9 +13,9 @@ from random import Random
 
 import structlog
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.errors import RebalanceFailed, SessionLost
 from consumerd.group.identity import MemberIdentity
-from consumerd.group.parallel import map_bounded
 from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView, needs_names, plan_topics_to_read
 from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, SessionEpoch

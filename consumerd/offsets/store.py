@@ -1,6 +1,6 @@
 """The port to where a group's positions are kept.
 
-A position is the offset of the *next* record to read (REALITY 3). ``zookeeper`` implements it; ``kafka`` and ``dual``
+A position is the offset of the *next* record to read. ``zookeeper`` implements it; ``kafka`` and ``dual``
 come later behind the same interface.
 """
 
@@ -18,7 +18,7 @@ from consumerd.model import Claim, TopicPartition
 class StoredOffset:
     """A stored position, and what tells its age apart.
 
-    ``mzxid`` is the ZooKeeper transaction that wrote it (compared with a topic's incarnation, DESIGN 5); ``malformed``
+    ``mzxid`` is the ZooKeeper transaction that wrote it (compared with a topic's incarnation); ``malformed``
     holds the text of a node that is not a decimal number, in which case ``position`` is -1.
     """
 

@@ -1,7 +1,7 @@
 """Where things lie in ZooKeeper: the paths that both generations share.
 
-Pure; without the chroot, which the client adds. Sources: "Kafka 0.10 implementation" (spec/003), ZooKeeper
-Directories, and the registries dumped from real clusters (REALITY 3).
+Pure; without the chroot, which the client adds. Sources: "Kafka 0.10 implementation", ZooKeeper
+Directories, and the registries dumped from real clusters.
 """
 
 from __future__ import annotations

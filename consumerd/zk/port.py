@@ -3,7 +3,7 @@
 Implemented by ``zk.aiozk_client`` over real servers and by ``tests.support.fake_zookeeper``. Paths are absolute and
 without the chroot, which the implementation adds. Every call is bounded by a deadline of its own.
 
-Session rules (DESIGN 4): a session *epoch* counts the sessions of this process. A write that carries an ``epoch`` goes
+Session rules: a session *epoch* counts the sessions of this process. A write that carries an ``epoch`` goes
 out in that session or not at all. An outcome that is unknown (:class:`OutcomeUnknown`) must be read back before
 anything is concluded from it; implementations retry reads, never writes.
 """
@@ -108,7 +108,7 @@ Operation = Create | SetData | Delete | CheckVersion
 
 
 class LeasePhase(enum.Enum):
-    """How long ago ZooKeeper last answered, in fractions of the negotiated session timeout (DESIGN 4, Fencing)."""
+    """How long ago ZooKeeper last answered, in fractions of the negotiated session timeout."""
 
     NONE = "none"
     """No session yet, or the last one is over."""

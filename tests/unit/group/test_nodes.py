@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, RebalanceFailed, SessionLost
 from consumerd.group import events as ev
 from consumerd.group.identity import MemberIdentity
 from consumerd.group.owners import PartitionOwners
-from consumerd.group.parallel import map_bounded
 from consumerd.group.plan import Grant, Holder
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.subscription import Subscription

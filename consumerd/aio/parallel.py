@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-from consumerd.errors import CoordinationError
+from consumerd.errors import ConsumerdError
 
 IN_FLIGHT: Final = 64
 """Requests to ZooKeeper at a time: enough to hide the round trip, few enough to leave it to others."""
@@ -20,11 +20,11 @@ async def map_bounded(
 ) -> dict[K, V]:
     """Return ``work``'s result for each key, in the order of the keys.
 
-    Raises the first CoordinationError; what has not begun by then does not begin. Bounded by what ``work`` is.
+    Raises the first ConsumerdError; what has not begun by then does not begin. Bounded by what ``work`` is.
     """
     ordered = list(keys)
     results: dict[K, V] = {}
-    failures: list[CoordinationError] = []
+    failures: list[ConsumerdError] = []
     waiting = iter(ordered)
 
     async def take_turns() -> None:
@@ -33,7 +33,7 @@ async def map_bounded(
                 return
             try:
                 results[key] = await work(key)
-            except CoordinationError as error:
+            except ConsumerdError as error:
                 failures.append(error)
 
     async with asyncio.TaskGroup() as group:
