@@ -137,6 +137,7 @@ class PartitionPipeline:
         self._writer: PartitionWriter | None = None
         self._feed: RecordFeed | None = None
         self._move: Move | None = None  # a reset to before the log's end, until its new writer has begun
+        self._unproven: int | None = None  # a failed file dropped what was beyond: only when that is safe it is over
         self._revoked = False
         self._closing = False
         self._paused = False
@@ -258,6 +259,7 @@ class PartitionPipeline:
             raise CoordinationError(f"{self._partition}: start at {plan.position} could not be committed")
         self._backoff.reset()
         self._condition.start(plan)
+        self._unproven = None
         self._move = None
         self._feed = self._feeds.feed(self._partition, plan.position)
 
@@ -426,7 +428,8 @@ class PartitionPipeline:
                     self._rewind(error.resume_position)
                     return None
             else:
-                self._recover()
+                if self._unproven is None or answer > self._unproven:
+                    self._recover()
                 return answer
             if self._drain.is_set():
                 return None
@@ -457,6 +460,9 @@ class PartitionPipeline:
     def _rewind(self, position: int) -> None:
         _, feed = self._get_open()
         tracker = self._get_tracker()
+        if position <= tracker.acknowledged:
+            # what was taken is gone: to take it again proves nothing, a full disk refuses the file at its end
+            self._unproven = tracker.acknowledged
         # what is acknowledged is safe, whatever the sink says
         tracker.rewind(max(position, tracker.acknowledged))
         feed.seek(tracker.delivered)
@@ -552,6 +558,7 @@ class PartitionPipeline:
         await self._rest(self._backoff.next())
 
     def _recover(self) -> None:
+        self._unproven = None
         if self._condition.failing:
             self._backoff.reset()
             self._condition.recover()
@@ -560,7 +567,9 @@ class PartitionPipeline:
     def _settled_at(self) -> float | None:
         """When a failure that has not come again counts as over; None while there is none."""
         failed_at = self._condition.failed_at
-        return None if failed_at is None else failed_at + self._settings.retry_maximum_ms / 1000
+        if failed_at is None or self._unproven is not None:
+            return None
+        return failed_at + self._settings.retry_maximum_ms / 1000
 
     async def _rest(self, seconds: float) -> bool:
         """Wait; return True as soon as a drain is asked for."""

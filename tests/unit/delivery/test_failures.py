@@ -91,6 +91,34 @@ def test_a_file_that_failed_in_the_middle_is_fetched_again_from_where_the_sink_s
     run(scenario())
 
 
+def test_a_file_that_fails_again_and_again_is_told_once_and_tried_ever_less_often(logged):
+    """A full disk takes the first bytes of every file: that is no recovery, and must not fill the log."""
+
+    async def scenario():
+        async with DeliveryRig(sink=FakeSink(buffered=True, roll_s=1)) as rig:
+            rig.log(P, 0, 30)
+            failed = []
+
+            async def trap(step, writer, _):
+                if step == "flush" and len(failed) < 12:
+                    failed.append(asyncio.get_running_loop().time())
+                    writer.drop()
+                    raise RetriableSinkError("disk full", resume_position=writer.safe)
+
+            rig.sink.trap = trap
+            await rig.claim(P)
+            await until(lambda: len(failed) == 11, within_s=300)
+            assert rig.status(P).state is DeliveryState.FAILING
+            assert failed[-1] - failed[-2] > 5
+            await until(lambda: rig.store.position(P) == 30, within_s=60)
+            assert rig.status(P).state is DeliveryState.RUNNING
+            assert list(range(30)) == rig.landed(P)
+
+    run(scenario())
+    told = [entry["event"] for entry in logged if entry.get("partition") == "0"]
+    assert told == ["delivery_started", "delivery_failing", "delivery_recovered"]
+
+
 def test_an_acknowledgement_beyond_what_was_read_moves_the_feed_on():
     """An earlier writer of ours had published more: those records are there already."""
 
