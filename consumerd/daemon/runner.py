@@ -17,15 +17,26 @@ from consumerd.errors import ConsumerdError
 _log = structlog.get_logger(__name__)
 
 
+class DrainCutShort(ConsumerdError):
+    """Somebody was in a hurry: what was not safe yet is fetched again by whoever owns the partitions next."""
+
+
 async def run_until_stopped(settings: Settings) -> None:
-    """Run until a signal. Raises ConfigError and other ConsumerdErrors that end the process; logs the others."""
+    """Run until a signal.
+
+    Raises ConfigError and other ConsumerdErrors that end the process, DrainCutShort after a second signal; logs the
+    others.
+    """
     stop = asyncio.Event()
     main = asyncio.current_task()
     assert main is not None
     loop = asyncio.get_running_loop()
+    cut_short = False
 
     def stopped(name: str) -> None:
+        nonlocal cut_short
         if stop.is_set():
+            cut_short = True
             _log.warning("shutdown_cut_short", signal=name)
             main.cancel()
             return
@@ -40,6 +51,10 @@ async def run_until_stopped(settings: Settings) -> None:
         cause = find_cause(failures)
         _log.error("daemon_failed", exc_info=cause)
         raise cause from None
+    except asyncio.CancelledError:
+        if not cut_short:
+            raise
+        raise DrainCutShort("a second signal ended it before everything was flushed and committed") from None
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -77,7 +77,8 @@ def test_a_second_signal_ends_at_once_and_loses_nothing(
             first.process.terminate()
             first.wait(lambda: bool(first.events("shutdown_requested")), "the first signal is heard")
             first.process.terminate()
-            first.wait_end(5)
+            assert first.wait_end(5) == 1
+            assert "Traceback" not in first.log()
         with Daemon(tmp_path, "second", settings) as second:
             second.wait(lambda: len(second.owned()) == PARTITIONS, "the next process owns all")
             second.wait(lambda: _lag(second) is not None and _lag(second) < 200, "it has caught up")  # type: ignore[operator]
