@@ -64,6 +64,9 @@ _SINK_SHARE: Final = 4
 _SHUTDOWN_RESERVE: Final = 0.2
 """The part of ``shutdown.timeout_ms`` that is kept for what follows leaving the group."""
 
+_MISSING_CHECK_S: Final = 5.0
+"""How often it is looked whether topics subscribed to by name are there; only what is known already is looked at."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -145,6 +148,7 @@ class Daemon:
                 tasks.create_task(parts.deliveries.run(), name="deliveries"),
                 tasks.create_task(self._follow_topics(parts), name="follow topics"),
                 tasks.create_task(parts.rebalancer.run(), name="rebalancer"),
+                tasks.create_task(self._report_missing(parts), name="report missing topics"),
             ]
             await stop.wait()
             began = monotonic()
@@ -160,6 +164,25 @@ class Daemon:
             seen = parts.rebalancer.topics.value
             parts.access.directory.follow(seen)
             await parts.rebalancer.topics.wait(partial(operator.ne, seen))
+
+    def _find_missing(self, parts: _Running) -> tuple[str, ...]:
+        """Return the topics subscribed to by name that the cluster does not have, as far as the group was read."""
+        if not parts.rebalancer.status.assigned:
+            return ()
+        wanted = {topic for subscription in self._settings.subscriptions for topic in subscription.topics}
+        return tuple(sorted(wanted - parts.rebalancer.topics.value))
+
+    async def _report_missing(self, parts: _Running) -> None:
+        """Tell once of each topic that is not there: a name that is misspelt looks like a topic without records."""
+        told: frozenset[str] = frozenset()
+        while True:
+            await asyncio.sleep(_MISSING_CHECK_S)
+            missing = frozenset(self._find_missing(parts))
+            if missing - told:
+                _log.warning("topics_missing", topics=sorted(missing - told))
+            if told - missing:
+                _log.info("topics_found", topics=sorted(told - missing))
+            told = missing
 
     # -- making the parts
 
@@ -279,6 +302,7 @@ class Daemon:
                 for one in (group.conflicts if group is not None else ())
             },
             disagreements=tuple(str(one) for one in (group.disagreements if group is not None else ())),
+            missing_topics=self._find_missing(parts) if parts is not None else (),
             rebalances=self._recent.rebalances(),
             events=self._recent.events(),
             buffered_bytes=parts.budget.held_bytes if parts is not None else 0,
@@ -346,6 +370,7 @@ def _readings(status: DaemonStatus) -> Sequence[Reading]:
         Reading("consumerd_session_epoch", status.session_epoch),
         Reading("consumerd_group_members", status.members),
         Reading("consumerd_group_disagreements", len(status.disagreements)),
+        Reading("consumerd_missing_topics", len(status.missing_topics)),
         Reading("consumerd_desired_partitions", status.desired),
         Reading("consumerd_owned_partitions", status.owned),
         Reading("consumerd_unowned_partitions", max(0, status.desired - status.owned)),

@@ -29,6 +29,9 @@ def render_page(status: DaemonStatus) -> str:
         parts.append(
             '<ul class="bad">' + "".join(f"<li>{escape(reason)}</li>" for reason in status.not_ready) + "</ul>"
         )
+    if status.missing_topics:
+        names = escape(", ".join(status.missing_topics))
+        parts.append(f'<p class="bad">subscribed, and not in the cluster or not readable: {names}</p>')
     if status.disagreements:
         items = "".join(f"<li>{escape(text)}</li>" for text in status.disagreements)
         parts.append(f'<h2>Members disagree</h2><ul class="bad">{items}</ul>')

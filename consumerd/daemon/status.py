@@ -72,6 +72,7 @@ class DaemonStatus:
     partitions: tuple[PartitionStatus, ...]
     conflicts: Mapping[str, str]
     disagreements: tuple[str, ...]
+    missing_topics: tuple[str, ...]
     rebalances: tuple[RebalanceStatus, ...]
     events: tuple[EventStatus, ...]
     buffered_bytes: int
@@ -178,6 +179,14 @@ class RecentEvents(Hooks):
         if gap.reason.value not in {"control", "compaction", "aborted"}:
             self._remember("gap", f"{partition}: [{gap.start}, {gap.end}) {gap.reason}")
 
+    def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
+        """Remember it."""
+        self._remember("position reset", f"{partition}: from {before} to {after} ({reason})")
+
+    def committed_behind(self, partition: TopicPartition, *, committed: int, landed: int) -> None:
+        """Remember it."""
+        self._remember("committed behind", f"{partition}: {committed} was committed, {landed} had landed")
+
     def partition_stopped(self, partition: TopicPartition, reason: str) -> None:
         """Remember it."""
         self._remember("stopped", f"{partition}: {reason}")
@@ -188,7 +197,9 @@ class RecentEvents(Hooks):
 
     def foreign_commit(self, partition: TopicPartition, position: int) -> None:
         """Remember it."""
-        self._remember("foreign commit", f"{partition}: somebody else committed {position}")
+        self._remember(
+            "foreign commit", f"{partition}: somebody else wrote its position; {position} was written over it"
+        )
 
     def commit_failed(self, partition: TopicPartition, error: str) -> None:
         """Remember it."""

@@ -45,6 +45,7 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     GaugeSpec("consumerd_session_epoch", "How many ZooKeeper sessions this process has had."),
     GaugeSpec("consumerd_group_members", "Members registered in the group, this one included."),
     GaugeSpec("consumerd_group_disagreements", "Reasons seen now why members may not own what the assignment says."),
+    GaugeSpec("consumerd_missing_topics", "Topics subscribed to by name that the cluster does not have."),
     GaugeSpec("consumerd_desired_partitions", "Partitions that the assignment gives to this process."),
     GaugeSpec("consumerd_owned_partitions", "Partitions that this process owns."),
     GaugeSpec("consumerd_unowned_partitions", "Partitions that this process should own and does not."),
@@ -100,6 +101,17 @@ class MetricsHooks(Hooks):
             "consumerd_gap_offsets_total",
             "Offsets passed over that hold no delivered record, by reason.",
             (*_PARTITION, "reason"),
+            registry=registry,
+        )
+        self._resets = Counter(
+            "consumerd_position_resets_total",
+            "Positions that the broker did not hold and a policy moved.",
+            (*_PARTITION, "reason"),
+            registry=registry,
+        )
+        self._behind = Counter(
+            "consumerd_committed_behind_total",
+            "Claims that found the committed position below what has landed.",
             registry=registry,
         )
         self._fetch_errors = Counter(
@@ -218,6 +230,12 @@ class MetricsHooks(Hooks):
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         self._count_extra(self._gaps, partition, gap.reason.value, gap.end - gap.start)
+
+    def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
+        self._count_extra(self._resets, partition, reason)
+
+    def committed_behind(self, partition: TopicPartition, *, committed: int, landed: int) -> None:
+        self._behind.inc()
 
     def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
         self._sink_errors.labels(sink, str(retriable).lower()).inc()

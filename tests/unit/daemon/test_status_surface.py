@@ -48,6 +48,7 @@ STATUS = DaemonStatus(
     ),
     conflicts={"orders/1": "lake_other-0"},
     disagreements=(),
+    missing_topics=(),
     rebalances=(),
     events=(),
     buffered_bytes=1048576,
@@ -148,3 +149,23 @@ def test_only_gaps_that_lose_something_are_events() -> None:
     recent.gap_recorded(partition, Gap(5, 9, GapReason.RETENTION))
 
     assert [event.what for event in recent.events()] == ["orders/0: [5, 9) retention"]
+
+
+def test_a_topic_that_is_not_there_is_named() -> None:
+    """A name that is misspelt looks like a topic without records."""
+    assert "ordres" in render_page(replace(STATUS, missing_topics=("ordres",)))
+
+
+def test_positions_that_moved_are_remembered() -> None:
+    """Records were passed over or repeated by a policy, or somebody else interferes: a person must be able to see it."""
+    recent = RecentEvents(lambda: 0.0)
+    partition = TopicPartition.modern("orders", 0)
+    recent.position_reset(partition, before=500, after=50, reason="on_above")
+    recent.committed_behind(partition, committed=5, landed=50)
+    recent.foreign_commit(partition, 60)
+
+    assert [(one.kind, one.what) for one in reversed(recent.events())] == [
+        ("position reset", "orders/0: from 500 to 50 (on_above)"),
+        ("committed behind", "orders/0: 5 was committed, 50 had landed"),
+        ("foreign commit", "orders/0: somebody else wrote its position; 60 was written over it"),
+    ]
