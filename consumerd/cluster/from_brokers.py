@@ -8,6 +8,7 @@ asked for, and what was not wanted is dropped; from version 4 on they are named,
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -70,9 +71,13 @@ def _as_broker(number: int) -> BrokerId | None:
 
 
 class BrokerSource:
-    """Asks one of the brokers that are known; the next one if that one does not answer.
+    """Asks one of the brokers that are known; the next one if that one fails, and besides it if it is slow.
 
-    ``known`` gives the brokers to ask; ``timeout_s`` bounds each request and ``patience_s`` all of them together.
+    A broker that stalls (a paused machine, a lost route) is often the very one whose partitions need another leader, so
+    nobody waits for its answer alone.
+
+    ``known`` gives the brokers to ask; ``timeout_s`` bounds each request and ``patience_s`` all of them together. After
+    ``alone_s`` without an answer the next one is asked too.
     """
 
     def __init__(
@@ -83,30 +88,57 @@ class BrokerSource:
         random: Callable[[], float],
         timeout_s: float = 10.0,
         patience_s: float = 60.0,
+        alone_s: float = 1.0,
     ) -> None:
         self._pool = pool
         self._known = known
         self._random = random
         self._timeout_s = timeout_s
         self._patience_s = patience_s
+        self._alone_s = alone_s
         self._log = structlog.get_logger(__name__)
 
     async def read(self, topics: Collection[str] | None) -> ClusterView:
         """Read the cluster from any broker. Raises ConnectionLost when none answers."""
         # those that fail come last, the others in random order, so that the members of a group spread
         candidates = sorted(self._known(), key=lambda broker: (self._pool.waits_s(broker), self._random()))
-        failure: Exception = ConnectionLost("no broker is known")
         try:
             async with asyncio.timeout(self._patience_s):
-                for broker in candidates:
-                    try:
-                        return await self._ask(broker, topics)
-                    except (ConnectionLost, ProtocolError) as error:
-                        self._log.debug("metadata_not_answered", broker=broker.id, reason=str(error))
-                        failure = error
+                found = await self._ask_in_turn(candidates, topics)
         except TimeoutError as error:
-            failure = error
-        raise ConnectionLost(f"Metadata: none of {len(candidates)} brokers answered; last: {failure}") from failure
+            found = error
+        if isinstance(found, ClusterView):
+            return found
+        raise ConnectionLost(f"Metadata: none of {len(candidates)} brokers answered; last: {found}") from found
+
+    async def _ask_in_turn(
+        self, candidates: Collection[Broker], topics: Collection[str] | None
+    ) -> ClusterView | Exception:
+        """Return the first answer, or the last failure. Cancel freely."""
+        failure: ClusterView | Exception = ConnectionLost("no broker is known")
+        rest, asked = deque(candidates), set[asyncio.Task[ClusterView | Exception]]()
+        async with asyncio.TaskGroup() as tasks:
+            while rest or asked:
+                if rest:
+                    asked.add(tasks.create_task(self._try(rest.popleft(), topics)))
+                done, asked = await asyncio.wait(
+                    asked, timeout=self._alone_s if rest else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                results = [task.result() for task in done]
+                views = [result for result in results if isinstance(result, ClusterView)]
+                if views:
+                    for task in asked:
+                        task.cancel()
+                    return views[0]
+                failure = results[-1] if results else failure
+        return failure
+
+    async def _try(self, broker: Broker, topics: Collection[str] | None) -> ClusterView | Exception:
+        try:
+            return await self._ask(broker, topics)
+        except (ConnectionLost, ProtocolError) as error:
+            self._log.debug("metadata_not_answered", broker=broker.id, reason=str(error))
+            return error
 
     async def _ask(self, broker: Broker, topics: Collection[str] | None) -> ClusterView:
         connection = await self._pool.get(broker, Purpose.CONTROL)

@@ -142,6 +142,19 @@ def test_next_broker_is_asked_when_one_does_not_answer(trouble: Answer) -> None:
     scene.run(scenario)
 
 
+def test_broker_that_stalls_keeps_nobody_from_another_ones_answer() -> None:
+    """It holds its connections open and says nothing, while others know the leaders that have taken its place."""
+    scene = Scene({ONE: Reaction.SILENT, TWO: RESPONSE})
+
+    async def scenario(source: BrokerSource, _pool: ConnectionPool) -> None:
+        for _ in range(3):
+            before = asyncio.get_running_loop().time()
+            assert list((await source.read({"t"})).topics) == ["t"]
+            assert asyncio.get_running_loop().time() - before < 1.5
+
+    scene.run(scenario)
+
+
 def test_broker_that_is_down_is_asked_last() -> None:
     """Nobody waits for its backoff while another could answer."""
     scene = Scene({TWO: RESPONSE})
