@@ -10,7 +10,8 @@ Three things keep it from turning for nothing:
   or it would have to sit out their long poll; the wait doubles with every answer that brings nothing, up to the
   configured one, so that a partition that is not consumed at all soon costs nothing.
 - A partition that answers with an error leaves the loop, and comes back after a delay (:meth:`LoopOwner.displace`).
-- An answer that brings nothing sooner than asked for is followed by a pause.
+- An answer that brings nothing sooner than asked for is followed by a pause, and one that brings little by a short one:
+  a trickle over hundreds of partitions would otherwise cost a request of hundreds of lines for each record.
 
 One partition must not take a broker's others down with it: a message may be larger than the largest frame that we
 accept (from Fetch 3 on brokers return a first message whole, whatever was asked for), which ends the connection each
@@ -25,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from consumerd.aio.backoff import Backoff
-from consumerd.errors import ConsumerdError, RemoteProtocolError
+from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError
 from consumerd.fetch.buffer import Hold, Lane, Marks, MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.planner import Ask, FetchPlan, plan_fetch
@@ -41,6 +42,9 @@ _SHORTEST_WAIT_MS: Final = 10
 _COPIES: Final = 2
 """While an answer is taken apart its bytes are there twice: the frame, and each partition's own."""
 _LONGEST_TURN_S: Final = 0.005
+_SMALL_BYTES: Final = 16 * 1024
+_SMALL_INTERVAL_S: Final = 0.005
+"""The least time between two requests of which the first brought less than ``_SMALL_BYTES``."""
 
 
 class LoopOwner(Protocol):
@@ -152,7 +156,8 @@ class BrokerLoop:
             self._owner.memory_short()
             hold = await reserve(self._budget, Lane.REQUEST, least=least, most=most)
         try:
-            plan = self._plan()  # while we waited feeds may have come, gone, moved or filled up
+            if self._woken.is_set():  # while we waited feeds came, went, or moved
+                plan = self._plan()
             if plan.asks and hold.size >= plan.least_bytes * _COPIES:
                 await self._exchange(connection, plan, hold)
         finally:
@@ -176,19 +181,27 @@ class BrokerLoop:
             if version >= SESSIONS_SINCE:
                 self._session.answered(response.session_id)
             self._owner.broker_answered(self.broker)
-            if await self._take(response, plan, hold):
+            brought = await self._take(response, plan, hold)
+            if brought is not None:
                 self._barren = 0
                 self._pause.reset()
+                if brought < min(_SMALL_BYTES, plan.max_bytes // 4):
+                    await self._rest(hold, started + _SMALL_INTERVAL_S - self._now())
                 return
         self._barren += 1
         if self._now() - started < wait_ms / 2000:
-            hold.release()
-            await asyncio.sleep(self._pause.next())
+            await self._rest(hold, self._pause.next())
+
+    async def _rest(self, hold: Hold, seconds: float) -> None:
+        """Sleep without holding memory."""
+        hold.release()
+        if seconds > 0:
+            await asyncio.sleep(seconds)
 
     def _blame(self, error: ConsumerdError) -> None:
         """Find out whose answer cannot be framed: suspect all that were asked for, or fail the one that was."""
         asks, self._in_flight = self._in_flight, ()
-        if not isinstance(error.__cause__, RemoteProtocolError):
+        if not (isinstance(error, ConnectionLost) and isinstance(error.__cause__, RemoteProtocolError)):
             return
         for ask in asks:
             feed = self._feeds.get(ask.cursor.key)
@@ -209,8 +222,8 @@ class BrokerLoop:
 
     # -- its answer
 
-    async def _take(self, response: FetchResponse, plan: FetchPlan, hold: Hold) -> bool:
-        """Hand out what came; returns whether anything did, errors included."""
+    async def _take(self, response: FetchResponse, plan: FetchPlan, hold: Hold) -> int | None:
+        """Hand out what came; returns how many bytes of records, or None if nothing came, errors included."""
         asked = {ask.cursor.key: ask for ask in plan.asks}
         now = turn = self._now()
         for ask in plan.asks:
@@ -218,7 +231,7 @@ class BrokerLoop:
             ask.cursor.suspected = False
             if plan.cut:
                 self._put_last(ask.cursor.key)
-        brought = False
+        brought: int | None = None
         for topic in response.topics:
             for answer in topic.partitions:
                 line = asked.get((topic.topic, answer.partition))
@@ -227,23 +240,26 @@ class BrokerLoop:
                 if self._now() - turn > _LONGEST_TURN_S:
                     await asyncio.sleep(0)
                     turn = self._now()
-                brought |= self._take_partition(answer, line, hold)
+                taken = self._take_partition(answer, line, hold)
+                if taken is not None:
+                    brought = taken + (brought or 0)
         return brought
 
-    def _take_partition(self, answer: FetchedPartition, ask: Ask, hold: Hold) -> bool:
+    def _take_partition(self, answer: FetchedPartition, ask: Ask, hold: Hold) -> int | None:
         key, code = ask.cursor.key, answer.error_code
         feed = self._feeds.get(key)
         if feed is None or feed.cursor is not ask.cursor or ask.cursor.generation != ask.generation:
-            return True  # closed, sought elsewhere or moved while the answer was under way
+            return 0  # closed, sought elsewhere or moved while the answer was under way
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._owner.confirm_out_of_range(feed)
         elif code:
             self._owner.displace([feed], broker_error(code, f"Fetch of {feed.partition} from broker {self.broker.id}"))
         elif feed.accept(answer, ask.max_bytes, hold):
             self._put_last(key)
+            return len(answer.record_set or b"")
         else:
-            return False
-        return True
+            return None
+        return 0
 
     def _put_last(self, key: Key) -> None:
         """Let the others come first next time."""

@@ -210,9 +210,9 @@ class PartitionFeed:
     # -- for the broker loop
 
     def accept(self, answer: FetchedPartition, asked_bytes: int, hold: Hold) -> bool:
-        """Take an answer without error to what was asked for at the cursor's position, its bytes out of ``hold``, and move the cursor on.
+        """Take an answer without error to a request at the cursor's position, and move the cursor on.
 
-        Returns whether it brought records.
+        The bytes are taken out of ``hold``. Returns whether the answer brought records.
         """
         self._note(answer)
         records = answer.record_set
@@ -229,7 +229,7 @@ class PartitionFeed:
             pieces = [Piece(0, pieces[-1].end, pieces[-1].next_offset, compressed)]
         if pieces:
             self._append(_Chunk(data, pieces, hold.split(len(data)), answer))
-            if pieces[-1].next_offset > answer.high_watermark:  # see _check
+            if pieces[-1].next_offset > answer.high_watermark:  # see _check: the decoder must have its say first
                 cursor.fail()
             else:
                 cursor.advance(max(cursor.position, pieces[-1].next_offset))
@@ -297,9 +297,7 @@ class PartitionFeed:
         """Forget what came. Batches that are out stay out, with their memory."""
         chunks, self._chunks = self._chunks, deque()
         for chunk in chunks:
-            if dropped := len(chunk.pieces):
-                chunk.pieces.clear()
-                self._finish_pieces(chunk, dropped)
+            self._finish_pieces(chunk, len(chunk.pieces))
         if self._decoding is not None:
             (future, work), self._decoding = self._decoding, None
             future.add_done_callback(lambda done: self._discard(done, work))
@@ -378,7 +376,6 @@ class PartitionFeed:
         """Refuse offsets that cannot be; the checksums of no format cover them. Raises CorruptMessageError."""
         if work.start < batch.next_offset <= work.chunk.high_watermark:
             return
-
         raise CorruptMessageError(
             f"{self.partition}: the record set fetched at offset {work.start} leads to offset {batch.next_offset}, "
             f"expected one after it and up to the high watermark {work.chunk.high_watermark}",

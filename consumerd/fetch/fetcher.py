@@ -29,8 +29,9 @@ from consumerd.fetch.cursor import CursorState
 from consumerd.fetch.feed import FeedTools, PartitionFeed
 from consumerd.fetch.ports import FetchConnections, FetchSettings, LeaderDirectory, LogRange, LogRanges
 from consumerd.fetch.turnstile import Turnstile
-from consumerd.model import TopicPartition
+from consumerd.model import BrokerId, TopicPartition
 from consumerd.net.pool import Endpoint
+from consumerd.net.stream import Address
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.errorcodes import ErrorCode
 
@@ -40,12 +41,16 @@ _UNCONSUMED_S: Final = 1.0
 """For how long a partition may lie unconsumed, its sink failing perhaps, while others wait for its memory."""
 
 
+Listener = tuple[BrokerId, Address]
+"""What makes a broker another one to fetch from; whatever else is known of it may come and go."""
+
+
 @dataclass(slots=True)
 class _Place:
     """Where a feed is: the loop that fetches for it, or None and which broker it has ``left`` after an error."""
 
     loop: BrokerLoop | None = None
-    left: Endpoint | None = None
+    left: Listener | None = None
     reported: bool = False
 
 
@@ -74,10 +79,10 @@ class Fetcher:
         self._random = random
         self._log = structlog.get_logger(__name__)
         self._tasks: TaskSet[object] = TaskSet()
-        self._loops: dict[Endpoint, BrokerLoop] = {}
+        self._loops: dict[Listener, BrokerLoop] = {}
         self._places: dict[PartitionFeed, _Place] = {}
         self._homeless: dict[PartitionFeed, None] = {}
-        self._failing: dict[Endpoint, Backoff] = {}
+        self._failing: dict[Listener, Backoff] = {}
         self._changed = asyncio.Event()
         self._view_changed = False
         self._marks = plan_marks(budget.limit_bytes, 1, settings.max_partition_bytes)
@@ -138,10 +143,11 @@ class Fetcher:
     def _move(self) -> None:
         """Follow leaders that have moved, without waiting for an error to say so."""
         for feed, place in self._places.items():
-            leader = self._leaders.find_leader(feed.partition)
-            if leader is None:
+            broker = self._leaders.find_leader(feed.partition)
+            if broker is None:
                 continue
-            if place.loop is not None and place.loop.broker != leader:
+            leader = _listener(broker)
+            if place.loop is not None and _listener(place.loop.broker) != leader:
                 place.loop.remove(feed)
                 place.loop = None
                 feed.cursor.move()
@@ -167,9 +173,9 @@ class Fetcher:
         return next_due
 
     def _loop(self, broker: Endpoint) -> BrokerLoop:
-        loop = self._loops.get(broker)
+        loop = self._loops.get(_listener(broker))
         if loop is None:
-            loop = self._loops[broker] = BrokerLoop(
+            loop = self._loops[_listener(broker)] = BrokerLoop(
                 broker,
                 owner=self,
                 connections=self._connections,
@@ -184,7 +190,7 @@ class Fetcher:
     async def _run_loop(self, loop: BrokerLoop) -> None:
         await loop.run()
         # nothing was awaited since the loop saw that it has no feeds, so none was added to it
-        del self._loops[loop.broker]
+        del self._loops[_listener(loop.broker)]
 
     def _relieve(self) -> float | None:
         """While requests wait for memory, take back what lies unconsumed; returns when to look again."""
@@ -243,7 +249,7 @@ class Fetcher:
 
     def broker_answered(self, broker: Endpoint) -> None:
         """Note that a broker is well."""
-        if self._failing.pop(broker, None) is not None:
+        if self._failing.pop(_listener(broker), None) is not None:
             self._log.info("broker_fetch_recovered", broker=broker.id)
 
     def displace(self, feeds: Sequence[PartitionFeed], error: ConsumerdError) -> None:
@@ -272,9 +278,9 @@ class Fetcher:
         loop = self._places[feeds[0]].loop
         assert loop is not None
         broker = loop.broker
-        backoff = self._failing.get(broker)
+        backoff = self._failing.get(_listener(broker))
         if backoff is None:
-            backoff = self._failing[broker] = self._make_backoff()
+            backoff = self._failing[_listener(broker)] = self._make_backoff()
             self._log.warning("broker_fetch_failed", broker=broker.id, partitions=len(feeds), error=str(error))
         self._leaders.request_refresh(f"fetching from broker {broker.id} failed")
         due = self._now() + backoff.next()
@@ -285,7 +291,7 @@ class Fetcher:
     def _unhouse(self, feed: PartitionFeed, due: float) -> None:
         place = self._places[feed]
         if place.loop is not None:
-            place.left = place.loop.broker
+            place.left = _listener(place.loop.broker)
             place.loop.remove(feed)
             place.loop = None
         self._homeless[feed] = None
@@ -327,6 +333,10 @@ class Fetcher:
         self._leaders.request_refresh(f"{feed.partition}: offset {offset} was out of range")
         self._unhouse(feed, self._now() + delay)
         self._changed.set()
+
+
+def _listener(broker: Endpoint) -> Listener:
+    return broker.id, broker.address
 
 
 def _sooner(one: float | None, other: float | None) -> float | None:

@@ -146,7 +146,7 @@ class Ordeal:
                 self.corrupt_next = True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     misfortunes=st.lists(MISFORTUNES, max_size=12),
     version=st.sampled_from([0, 2, 3, 4, 7, 11]),

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -89,6 +90,13 @@ async def read(feed: PartitionFeed, count: int, *, timeout_s: float = 60.0) -> l
             records += [(one.offset, one.value) for one in got.records()]
             feed.done(got)
     return records
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - of things that tell nobody
+            await asyncio.sleep(0.001)
 
 
 async def quiet(feed: PartitionFeed, seconds: float) -> bool:
@@ -914,12 +922,13 @@ async def test_corruption_on_disk_is_raised_after_what_is_whole(magic: int) -> N
     assert len(world.cluster.fetches()) < 20
 
 
+@pytest.mark.parametrize("garbage", [b"\0" * 200, b"\xff" * 200])
 @in_virtual_time
-async def test_garbage_where_a_unit_should_begin_is_corruption() -> None:
+async def test_garbage_where_a_unit_should_begin_is_corruption(garbage: bytes) -> None:
     """A size that no unit has: the same as a failed checksum, and no reason to ask for more and more."""
     world = World(version=2)
     world.cluster.lead(P0, 0)
-    world.cluster.logs[P0].append(b"\0" * 200)
+    world.cluster.logs[P0].append(garbage)
     async with world.fetcher() as fetcher:
         feed = fetcher.feed(P0, 0)
         with pytest.raises(CorruptMessageError):
@@ -928,7 +937,109 @@ async def test_garbage_where_a_unit_should_begin_is_corruption() -> None:
     assert len(world.cluster.fetches()) < 5
 
 
+@pytest.mark.parametrize("magic", [1, 2])
+@in_virtual_time
+async def test_offsets_beyond_the_log_are_corruption(magic: int) -> None:
+    """No checksum covers a unit's offset: believed, it would lose everything up to it, and be committed."""
+    world = World(version=11 if magic == 2 else 2)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(3))
+    seen = []
+
+    def mangle(_partition: TopicPartition, data: bytes) -> bytes:
+        seen.append(len(data))
+        return b"\x01" + data[1:] if len(seen) == 1 else data
+
+    world.broker().mangle = mangle
+    async with world.fetcher() as fetcher:
+        assert await read(fetcher.feed(P0, 0), 3) == list(enumerate(values(3)))
+    assert world.hooks.errors == [(P0, "CORRUPT_MESSAGE")]
+    assert world.cluster.range_readings == []
+
+
 # -- compressed and transactional
+
+
+async def test_what_a_thread_decodes_for_nobody_is_given_back() -> None:
+    """A seek or a close does not wait for the thread; its memory is held until it is done."""
+    world = World(thread_bytes=10)
+    world.cluster.lead(P0, 0)
+    for first in range(0, 40, 10):
+        world.cluster.produce(P0, *values(10, first), codec=1)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        for end in ("seek", "close"):
+            feed.seek(0)
+            free = threading.Event()
+            fetcher._tools.executor.submit(free.wait)
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(feed.next())
+                await until(lambda: feed._decoding is not None)
+                if end == "close":
+                    waiting.cancel()
+                    feed.close()
+                    free.set()
+                    continue
+                feed.seek(20)
+                free.set()
+                got = await waiting
+                assert (got.start, got.offsets[0]) == (20, 20)
+                feed.done(got)
+        await until(lambda: not world.budget.held_bytes)
+
+
+async def test_corruption_found_in_a_thread_is_fetched_again() -> None:
+    """As anywhere else."""
+    world = World(thread_bytes=10)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(10), codec=1)
+    seen = []
+
+    def mangle(_partition: TopicPartition, data: bytes) -> bytes:
+        seen.append(len(data))
+        return data[:-1] + b"!" if len(seen) == 1 else data
+
+    world.broker().mangle = mangle
+    async with world.fetcher() as fetcher:
+        assert await read(fetcher.feed(P0, 0), 10) == list(enumerate(values(10)))
+
+
+@in_virtual_time
+async def test_a_seek_while_a_decode_waits_for_memory_wins() -> None:
+    """What it was waiting to decode is gone by then."""
+    world = World(budget=KIB)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+        for first in range(0, 20, 10):
+            world.cluster.produce(partition, *values(10, first))
+    world.budget.charge(KIB)
+    async with world.fetcher() as fetcher:
+        holder, seeker = fetcher.feed(P0, 0), fetcher.feed(P1, 0)
+        held = await holder.next()
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(seeker.next())
+            await until(lambda: seeker.account.held_bytes)
+            await asyncio.sleep(0.01)
+            seeker.seek(10)
+            holder.done(held)
+            got = await waiting
+        assert got.start == 10
+        for feed in (holder, seeker):
+            feed.close()
+    assert world.budget.held_bytes == KIB
+
+
+@in_virtual_time
+async def test_representations_say_what_goes_on() -> None:
+    """They are what a debugger shows first."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        assert repr(fetcher) == "<Fetcher 1 feeds, 1 homeless; >"
+        await asyncio.sleep(0.1)
+        assert repr(fetcher) == "<Fetcher 1 feeds, 0 homeless; <BrokerLoop 0, 1 feeds>>"
+        assert repr(feed) == "<PartitionFeed t/0 at 0 active, 0 chunks>"
 
 
 async def test_large_compressed_units_are_decoded_in_a_thread_and_stay_in_order() -> None:

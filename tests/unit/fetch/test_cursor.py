@@ -140,3 +140,11 @@ def test_expansion_is_learned_and_never_below_one():
     for _ in range(80):
         cursor.observe_expansion(100, 1)
     assert 1.0 <= cursor.expansion < 1.1
+
+
+def test_what_cannot_expand_teaches_nothing():
+    """An empty piece has no ratio."""
+    cursor = make()
+    cursor.observe_expansion(0, 100)
+
+    assert cursor.expansion == 1.0
