@@ -1,0 +1,280 @@
+"""What should not happen and does: topics deleted and made again, positions spoilt by hand, volumes that go away, brokers
+that hang, a ZooKeeper that forgets. Each ends with every record where it belongs, and shows while it lasts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.interop.conftest import ClusterFactory
+from tests.interop.test_zookeeper_faults import check_landing
+from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.kafka import Cluster, Sent
+from tests.support.landing_reader import read_landing
+from tests.support.registry import Registry, open_registry
+
+Place = tuple[str, int, int]
+
+
+def produce(cluster: Cluster, topic: str, values: Iterable[bytes], partitions: int = 2, **options: str) -> set[Place]:
+    """Send values to the partitions in turn and return where they are."""
+    producer = cluster.ledger_producer(linger_ms="5", **options)
+    producer.send(Sent(topic, number % partitions, b"k", value) for number, value in enumerate(values))
+    return set(producer.finish())
+
+
+def numbered(stem: str, count: int) -> list[bytes]:
+    return [f"{stem} {number}".encode() for number in range(count)]
+
+
+def total(member: Daemon, field: str) -> int:
+    return sum(one[field] or 0 for one in member.status()["partitions"])
+
+
+def states(member: Daemon) -> Mapping[str, int]:
+    return Counter(one["state"] for one in member.status()["partitions"])
+
+
+def told(member: Daemon) -> set[str]:
+    """Return the kinds of events that the status page shows."""
+    return {event["kind"] for event in member.status()["events"]}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["stdout", "jsonl"])
+def test_a_topic_deleted_and_made_again_is_another_topic(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, kind: str
+) -> None:
+    """First with more records than before, then with fewer: positions of the old ones would lose or repeat records."""
+    cluster = shared_clusters(release)
+    topic, group = unique("again"), unique("again")
+    landing = tmp_path / "landing"
+    sink = {"type": "stdout"} if kind == "stdout" else {"type": kind, "path": str(landing), "roll_ms": 300}
+    expected: Counter[bytes] = Counter()
+    with (
+        open_registry(cluster.zookeeper) as registry,
+        Daemon(tmp_path, "member", settings_for(cluster.zookeeper, group, topics=(topic,), sink=sink)) as member,
+    ):
+        for turn, count in enumerate((500, 800, 100)):
+            cluster.create_topic(topic, 2)
+            values = numbered(f"turn {turn}", count)
+            produce(cluster, topic, values)
+            expected.update(values)
+            member.wait(lambda count=count: total(member, "committed") == count, f"turn {turn} is delivered")
+            member.wait_ready()
+            cluster.delete_topic(topic)
+            wait_until(lambda: registry.client.exists(f"/brokers/topics/{topic}") is None, "the topic is gone")
+            wait_until(lambda: registry.client.exists(f"/admin/delete_topics/{topic}") is None, "all of it")
+            member.wait(lambda: not member.owned(), "nothing is owned any more")
+            member.wait(lambda: member.status()["missing_topics"] == [topic], "the status names the topic")
+        assert member.terminate() == 0
+
+    if kind == "stdout":
+        assert Counter(_value(one.line) for one in member.deliveries) == expected
+        return
+    read = read_landing(landing)
+    assert read.problems == []
+    assert Counter(record.value for one in read.partitions.values() for record in one.records) == expected
+    assert {len(one.chains) for one in read.partitions.values()} == {3}
+
+
+def _value(line: bytes) -> bytes:
+    return line.partition(b'"value":"')[2].partition(b'"')[0]
+
+
+@pytest.mark.timeout(90)
+def test_positions_that_cannot_be_used_stop_their_partition_until_they_are_put_right(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """No number, below the log, above the log: the others flow, the page says what to do, and doing it helps at once."""
+    cluster = shared_clusters(release)
+    topic, group = unique("spoilt"), unique("spoilt")
+    cluster.create_topic(topic, 4)
+    produce(cluster, topic, numbered("v", 400), 4)
+    _delete_records(cluster, tmp_path, topic, 1, before=30)
+    node = f"/consumers/{group}/offsets/{topic}/{{}}".format
+    with open_registry(cluster.zookeeper) as registry:
+        for partition, text in enumerate((b"three", b"10", b"5000", b"60")):
+            registry.client.create(node(partition), text, makepath=True)
+        with Daemon(tmp_path, "member", settings_for(cluster.zookeeper, group, topics=(topic,))) as member:
+            member.wait(lambda: states(member) == {"stopped": 3, "running": 1}, "three are stopped")
+            code, reasons = member.get("/readyz")
+            assert code == 503
+            assert "reads 'three'" in reasons
+            assert reasons.count("commit an offset inside it") == 2
+            assert "consumerd_stopped_partitions 3.0" in member.get("/metrics")[1]
+            member.wait(lambda: registry.client.get(node(3))[0] == b"100", "the fourth flows and is committed")
+            for partition, text in enumerate((b"40", b"50", b"90")):
+                registry.client.set(node(partition), text)
+            member.wait_ready()
+            member.wait(lambda: total(member, "committed") == 400, "all are delivered")
+            assert member.terminate() == 0
+
+    delivered = Counter(one.partition for one in member.deliveries)
+    assert delivered == {0: 60, 1: 50, 2: 10, 3: 40}
+
+
+def _delete_records(cluster: Cluster, folder: Path, topic: str, partition: int, *, before: int) -> None:
+    """Move the log's start, as retention does."""
+    entry = f'{{"topic": "{topic}", "partition": {partition}, "offset": {before}}}'
+    path = folder / "delete.json"
+    path.write_text(f'{{"version": 1, "partitions": [{entry}]}}')
+    cluster.run_tool(
+        "kafka.admin.DeleteRecordsCommand", "--bootstrap-server", cluster.bootstrap, "--offset-json-file", str(path),
+        brisk=True,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(90)
+def test_what_retention_took_while_nobody_was_there_is_a_gap_with_a_reason(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The chain goes on over it; a reader of the files, the page and a metric can all tell."""
+    cluster = shared_clusters(release)
+    topic, group = unique("late"), unique("late")
+    cluster.create_topic(topic, 1)
+    landing = tmp_path / "landing"
+    sink = {"type": "parquet", "path": str(landing), "roll_ms": 300}
+    settings = settings_for(cluster.zookeeper, group, topics=(topic,), sink=sink, offsets={"on_below": "nearest"})
+    produce(cluster, topic, numbered("early", 100), 1)
+    with Daemon(tmp_path, "first", settings) as first:
+        first.wait(lambda: total(first, "committed") == 100, "landed")
+        assert first.terminate() == 0
+    produce(cluster, topic, numbered("late", 100), 1)
+    _delete_records(cluster, tmp_path, topic, 0, before=150)
+    with Daemon(tmp_path, "second", settings) as second:
+        second.wait(lambda: total(second, "committed") == 200, "landed")
+        assert told(second) >= {"gap", "position reset"}
+        labels = f'{{partition="0",reason="retention",topic="{topic}"}}'
+        assert f"consumerd_gap_offsets_total{labels} 50.0" in second.get("/metrics")[1]
+        assert second.terminate() == 0
+
+    (landed,) = read_landing(landing).partitions.values()
+    assert landed.problems == []
+    assert [record.offset for record in landed.records] == [*range(100), *range(150, 200)]
+
+
+@pytest.mark.timeout(120)
+def test_a_partition_that_moved_goes_on_while_its_old_leader_hangs(
+    release: str, own_cluster: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """SIGSTOP of a broker: its connections stay open and silent, and it may be the one that is asked who leads now."""
+    cluster = own_cluster(release, 2)
+    topic, group = unique("hangs"), unique("hangs")
+    cluster.create_topic(topic, 6, 2)
+    landing = tmp_path / "landing"
+    sink = {"type": "jsonl", "path": str(landing), "roll_ms": 300}
+    ledger = produce(cluster, topic, numbered("before", 60), 6)
+    with (
+        open_registry(cluster.zookeeper) as registry,
+        Daemon(tmp_path, "member", settings_for(cluster.zookeeper, group, topics=(topic,), sink=sink)) as member,
+    ):
+        member.wait(lambda: total(member, "committed") == 60, "landed")
+        broker = cluster.processes["broker-1"]
+        broker.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: _leaders(registry, topic, 6) == {0}, "broker 0 leads all", 30)
+            survivor = f"127.0.0.1:{cluster.ports[0]}"
+            ledger |= produce(cluster, topic, numbered("after", 60), 6, bootstrap_servers=survivor)
+            # far less than the 30 s for which a request may wait
+            member.wait(lambda: total(member, "acknowledged") == 120, "all are fetched from broker 0", 10)
+            assert member.get("/readyz")[0] == 200
+        finally:
+            broker.send_signal(signal.SIGCONT)
+        assert member.terminate() == 0
+    check_landing(landing, ledger)
+
+
+def _leaders(registry: Registry, topic: str, partitions: int) -> set[int]:
+    paths = [f"/brokers/topics/{topic}/partitions/{partition}/state" for partition in range(partitions)]
+    return {json.loads(registry.client.get(path)[0])["leader"] for path in paths}
+
+
+@pytest.mark.timeout(60)
+def test_a_path_that_goes_away_and_comes_back_costs_nothing_but_time(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A volume that was unmounted: nothing is written beside it, it is told once a partition, and all of it shows."""
+    cluster = shared_clusters(release)
+    topic, group = unique("volume"), unique("volume")
+    cluster.create_topic(topic, 2)
+    landing, away = tmp_path / "landing", tmp_path / "away"
+    sink = {"type": "jsonl", "path": str(landing), "roll_ms": 300}
+    ledger = produce(cluster, topic, numbered("before", 100))
+    with Daemon(tmp_path, "member", settings_for(cluster.zookeeper, group, topics=(topic,), sink=sink)) as member:
+        member.wait(lambda: total(member, "committed") == 100, "landed")
+        landing.rename(away)
+        ledger |= produce(cluster, topic, numbered("after", 100))
+        member.wait(lambda: states(member) == {"failing": 2}, "both fail")
+        member.wait(lambda: _sink_errors(member) > 6, "it is tried again and again")
+        assert "mounted" in member.status()["partitions"][0]["reason"]
+        assert "sink failed" in told(member)
+        assert not landing.exists()
+        away.rename(landing)
+        member.wait(lambda: total(member, "committed") == 200, "the rest has landed")
+        member.wait(lambda: states(member) == {"running": 2}, "all is well")
+        assert len(member.events("delivery_failing")) == len(member.events("delivery_recovered")) == 2
+        assert member.terminate() == 0
+    check_landing(landing, ledger)
+
+
+def _sink_errors(member: Daemon) -> float:
+    found = re.search(r'consumerd_sink_errors_total{retriable="true",sink="out"} (\S+)', member.get("/metrics")[1])
+    return float(found[1]) if found else 0.0
+
+
+@pytest.mark.timeout(60)
+def test_another_groups_path_is_refused_and_left_alone(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Two groups in one path would take each other's positions for their own."""
+    cluster = shared_clusters(release)
+    topic, first, second = unique("path"), unique("first"), unique("second")
+    cluster.create_topic(topic, 2)
+    landing = tmp_path / "landing"
+    sink = {"type": "parquet", "path": str(landing), "roll_ms": 300}
+    ledger = produce(cluster, topic, numbered("v", 100))
+    with Daemon(tmp_path, "one", settings_for(cluster.zookeeper, first, topics=(topic,), sink=sink)) as one:
+        one.wait(lambda: total(one, "committed") == 100, "landed")
+        with Daemon(tmp_path, "two", settings_for(cluster.zookeeper, second, topics=(topic,), sink=sink)) as two:
+            two.wait(lambda: states(two) == {"stopped": 2}, "the other one is stopped")
+            assert f"belongs to group {first!r}" in two.get("/readyz")[1]
+            assert two.terminate() == 0
+        assert one.terminate() == 0
+    check_landing(landing, ledger)
+
+
+@pytest.mark.timeout(120)
+def test_a_zookeeper_that_has_lost_its_data_stops_the_files_instead_of_a_storm(
+    release: str, own_cluster: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """It counts from the beginning, so that topics seem older than what has landed of them."""
+    cluster = own_cluster(release)
+    topic, group = unique("wiped"), unique("wiped")
+    cluster.create_topic(unique("earlier"), 20)
+    cluster.create_topic(topic, 2)
+    landing = tmp_path / "landing"
+    sink = {"type": "jsonl", "path": str(landing), "roll_ms": 300}
+    ledger = produce(cluster, topic, numbered("before", 100))
+    with Daemon(tmp_path, "member", settings_for(cluster.zookeeper, group, topics=(topic,), sink=sink)) as member:
+        member.wait(lambda: total(member, "committed") == 100, "landed")
+        cluster.stop("broker-0")
+        cluster.kill_zookeeper()
+        shutil.rmtree(cluster.directory / "zookeeper")
+        shutil.rmtree(cluster.directory / "log-0")
+        cluster.start_zookeeper()
+        cluster.start_broker(0)
+        cluster.create_topic(topic, 2)
+        member.wait(lambda: states(member) == {"stopped": 2}, "both are stopped", 60)
+        assert "ZooKeeper has lost its data" in member.get("/readyz")[1]
+        assert len(member.events("ownership_lost")) <= 6
+        assert member.terminate() == 0
+    check_landing(landing, ledger)
