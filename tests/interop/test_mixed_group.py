@@ -6,16 +6,20 @@ import itertools
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tests.interop.conftest import MAIN_RELEASE, ClusterFactory, Figure
-from tests.support.kafka import CODECS, Sent, has_headers, parse_release
+from tests.support.daemon import Daemon
+from tests.support.kafka import CODECS, JavaConsumer, Sent, has_headers, parse_release
 from tests.support.load import SteadyLoad
 from tests.support.mixed_group import MixedGroup, Place, takeovers_of_java, takeovers_of_ours, wait_acknowledged
 
 PARTITIONS = 12
 MEBIBYTE = 1 << 20
+
+M = TypeVar("M", Daemon, JavaConsumer)
 
 
 def make_records(topics: Mapping[str, int], codec: str, *, headers: bool, large_on: int) -> list[Sent]:
@@ -52,19 +56,14 @@ def make_records(topics: Mapping[str, int], codec: str, *, headers: bool, large_
 
 def expect_owners_deliver(group: MixedGroup, places: set[Place]) -> None:
     """Check that each of these was delivered once, by the member that owns its partition, and each of ours agrees."""
-    owners = group.owners()
-    ids = {daemon.name: daemon.status()["consumer_id"] for daemon in group.daemons if daemon.process.poll() is None}
-    for daemon in group.daemons:
-        if daemon.name in ids:
-            assert {partition for partition, owner in owners.items() if owner == ids[daemon.name]} == daemon.owned()
-    (java,) = set(group.registry.members(group.group)) - set(ids.values())
-    wrong = [
-        (place, member)
-        for member, place in group.deliveries()
-        if place in places and ids.get(member, java) != owners[place[:2]]
-    ]
+    names = group.names()
+    owners = {partition: names[owner] for partition, owner in group.owners().items()}
+    wrong = [(place, member) for member, place in group.deliveries() if place in places and member != owners[place[:2]]]
     counts = group.count_deliveries()
 
+    for daemon in group.daemons:
+        if daemon.process.poll() is None:
+            assert {partition for partition, owner in owners.items() if owner == daemon.name} == daemon.owned()
     assert wrong == []
     assert {place: counts[place] for place in places if counts[place] != 1} == {}
 
@@ -105,7 +104,7 @@ def test_members_of_both_kinds_share_two_topics(
         group.wait_delivered(settled)
         expect_owners_deliver(group, settled)
 
-        figure("settled after a clean departure, s", group.measure_end(leaver.terminate, 3))
+        figure("settled after a clean departure, s", group.end_cleanly(leaver.terminate, 3))
         left = produce()
         group.wait_delivered(left)
         expect_owners_deliver(group, left)
@@ -149,7 +148,7 @@ def expect_takeovers_at_commits(group: MixedGroup, topics: Mapping[str, int]) ->
         (partition, offset, member): sorted(committed[member][partition])
         for partition, starts in runs.items()
         for offset, member in starts
-        if (offset or -1) not in committed[member][partition] and offset not in committed[member][partition]
+        if not committed[member][partition] & ({offset} if offset else {0, -1})
     }
 
     assert wrong == {}
@@ -162,7 +161,11 @@ def expect_takeovers_at_commits(group: MixedGroup, topics: Mapping[str, int]) ->
 def test_handovers_repeat_nothing_and_skip_nothing(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
 ) -> None:
-    """Both ways, again and again under load: whoever takes over goes on at the committed offset, exactly."""
+    """Both ways, again and again under load: whoever takes over goes on at the committed offset, exactly.
+
+    The grace is longer than the default. A Java process that has just started on a busy machine may need 300 ms between
+    reading the offsets and claiming by them; one that is slower than the grace repeats records, as is documented.
+    """
     rounds = 5 if release == MAIN_RELEASE else 1
     cluster = shared_clusters(release)
     topics = {unique("handed"): PARTITIONS}
@@ -170,28 +173,38 @@ def test_handovers_repeat_nothing_and_skip_nothing(
     producer = cluster.ledger_producer("gzip", linger_ms="20")
     joins, departures = [], []
     with MixedGroup(cluster, tmp_path, unique("handover"), topics) as group:
+
+        def join(start: Callable[[], M]) -> M:
+            member = start()
+            joins.append(group.settle(2))
+            group.wait_flowing()
+            return member
+
+        def leave(member: Daemon | JavaConsumer) -> None:
+            departures.append(group.end_cleanly(member.terminate, 1))
+            group.wait_flowing()
+
         with SteadyLoad(producer, topics, per_second=20, tick_s=0.2):
             java = group.start_java()
             group.settle(1)
+            group.wait_flowing()
             for last in [False] * (rounds - 1) + [True]:
-                ours = group.start()
-                joins.append(group.settle(2))
-                if not last:
-                    departures.append(group.measure_end(ours.terminate, 1))
-            departures.append(group.measure_end(java.terminate, 1))
+                ours = join(lambda: group.start(release_grace_ms=1000))
+                leave(java if last else ours)
             for last in [False] * (rounds - 1) + [True]:
-                java = group.start_java()
-                joins.append(group.settle(2))
-                departures.append(group.measure_end(ours.terminate if last else java.terminate, 1))
+                java = join(group.start_java)
+                leave(ours if last else java)
         ledger = producer.finish()
         group.wait_delivered(ledger)
         java.terminate()
 
+        handed_over = expect_takeovers_at_commits(group, topics)
         figure("handovers", len(joins) + len(departures))
-        figure("partitions handed over", expect_takeovers_at_commits(group, topics))
+        figure("partitions handed over", handed_over)
         figure("longest until settled after a join, s", max(joins))
         figure("longest until settled after a departure, s", max(departures))
         figure("records", len(ledger))
+        assert len(joins + departures) * PARTITIONS // 2 == handed_over
         assert group.find_repeats() == {}
         assert set(ledger) == set(group.count_deliveries())
         assert group.given_up() == []
@@ -271,10 +284,8 @@ def test_a_pattern_and_the_same_white_list_share_the_topics_that_come(
         group.wait_delivered(wanted)
         expect_owners_deliver(group, wanted)
 
-        assert {
-            one["pattern"]: len(set(one["subscription"])) for one in group.registry.members(group.group).values()
-        } == {"white_list": 1}
-        assert len({str(one["subscription"]) for one in group.registry.members(group.group).values()}) == 1
+        registered = [one["subscription"] for one in group.registry.members(group.group).values()]
+        assert registered == [registered[0]] * 2
         assert group.registry.owners(group.group, f"{stem}-debug") == {}
         assert set(group.count_deliveries()) == wanted
         assert group.given_up() == []

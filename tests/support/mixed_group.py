@@ -22,6 +22,7 @@ Place = tuple[str, int, int]
 
 GIVEN_UP: Final = re.compile(r"ConsumerRebalanceFailedException|can't rebalance after")
 """What a Java member logs when its tries are used up; it owns nothing then, until the group changes again."""
+_REGISTERED: Final = re.compile(r"end registering consumer (\S+) in ZK")
 _SELECTED: Final = re.compile(r"selected partitions : (.*)")
 _FETCHED: Final = re.compile(r"([^:,]+):(\d+): fetched offset = (-?\d+)")
 
@@ -115,7 +116,7 @@ class MixedGroup:
             raise TimeoutError(f"{error}\n{self.describe()}") from None
         return time.monotonic() - began
 
-    def measure_end(self, end: Callable[[], int | None], members: int) -> float:
+    def end_cleanly(self, end: Callable[[], int | None], members: int) -> float:
         """End a member cleanly, wait until the others have settled, and return how many seconds both took."""
         began = time.monotonic()
         code = end()
@@ -142,6 +143,16 @@ class MixedGroup:
             for partition, owner in self.registry.owners(self.group, topic).items()
         }
 
+    def names(self) -> dict[str, str]:
+        """Return the name of each running member, ours and Java's, by the id that it has in the group."""
+        names = {
+            str(daemon.status()["consumer_id"]): daemon.name for daemon in self.daemons if daemon.process.poll() is None
+        }
+        for member in self.java:
+            if member.process.poll() is None:
+                names |= dict.fromkeys(_REGISTERED.findall(member.log()), member.name)
+        return names
+
     # -- what came out
 
     def deliveries(self) -> Iterator[tuple[str, Place]]:
@@ -164,6 +175,21 @@ class MixedGroup:
             wait_until(lambda: not missing(), f"{len(wanted)} records delivered", timeout_s, interval_s=0.25)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; missing {sorted(missing())[:20]}\n{self.describe()}") from None
+
+    def wait_flowing(self, timeout_s: float = 60.0) -> None:
+        """Wait until each partition's owner has delivered something of it that it had not delivered before."""
+        names = self.names()
+        owners = {partition: names[owner] for partition, owner in self.owners().items()}
+        before = self._count_by_member()
+
+        def flowing() -> bool:
+            now = self._count_by_member()
+            return all(now[name, partition] > before[name, partition] for partition, name in owners.items())
+
+        wait_until(flowing, "records of every partition", timeout_s, interval_s=0.1)
+
+    def _count_by_member(self) -> Counter[tuple[str, tuple[str, int]]]:
+        return Counter((member, place[:2]) for member, place in self.deliveries())
 
     def contents(self) -> Iterator[tuple[str, Place, Sent, bool]]:
         """Yield member, place and content of everything delivered, and whether headers are in it (not from Java)."""
