@@ -59,9 +59,6 @@ class Hooks:
     def fetch_error(self, partition: TopicPartition, error: str) -> None:
         """A partition's fetch failed; ``error`` is a name from a small set."""
 
-    def buffered_changed(self, size: int) -> None:
-        """The bytes held by the process changed."""
-
     def batch_delivered(self, partition: TopicPartition, *, records: int, size: int, position: int) -> None:
         """A sink took a batch; ``position`` is the next offset to be delivered."""
 
