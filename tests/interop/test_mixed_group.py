@@ -110,6 +110,7 @@ def test_members_of_both_kinds_share_two_topics(
         expect_owners_deliver(group, left)
         assert group.given_up() == []
 
+        figure("repeated before the crash", len(group.find_repeats()))
         victim.kill()
         figure("settled after a crash, s", group.settle(2))
         recovered = produce()
@@ -117,9 +118,8 @@ def test_members_of_both_kinds_share_two_topics(
         expect_owners_deliver(group, recovered)
         figure("java gave up after the crash", len(group.given_up()))
 
-        repeats = group.find_repeats()
         figure("records", len(ledger))
-        figure("repeated", len(repeats))
+        figure("repeated after all", len(group.find_repeats()))
         assert set(ledger) == set(group.count_deliveries())
         assert group.find_corrupted(ledger) == []
 
