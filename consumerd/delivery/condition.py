@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from consumerd.delivery.policy import Move, StartAt, Stop
+from consumerd.delivery.policy import Move, StartAt, StartReason, Stop
 from consumerd.errors import ConsumerdError, OffsetOutOfRange
 from consumerd.model import TopicPartition
 from consumerd.telemetry.hooks import Hooks
@@ -72,6 +72,8 @@ class Condition:
         if not self._stopped_open:
             self.resume()
         self.recover()
+        if plan.out_of_range is not None:
+            self._note_reset(plan.out_of_range, plan.position, plan.reason)
         self._log.info("delivery_started", offset=plan.position, committed=plan.committed, reason=plan.reason.value)
         if (gap := plan.gap) is not None:
             self._log.warning("offsets_skipped", start=gap.start, end=gap.end, reason=gap.reason.value)
@@ -82,15 +84,18 @@ class Condition:
 
     def move(self, error: OffsetOutOfRange, move: Move) -> None:
         """Note that a policy moves the position."""
+        self._note_reset(error, move.position, move.reason)
+
+    def _note_reset(self, error: OffsetOutOfRange, position: int, reason: StartReason) -> None:
         self._log.warning(
             "position_reset",
             offset=error.offset,
             earliest=error.earliest,
             latest=error.latest,
-            position=move.position,
-            policy=move.reason.value,
+            position=position,
+            policy=reason.value,
         )
-        self._hooks.position_reset(self._partition, before=error.offset, after=move.position, reason=move.reason.value)
+        self._hooks.position_reset(self._partition, before=error.offset, after=position, reason=reason.value)
 
     def fail(self, error: ConsumerdError) -> None:
         """Note that something failed that will be tried again."""

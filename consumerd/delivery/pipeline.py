@@ -547,6 +547,10 @@ class PartitionPipeline:
                 self._log.debug("recheck_failed", error=str(error))
 
     async def _valid_again(self, stop: Stop) -> bool:
+        if stop.refused is not None:
+            if await self._starts.moved_from(self._claim, stop.refused):
+                return True
+            return await self._starts.holds(self._partition, stop.refused)
         if await self._starts.moved(self._claim, self._earlier):
             return True
         if stop.cause in (StopCause.BELOW_LOG, StopCause.ABOVE_LOG):

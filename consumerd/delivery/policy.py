@@ -102,6 +102,7 @@ class StartAt:
 
     ``committed`` is what the store holds and counts, None where it holds nothing valid. ``gap`` is what another member
     consumed beyond the sink's record; ``behind`` says that the committed position is smaller than that record.
+    ``out_of_range`` is set where a policy has moved a committed position that the broker does not hold.
     """
 
     position: int
@@ -109,6 +110,7 @@ class StartAt:
     reason: StartReason
     gap: Gap | None = None
     behind: bool = False
+    out_of_range: OffsetOutOfRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +123,14 @@ class StartAtEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Keep the partition claimed and deliver nothing of it; ``advice`` says what an operator can do."""
+    """Keep the partition claimed and deliver nothing of it; ``advice`` says what an operator can do.
+
+    ``refused`` is the committed position that it is about, where it was refused before anything was opened there.
+    """
 
     cause: StopCause
     advice: str
+    refused: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

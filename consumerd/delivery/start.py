@@ -6,22 +6,31 @@ that nothing that it still acknowledged is delivered twice.
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from typing import Final
+
 from consumerd.delivery.policy import (
     Earlier,
     LogRange,
+    Move,
     OffsetPolicy,
     StartAt,
     StartAtEnd,
     StartFacts,
+    StartReason,
     Stop,
     find_committed,
     in_log,
+    plan_out_of_range,
     plan_start,
 )
 from consumerd.delivery.ports import LogRanges, PartitionHistory
-from consumerd.errors import ConnectionLost
+from consumerd.errors import ConnectionLost, OffsetOutOfRange
 from consumerd.model import Claim, TopicPartition
 from consumerd.offsets.store import OffsetStore, StoredOffset
+
+_TRAILING_S: Final = 1.0
 
 
 class StartFinder:
@@ -47,13 +56,35 @@ class StartFinder:
             log = await self._read_range(partition)
             position = log.earliest if plan.end == "earliest" else log.latest
             return StartAt(position=position, committed=None, reason=plan.reason)
+        if isinstance(plan, StartAt) and resume is None and plan.reason is StartReason.COMMITTED:
+            return await self._settle_above(partition, plan)
         return plan
+
+    async def _settle_above(self, partition: TopicPartition, plan: StartAt) -> StartAt | Stop:
+        """Decide about a committed position above the log's end before a sink begins a record of its own there: a chain
+        that began where no record can be would have to be believed from then on.
+
+        Asked twice, since a new leader may trail for a moment.
+        """
+        if plan.position <= (await self._read_range(partition)).latest:
+            return plan
+        await asyncio.sleep(_TRAILING_S)
+        log = await self._read_range(partition)
+        error = OffsetOutOfRange(partition, plan.position, log.earliest, log.latest)
+        outcome = plan_out_of_range(error, self._policy) if plan.position > log.latest else plan
+        if isinstance(outcome, Move):
+            return StartAt(position=outcome.position, committed=None, reason=outcome.reason, out_of_range=error)
+        return replace(outcome, refused=plan.position) if isinstance(outcome, Stop) else plan
 
     async def moved(self, claim: Claim, earlier: Earlier | None) -> bool:
         """Tell whether somebody else has changed the committed position since. Raises CoordinationError."""
         committed = find_committed(await self._load(claim.partition), claim.incarnation)
         known = (None,) if earlier is None else (earlier.committed, earlier.acknowledged)
         return committed not in known
+
+    async def moved_from(self, claim: Claim, refused: int) -> bool:
+        """Tell whether another position is committed than the one that was refused. Raises CoordinationError."""
+        return find_committed(await self._load(claim.partition), claim.incarnation) != refused
 
     async def holds(self, partition: TopicPartition, position: int) -> bool:
         """Tell whether the broker holds ``position``. Raises BrokerError, ConnectionLost."""

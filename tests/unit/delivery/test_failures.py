@@ -454,6 +454,26 @@ def test_above_the_log_landed_files_are_never_contradicted():
     run(scenario())
 
 
+@pytest.mark.parametrize("choice", ["stop", "earliest"])
+def test_above_the_log_nothing_is_recorded_where_no_record_can_be(choice):
+    """A chain that began above the log would have to be believed afterwards, whatever is committed then."""
+
+    async def scenario():
+        async with DeliveryRig(sink=FakeSink(keeps_chains=True), settings=settings(on_above=choice)) as rig:
+            rig.store.put(P, 900)
+            rig.log(P, 100, 150)
+            await rig.claim(P)
+            await asyncio.sleep(60)
+            if choice == "stop":
+                assert rig.hooks.named("partition_stopped") == [(P, "above log")]
+                rig.store.put(P, 120)
+                await until(lambda: rig.store.position(P) == 150)
+            assert list(range(120 if choice == "stop" else 100, 150)) == rig.landed(P)
+            assert rig.status(P).state is DeliveryState.RUNNING
+
+    run(scenario())
+
+
 def test_out_of_range_stops_until_somebody_commits_an_offset_that_is_not():
     """The default: nothing is skipped that nobody has agreed to skip."""
 
