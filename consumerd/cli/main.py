@@ -1,6 +1,6 @@
 """``consumerd``: parses the command line and turns errors into exit codes.
 
-0 done, 1 failed, 2 configuration, 3 could not reach what a one-shot command needs, 130 interrupted.
+0 done, 1 failed, 2 configuration, 3 could not reach what a one-shot command needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ DONE: Final = 0
 FAILED: Final = 1
 CONFIGURATION: Final = 2
 UNREACHABLE: Final = 3
-INTERRUPTED: Final = 130
 
 _EPILOG: Final = """\
 first steps:
@@ -49,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error) or "no answer in time; raise --timeout", UNREACHABLE)
     except ConsumerdError as error:
         return _fail(str(error), FAILED)
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:
         # the reader of our output (head, less) has gone; keep the interpreter from flushing into the closed pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -140,7 +137,3 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     explain.set_defaults(command=inspection.explain_rebalance)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -62,7 +62,7 @@ from consumerd.zk.port import WatchKind
 _SINK_SHARE: Final = 4
 """All open writers together may hold this part of the memory budget, so that they never starve the fetching."""
 _SHUTDOWN_RESERVE: Final = 0.2
-"""The part of ``shutdown.timeout_ms`` that is kept for what follows leaving the group."""
+"""The part of ``shutdown.timeout_ms`` that is kept for what follows leaving the group, besides ending the session."""
 
 _MISSING_CHECK_S: Final = 5.0
 """How often it is looked whether topics subscribed to by name are there; only what is known already is looked at."""
@@ -152,7 +152,7 @@ class Daemon:
             ]
             await stop.wait()
             began = monotonic()
-            patience_s = self._settings.shutdown.timeout_ms / 1000 * (1 - _SHUTDOWN_RESERVE)
+            patience_s = plan_patience(self._settings)
             in_time = await parts.rebalancer.leave(patience_s)
             _log.info("group_left", seconds=round(monotonic() - began, 3), in_time=in_time)
             for task in working:
@@ -326,6 +326,16 @@ class Daemon:
             )
             for one in parts.deliveries.statuses
         ]
+
+
+def plan_patience(settings: Settings) -> float:
+    """Return how long leaving the group may take, in seconds, so that all of a stop stays within its timeout.
+
+    Ending the session may take a third of it where ZooKeeper does not answer.
+    """
+    timeout_s = settings.shutdown.timeout_ms / 1000
+    session_end_s = settings.group.session_timeout_ms / 1000 / 3
+    return max(timeout_s * (1 - _SHUTDOWN_RESERVE) - session_end_s, timeout_s / 4)
 
 
 def _end(stop: asyncio.Event, error: SinkClosed) -> None:

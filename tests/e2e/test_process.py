@@ -143,6 +143,17 @@ async def test_without_brokers_it_waits_unready_and_leaves_at_once(
         assert time.monotonic() - began < 10
 
 
+def test_sigterm_is_heard_before_anything_is_loaded(tmp_path: Path) -> None:
+    """As the first process of a container a program without a handler would not even get the signal."""
+    with Daemon(tmp_path, "d", settings_for(f"127.0.0.1:{free_port()}", "g", topics=("orders",))) as daemon:
+        wait_until(lambda: _catches(daemon.process.pid, signal.SIGTERM), "a handler", interval_s=0.001)
+        began = bool(daemon.events("http_started"))
+
+        assert not began, "it took no signal until it had started"
+        assert daemon.terminate() in {0, 128 + signal.SIGTERM}
+        assert "Traceback" not in daemon.log()
+
+
 async def test_ctrl_c_is_a_clean_end(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:
     """In a terminal people press Ctrl-C, not kill."""
     with Daemon(tmp_path, "d", settings_for(zookeeper.connect_string, "g", topics=("orders",))) as daemon:
@@ -166,3 +177,10 @@ async def test_a_taken_port_is_a_setting_that_cannot_work(tmp_path: Path, zookee
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
+
+
+def _catches(pid: int, number: int) -> bool:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
