@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test unit check format interop interop-full fuzz bench coverage diagrams clean
+.PHONY: help venv test unit check format interop interop-full fuzz bench coverage new-user clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -39,11 +39,12 @@ format: venv  ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# in their own order: tests of one release then share its cluster
 interop: venv  ## against real Kafka and the real Java consumer (needs Java, and maven on first use)
-	$(PYTEST) tests/interop
+	$(PYTEST) -p no:randomly tests/interop
 
 interop-full: venv  ## the same on every release of the matrix
-	CONSUMERD_FULL_MATRIX=1 $(PYTEST) tests/interop
+	CONSUMERD_FULL_MATRIX=1 $(PYTEST) -p no:randomly tests/interop
 
 fuzz: venv  ## the decoders under a coverage-guided fuzzer, FUZZ_SECONDS each (30)
 	$(BIN)/python tests/fuzz/run.py --seconds $${FUZZ_SECONDS:-30}
@@ -55,6 +56,9 @@ bench: venv  ## side by side with peers, on real brokers (needs Java, and maven 
 coverage: venv  ## branch coverage of unit and property tests
 	$(BIN)/coverage run -m pytest tests/unit tests/property
 	$(BIN)/coverage report
+
+new-user:  ## the README's commands on a bare Debian (needs root and debootstrap)
+	tests/newuser/run
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
