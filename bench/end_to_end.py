@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--releases", nargs="+", default=["0.10.2.2", "1.1.1"])
     parser.add_argument("--payloads", nargs="+", default=["repeated", "json"], choices=["repeated", "json"])
-    parser.add_argument("--records", type=int, default=14_000_000)
+    parser.add_argument("--records", type=int, default=20_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     args = parser.parse_args()
