@@ -398,7 +398,10 @@ class PartitionPipeline:
                     await writer.abandon()
             except asyncio.CancelledError as error:
                 interrupted = error
-                continue
+                if asyncio.get_running_loop().time() < until:
+                    continue
+                # Python 3.11.2 lets a timeout out as a cancellation while another one is pending
+                self._log.error("abandon_timed_out", timeout_ms=self._settings.abandon_timeout_ms)
             except TimeoutError:
                 self._log.error("abandon_timed_out", timeout_ms=self._settings.abandon_timeout_ms)
             except Exception:  # noqa: BLE001 - the sink's border: one that cannot clean up must not take others with it
