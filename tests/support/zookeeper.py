@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from consumerd.aio.clock import boottime
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.aiozk_client import AiozkClient
 from tests.support.tcp_proxy import Action, Direction, FrameHook
 
@@ -19,6 +21,18 @@ SYNC: Final = 9
 """What the session's probe asks."""
 AUTH: Final = 100
 SET_WATCHES: Final = 101
+
+
+@contextmanager
+def run_server() -> Iterator[EmbeddedZooKeeper]:
+    """Run a real server from synchronous code: for fixtures that outlive the event loop of one test."""
+    with asyncio.Runner() as runner:
+        zookeeper = EmbeddedZooKeeper(tick_ms=250)
+        runner.run(zookeeper.__aenter__())
+        try:
+            yield zookeeper
+        finally:
+            runner.run(zookeeper.__aexit__(None, None, None))
 
 
 def make_client(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,7 +19,7 @@ from consumerd.zk.layout import ids_path, topic_path
 from consumerd.zk.znodes import parse_registration
 from tests.support.group_member import GroupMember, join_group, start_member
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client
+from tests.support.zookeeper import eventually, make_client, run_server
 
 SESSION_S = 2.0
 
@@ -28,13 +27,8 @@ SESSION_S = 2.0
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedZooKeeper]:
     """A server for the module; each test has a group and a topic of its own."""
-    with asyncio.Runner() as runner:
-        zookeeper = EmbeddedZooKeeper(tick_ms=250)
-        runner.run(zookeeper.__aenter__())
-        try:
-            yield zookeeper
-        finally:
-            runner.run(zookeeper.__aexit__(None, None, None))
+    with run_server() as zookeeper:
+        yield zookeeper
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from consumerd.zk.layout import offset_path, owner_path, topic_path
 from consumerd.zk.layout_modern import partition_path
 from tests.support.delivery import FakeClaim
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
-from tests.support.zookeeper import eventually, make_client
+from tests.support.zookeeper import eventually, make_client, run_server
 
 MULTI = 14  # ZooKeeper's opcode
 P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
@@ -28,13 +28,8 @@ P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedZooKeeper]:
     """One server for the module; each test has a group of its own."""
-    with asyncio.Runner() as runner:
-        zookeeper = EmbeddedZooKeeper(tick_ms=250)
-        runner.run(zookeeper.__aenter__())
-        try:
-            yield zookeeper
-        finally:
-            runner.run(zookeeper.__aexit__(None, None, None))
+    with run_server() as zookeeper:
+        yield zookeeper
 
 
 @pytest.fixture

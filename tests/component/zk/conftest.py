@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 
@@ -10,6 +9,7 @@ import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.zookeeper import run_server
 
 _roots = itertools.count()
 
@@ -17,13 +17,8 @@ _roots = itertools.count()
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedZooKeeper]:
     """A server for all tests here; who pauses it resumes it, who stops it takes one of their own."""
-    with asyncio.Runner() as runner:
-        zookeeper = EmbeddedZooKeeper(tick_ms=250)
-        runner.run(zookeeper.__aenter__())
-        try:
-            yield zookeeper
-        finally:
-            runner.run(zookeeper.__aexit__(None, None, None))
+    with run_server() as zookeeper:
+        yield zookeeper
 
 
 @pytest.fixture
