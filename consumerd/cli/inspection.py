@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 
+from consumerd.aio.timeouts import timeout
 from consumerd.cli.options import inspection_settings
 from consumerd.cli.tables import print_rows
 from consumerd.daemon.access import ClusterAccess
@@ -29,7 +30,7 @@ _LAG_COLUMNS = ("topic", "partition", "owner", "position", "latest", "lag", "sec
 async def topics(args: argparse.Namespace) -> int:
     """List topics, or their partitions."""
     settings = inspection_settings(args, group=False)
-    async with inspect(settings, args.timeout) as access, asyncio.timeout(args.timeout):
+    async with inspect(settings, args.timeout) as access, timeout(args.timeout):
         if args.partitions:
             partitions = await find_partitions(access, args.topic)
             print_rows(partitions, _PARTITION_COLUMNS, as_json=args.json, empty="no partitions")
@@ -44,7 +45,7 @@ async def lag(args: argparse.Namespace) -> int:
     settings = inspection_settings(args, group=True)
     assert settings.group is not None
     if args.watch is None:
-        async with inspect(settings, args.timeout) as access, asyncio.timeout(args.timeout):
+        async with inspect(settings, args.timeout) as access, timeout(args.timeout):
             _print_lag(await find_lag(access, settings.group.id, args.topic), args)
         return 0
     async with inspect(settings, args.timeout) as access:
@@ -56,7 +57,7 @@ async def _watch_lag(access: ClusterAccess, group: str, args: argparse.Namespace
     """Print until interrupted; the seconds that records cannot tell are estimated from the progress between two looks."""
     estimator = LagEstimator(asyncio.get_running_loop().time)
     while True:
-        async with asyncio.timeout(args.timeout):
+        async with timeout(args.timeout):
             rows = await find_lag(access, group, args.topic)
         _print_lag(estimator.estimate(rows), args)
         if not args.json:
@@ -77,7 +78,7 @@ async def offsets_show(args: argparse.Namespace) -> int:
     """Show stored positions."""
     settings = inspection_settings(args, group=True)
     assert settings.group is not None
-    async with inspect(settings, args.timeout) as access, asyncio.timeout(args.timeout):
+    async with inspect(settings, args.timeout) as access, timeout(args.timeout):
         rows = await find_offsets(access, settings.group.id, args.topic)
     columns = ("topic", "partition", "position", "written", "version", "note")
     print_rows(rows, columns, as_json=args.json, empty="no stored positions")
@@ -88,7 +89,7 @@ async def explain_rebalance(args: argparse.Namespace) -> int:
     """Show the assignment, what would move, and what is wrong."""
     settings = inspection_settings(args, group=True)
     java = JavaPatience(retries=args.java_retries, backoff_ms=args.java_backoff_ms, session_ms=args.java_session_ms)
-    async with inspect(settings, args.timeout) as access, asyncio.timeout(args.timeout):
+    async with inspect(settings, args.timeout) as access, timeout(args.timeout):
         plan = await explain(access, settings, replicas=args.replicas, streams=args.streams, java=java)
     columns: tuple[str, ...] = ("topic", "partition", "owner", "assigned")
     if args.replicas:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.aio.backoff import Backoff
+from consumerd.aio.timeouts import timeout
 from consumerd.client.leaders import Connections, Leaders
 from consumerd.cluster.view import Broker
 from consumerd.errors import (
@@ -139,7 +140,7 @@ class LogRangeReader:
         pending = dict.fromkeys(questions)
         backoff = Backoff(initial_s=0.05, maximum_s=2.0, random=self._random)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with timeout(self._timeout_s):
                 while pending:
                     await self._ask_leaders(pending, answers)
                     again = [one for one in pending if (cause := answers.failures.get(one)) and _may_pass(cause)]

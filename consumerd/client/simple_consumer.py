@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from consumerd.aio.backoff import Backoff
+from consumerd.aio.timeouts import timeout_at
 from consumerd.client.leaders import Connections, Leaders
 from consumerd.errors import BrokerError, ConnectionLost, RecordTooLarge, RequestTimedOut
 from consumerd.model import TopicPartition
@@ -70,7 +71,7 @@ class SimpleConsumer:
         failure: Exception = RequestTimedOut(f"{partition}: no leader is known")
         size = _FIRST_FETCH_BYTES
         try:
-            async with asyncio.timeout_at(deadline):
+            async with timeout_at(deadline):
                 while True:
                     try:
                         fetched = await self._ask(partition, offset, size)

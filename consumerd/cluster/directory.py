@@ -29,6 +29,7 @@ import structlog
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.cell import Cell
+from consumerd.aio.timeouts import timeout
 from consumerd.cluster.source import ClusterSource
 from consumerd.cluster.view import EMPTY_VIEW, Broker, ClusterView, Disagreement, compare_views, merge_views
 from consumerd.errors import ConnectionLost, CoordinationError
@@ -165,7 +166,7 @@ class ClusterDirectory:
     async def _wait_first_connection(self) -> None:
         state = self._zk.state
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_CONNECTION_S):
+            async with timeout(_FIRST_CONNECTION_S):
                 while not state.connected:
                     state = await self._zk.wait_state(state)
 
@@ -188,7 +189,7 @@ class ClusterDirectory:
     async def _wait_due(self) -> None:
         """Wait until somebody asks, or the interval is over; and then until the last refresh is long enough ago."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._refresh_interval_s):
+            async with timeout(self._refresh_interval_s):
                 await self._wanted.wait()
         if not self._wanted.is_set():
             self._reason = "periodic"
@@ -196,7 +197,7 @@ class ClusterDirectory:
             self._backoff.reset()
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._not_before - self._now()):
+            async with timeout(self._not_before - self._now()):
                 await self._news.wait()
             await asyncio.sleep(self._ended_at + self._least_s - self._now())
 

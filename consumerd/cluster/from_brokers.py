@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from consumerd.aio.timeouts import timeout
 from consumerd.cluster.view import Broker, ClusterView, PartitionView, TopicView
 from consumerd.errors import ConnectionLost, ProtocolError
 from consumerd.model import BrokerId, PartitionKey
@@ -103,7 +104,7 @@ class BrokerSource:
         # those that fail come last, the others in random order, so that the members of a group spread
         candidates = sorted(self._known(), key=lambda broker: (self._pool.waits_s(broker), self._random()))
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with timeout(self._patience_s):
                 found = await self._ask_in_turn(candidates, topics)
         except TimeoutError as error:
             found = error

@@ -5,7 +5,6 @@ Read only. Answers are rows of plain values; None where something is not known.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from consumerd.aio.parallel import map_bounded
+from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.config.settings import InspectionSettings
@@ -112,7 +112,7 @@ async def inspect(settings: InspectionSettings, timeout_s: float) -> AsyncIterat
     """Connect for one command, within ``timeout_s``. Raises CoordinationError, ConfigError."""
     async with make_zookeeper(settings.cluster, session_timeout_ms=10_000) as zk:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await zk.wait_connected()
         except TimeoutError:
             raise CoordinationError(

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from consumerd.aio.tasks import TaskSet
+from consumerd.aio.timeouts import timeout_at
 from consumerd.delivery.committer import Committer
 from consumerd.delivery.pipeline import PartitionPipeline
 from consumerd.delivery.ports import (
@@ -174,7 +175,7 @@ class Deliveries:
     async def _join(self, ending: Mapping[TopicPartition, _Running], until: float) -> None:
         """Wait for pipelines to end, but not beyond a time."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
+            async with timeout_at(until):
                 for running in ending.values():
                     await self._tasks.join(running.key)
 
@@ -187,7 +188,7 @@ class Deliveries:
 
     async def _commit_drained(self, ending: Mapping[TopicPartition, _Running], until: float) -> None:
         try:
-            async with asyncio.timeout_at(until):
+            async with timeout_at(until):
                 await self._committer.commit([running.pipeline for running in ending.values()])
         except TimeoutError:
             _log.warning("drain_commit_timed_out", partitions=[str(partition) for partition in ending])

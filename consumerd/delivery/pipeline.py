@@ -36,6 +36,7 @@ from typing import TypeVar
 import structlog
 
 from consumerd.aio.backoff import Backoff
+from consumerd.aio.timeouts import timeout, timeout_at
 from consumerd.delivery.committer import Committer
 from consumerd.delivery.condition import Condition
 from consumerd.delivery.policy import (
@@ -318,7 +319,7 @@ class PartitionPipeline:
     async def _next(self, feed: RecordFeed, wait_s: float | None) -> RecordBatch | None:
         """Return the next batch, or None when a flush has become due or a drain was asked for."""
         try:
-            async with asyncio.timeout(wait_s) as self._idle:
+            async with timeout(wait_s) as self._idle:
                 return await feed.next()
         except TimeoutError:
             return None
@@ -394,14 +395,11 @@ class PartitionPipeline:
         interrupted: asyncio.CancelledError | None = None
         while True:
             try:
-                async with asyncio.timeout_at(until):
+                async with timeout_at(until):
                     await writer.abandon()
             except asyncio.CancelledError as error:
                 interrupted = error
-                if asyncio.get_running_loop().time() < until:
-                    continue
-                # Python 3.11.2 lets a timeout out as a cancellation while another one is pending
-                self._log.error("abandon_timed_out", timeout_ms=self._settings.abandon_timeout_ms)
+                continue
             except TimeoutError:
                 self._log.error("abandon_timed_out", timeout_ms=self._settings.abandon_timeout_ms)
             except Exception:  # noqa: BLE001 - the sink's border: one that cannot clean up must not take others with it
@@ -581,7 +579,7 @@ class PartitionPipeline:
     async def _rest(self, seconds: float) -> bool:
         """Wait; return True as soon as a drain is asked for."""
         try:
-            async with asyncio.timeout(seconds):
+            async with timeout(seconds):
                 await self._drain.wait()
         except TimeoutError:
             return False

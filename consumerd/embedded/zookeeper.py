@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from consumerd.aio.timeouts import timeout
 from consumerd.embedded.java import get_java
 from consumerd.errors import ConfigError, ConsumerdError
 
@@ -173,7 +174,7 @@ class EmbeddedZooKeeper:
                 process.send_signal(signal.SIGTERM)
                 process.send_signal(signal.SIGCONT)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._stop_timeout_s):
+                async with timeout(self._stop_timeout_s):
                     await process.wait()
         finally:
             await self.kill()
@@ -225,7 +226,7 @@ class EmbeddedZooKeeper:
                     start_new_session=True,
                 )
             (directory / "pid").write_text(str(self._process.pid))
-            async with asyncio.timeout(self._start_timeout_s):
+            async with timeout(self._start_timeout_s):
                 await _wait_serving(self._process, directory, port)
         except TimeoutError as error:
             await self.kill()
@@ -281,7 +282,7 @@ def _failure(directory: Path, port: int, what: str) -> str:
 
 
 async def _ask(port: int, command: str) -> str:
-    async with asyncio.timeout(2):
+    async with timeout(2):
         reader, writer = await asyncio.open_connection(_HOST, port)
         try:
             writer.write(command.encode())

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from consumerd.aio.backoff import Backoff
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError
 from consumerd.fetch.buffer import Hold, Lane, Marks, MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
@@ -140,7 +141,7 @@ class BrokerLoop:
     async def _sleep_until(self, due: float | None) -> None:
         """Sleep until something changes, or until ``due``; otherwise unbounded."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
+            async with timeout(None if due is None else max(0.0, due - self._now())):
                 await self._woken.wait()
 
     def _plan(self) -> FetchPlan:

@@ -22,6 +22,7 @@ import structlog
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.tasks import TaskSet
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import BrokerError, ConsumerdError, OffsetOutOfRange
 from consumerd.fetch.broker_loop import BrokerLoop
 from consumerd.fetch.buffer import Marks, MemoryBudget, plan_marks
@@ -135,7 +136,7 @@ class Fetcher:
     async def _sleep_until(self, due: float | None) -> None:
         """Sleep until something changes, or until ``due``; otherwise unbounded."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
+            async with timeout(None if due is None else max(0.0, due - self._now())):
                 await self._changed.wait()
 
     # -- who fetches what
@@ -317,7 +318,7 @@ class Fetcher:
         generation, offset = feed.cursor.generation, feed.cursor.position
         found: LogRange | None = None
         with contextlib.suppress(ConsumerdError, TimeoutError):
-            async with asyncio.timeout(_CONFIRM_TIMEOUT_S):
+            async with timeout(_CONFIRM_TIMEOUT_S):
                 found = (await self._log_ranges.read([feed.partition])).get(feed.partition)
         if feed.cursor.generation != generation:
             return  # closed, or sought elsewhere

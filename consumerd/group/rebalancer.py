@@ -22,6 +22,7 @@ import structlog
 from consumerd import model
 from consumerd.aio.cell import Cell
 from consumerd.aio.tasks import TaskSet
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import CoordinationError
 from consumerd.group import events as ev
 from consumerd.group.assignors import Strategy
@@ -154,7 +155,7 @@ class Rebalancer:
             timeout_s = self._settings.drain_timeout_s + self._settings.release_grace_s + _LEAVE_SLACK_S
         self._post(ev.LeaveRequested())
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await self._stopped.wait()
         except TimeoutError:
             self._log.warning("leave_timed_out", seconds=timeout_s)
@@ -222,7 +223,7 @@ class Rebalancer:
                 return ev.Tick()
             self._wakeup.clear()
             try:
-                async with asyncio.timeout(delay):
+                async with timeout(delay):
                     await self._wakeup.wait()
             except TimeoutError:
                 return ev.Tick()
@@ -440,7 +441,7 @@ class Rebalancer:
 
     async def _drain(self, effect: ev.Drain) -> None:
         try:
-            async with asyncio.timeout(effect.deadline_s + _OVERRUN_S):
+            async with timeout(effect.deadline_s + _OVERRUN_S):
                 await self._listener.drain(effect.partitions, effect.deadline_s)
         except TimeoutError:
             self._log.warning("drain_overran", partitions=len(effect.partitions), seconds=effect.deadline_s)

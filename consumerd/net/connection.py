@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Self, TypeVar
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError, RequestTimedOut
 from consumerd.model import BrokerId
 from consumerd.net.stream import Address, Stream, StreamConnector
@@ -127,7 +128,7 @@ class BrokerConnection:
         assert self._stream is not None
         self._stream.write(data)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await self._stream.drain()
                 frame = await waiter
         except TimeoutError as error:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from consumerd.aio.backoff import Backoff
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost
 from consumerd.model import BrokerId
 from consumerd.net.connection import BrokerConnection
@@ -151,7 +152,7 @@ class ConnectionPool:
         for slot in self._slots.values():
             slot.drop()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            async with timeout(_CLOSE_TIMEOUT_S):
                 for connection in connections:
                     await connection.wait_closed()
 

@@ -17,6 +17,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, RemoteProtocolError
 from consumerd.net.frames import FrameAssembler
 
@@ -92,7 +93,7 @@ class TcpConnector:
             raise ConfigError(f"{address}: the listener speaks TLS; set cluster.tls")
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with timeout(self.timeout_s):
                 _, stream = await loop.create_connection(
                     lambda: TransportStream(address, receiver, self.max_frame_bytes),
                     address.host,

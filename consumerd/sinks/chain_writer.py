@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import (
     ConfigError,
     CoordinationError,
@@ -140,7 +141,7 @@ class ChainWriter:
         """See PartitionWriter. Bounded; what cannot be removed in time is left to the next claim."""
         self._drop()
         try:
-            async with asyncio.timeout(CLEAN_UP_S):
+            async with timeout(CLEAN_UP_S):
                 await self._empty_trash()
         except (TimeoutError, LocalProtocolError):  # the latter: the sink is closed
             return

@@ -36,6 +36,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConfigError, ConsumerdError, SessionLost
 from consumerd.model import NO_SESSION, SessionEpoch
 from consumerd.zk.connect_string import Server
@@ -189,7 +190,7 @@ class Session:
             changed = self._changed
             wait_s = math.inf if self._lease is None else max(_MIN_WAIT_S, self._lease.next_change_s(self._now()))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
+                async with timeout(None if math.isinf(wait_s) else wait_s):
                     await changed.wait()
         return state
 
@@ -205,7 +206,7 @@ class Session:
     async def read(self, request: Request, what: str) -> Reply:
         """Ask until answered, on one connection after the other. Raises NotConnected after the call timeout."""
         try:
-            async with asyncio.timeout(self._call_timeout_s):
+            async with timeout(self._call_timeout_s):
                 while True:
                     connection = await self._connected(None)
                     reply = await self._submit(connection, request, proves_session=False)
@@ -222,7 +223,7 @@ class Session:
         """
         sent = False
         try:
-            async with asyncio.timeout(self._call_timeout_s):
+            async with timeout(self._call_timeout_s):
                 connection = await self._connected(epoch)
                 # no await between the comparison of epochs, which was the last thing done, and the wire
                 answer = self._submit(connection, request, proves_session=True)
@@ -282,7 +283,7 @@ class Session:
             return
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout_s / 3):
+                async with timeout(self._timeout_s / 3):
                     await connection.submit(self._codec.close())
         finally:
             self._end_session()
@@ -293,7 +294,7 @@ class Session:
         """Probe a connection until it ends."""
         while not connection.lost:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout_s * _PROBE):
+                async with timeout(self._timeout_s * _PROBE):
                     await connection.wait_lost()
                     return
             if (stalled_s := connection.stalled_s()) > self._timeout_s * _PATIENCE:
@@ -350,7 +351,7 @@ class Session:
         connection: Connection | None = None
         greeted = False
         try:
-            async with asyncio.timeout(bound_s):
+            async with timeout(bound_s):
                 _, connection = await loop.create_connection(
                     lambda: Connection(self._now, listener), server.host, server.port
                 )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import OffsetOutOfRange, RecordTooLarge
 from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
@@ -79,7 +80,7 @@ def ends_of(ledger: Ledger) -> dict[int, int]:
 async def consume_all(cluster: Cluster, topic: str, ledger: Ledger, settings: FetchSettings | None = None) -> None:
     """Take everything and compare it with what was produced."""
     seen: dict[tuple[str, int, int], Sent] = {}
-    async with asyncio.timeout(50), fetching(cluster.bootstrap, [topic], settings=settings) as running:
+    async with timeout(50), fetching(cluster.bootstrap, [topic], settings=settings) as running:
         async with asyncio.TaskGroup() as group:
             for partition, end in ends_of(ledger).items():
                 group.create_task(consume(running.fetcher, topic, partition, end, seen))
@@ -126,7 +127,7 @@ async def test_large_messages(release: str, shared_clusters: ClusterFactory, uni
     producer.send(Sent(topic=topic, partition=0, key=None, value=b"%d" % size + b"L" * size) for size in sizes)
     producer.finish()
     settings = FetchSettings(max_partition_bytes=64 * 1024, max_message_bytes=4 * MIB)
-    async with asyncio.timeout(50), fetching(cluster.bootstrap, [topic], settings=settings) as running:
+    async with timeout(50), fetching(cluster.bootstrap, [topic], settings=settings) as running:
         feed = running.fetcher.feed(TopicPartition.modern(topic, 0), 0)
         taken: list[int] = []
         while len(taken) < 3:
@@ -155,13 +156,13 @@ async def test_out_of_range_is_confirmed_and_the_log_end_is_not_out_of_range(
     cluster.create_topic(topic)
     produce(cluster, topic, 1, 20, "none", 1)
     partition = TopicPartition.modern(topic, 0)
-    async with asyncio.timeout(30), fetching(cluster.bootstrap, [topic]) as running:
+    async with timeout(30), fetching(cluster.bootstrap, [topic]) as running:
         with pytest.raises(OffsetOutOfRange) as caught:
             await running.fetcher.feed(partition, 100).next()
         assert (caught.value.earliest, caught.value.latest) == (0, 20)
         at_end = running.fetcher.feed(TopicPartition.modern(topic, 0), 20)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2):
+            async with timeout(2):
                 await at_end.next()
         assert at_end.high_watermark == 20
 
@@ -178,12 +179,12 @@ async def test_a_log_cut_by_retention_says_where_it_begins(
     producer = cluster.ledger_producer("none")
     producer.send(Sent(topic=topic, partition=0, key=None, value=b"x" * 1000) for _ in range(400))
     producer.finish()
-    async with asyncio.timeout(50), fetching(cluster.bootstrap, [topic]) as running:
+    async with timeout(50), fetching(cluster.bootstrap, [topic]) as running:
         earliest = latest = 0
         while earliest == 0:
             feed = running.fetcher.feed(TopicPartition.modern(topic, 0), 0)
             try:
-                async with asyncio.timeout(2):
+                async with timeout(2):
                     feed.done(await feed.next())
             except OffsetOutOfRange as error:
                 earliest, latest = error.earliest, error.latest
@@ -209,7 +210,7 @@ async def test_a_leader_killed_in_the_middle_loses_and_repeats_nothing(
     ends = ends_of(ledger)
     seen: dict[tuple[str, int, int], Sent] = {}
     settings = FetchSettings(max_partition_bytes=4000)
-    async with asyncio.timeout(55), fetching(cluster.bootstrap, [topic], settings=settings) as running:
+    async with timeout(55), fetching(cluster.bootstrap, [topic], settings=settings) as running:
         feeds = [running.fetcher.feed(TopicPartition.modern(topic, number), 0) for number in range(4)]
         positions = dict.fromkeys(range(4), 0)
 

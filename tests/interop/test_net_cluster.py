@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import load_pem_x509_certificate
 
+from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange, LogRangeReader
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.cluster.directory import ClusterDirectory
@@ -155,7 +156,7 @@ async def test_both_accounts_of_a_real_cluster_agree(
     topic = unique("view")
     async with joined(cluster, topic) as here:
         await asyncio.to_thread(cluster.create_topic, topic, 3)
-        async with asyncio.timeout(20):
+        async with timeout(20):
             for number in range(3):
                 leader = await here.directory.wait_leader(TopicPartition.modern(topic, number))
                 assert leader.address == first_address(cluster)
@@ -216,7 +217,7 @@ async def test_deleted_topic_is_never_made_again(own_cluster: ClusterFactory, re
     for name in (topic, kept):
         await asyncio.to_thread(cluster.create_topic, name)
     async with joined(cluster, topic, kept) as here:
-        async with asyncio.timeout(20):
+        async with timeout(20):
             await here.directory.wait_leader(partition)
         hurried = LogRangeReader(here.pool, here.directory, random=random.random, timeout_s=0.5)
         assert await hurried.read([partition]) == {partition: LogRange(0, 0)}
@@ -238,7 +239,7 @@ async def test_deleted_topic_is_never_made_again(own_cluster: ClusterFactory, re
             here.directory.view.brokers[next(iter(here.directory.view.brokers))], Purpose.CONTROL
         )
         await connection.request(MetadataRequest(topics=(topic,)), timeout_s=10, version=0)
-        async with asyncio.timeout(20):
+        async with timeout(20):
             await here.directory.wait_leader(partition)
 
 
@@ -293,7 +294,7 @@ async def test_tls_only_broker(own_cluster: ClusterFactory, tmp_path: Path) -> N
     context = ssl.create_default_context()
     authority.configure_trust(context)
     partition = TopicPartition.modern("secret", 0)
-    async with joined(cluster, "secret", tls=context) as here, asyncio.timeout(30):
+    async with joined(cluster, "secret", tls=context) as here, timeout(30):
         view = await here.directory.views.wait(lambda view: bool(view.brokers))
         (broker,) = view.brokers.values()
         assert (broker.address, broker.tls) == (Address(host="127.0.0.1", port=port, tls=True), True)

@@ -12,6 +12,7 @@ from typing import Self
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from tests.interop.conftest import ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.landing_reader import read_landing
@@ -79,7 +80,7 @@ async def _cut_after_probe(proxy: TcpProxy) -> float:
         return action
 
     proxy.on_frame = on_frame
-    async with asyncio.timeout(20):
+    async with timeout(20):
         return await done
 
 

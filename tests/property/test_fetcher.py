@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import CorruptMessageError
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
@@ -79,7 +80,7 @@ class Ordeal:
             now=asyncio.get_running_loop().time,
             random=self.random.random,
         )
-        async with asyncio.timeout(300), asyncio.TaskGroup() as group:
+        async with timeout(300), asyncio.TaskGroup() as group:
             running = group.create_task(fetcher.run())
             feeds = [fetcher.feed(partition, 0) for partition in PARTITIONS]
             group.create_task(self._produce())
@@ -102,7 +103,7 @@ class Ordeal:
         offsets: list[int] = []
         while len(offsets) < RECORDS:
             try:
-                async with asyncio.timeout(self.random.choice([0, 0.001, 0.1, 5])):
+                async with timeout(self.random.choice([0, 0.001, 0.1, 5])):
                     batch = await feed.next()
             except TimeoutError:
                 await asyncio.sleep(0.01)

@@ -7,6 +7,7 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import CoordinationError
 from consumerd.model import TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome
@@ -95,7 +96,7 @@ def test_alone_in_a_group_nothing_looks_foreign_and_no_position_goes_back(seed):
                         claims = await claim_all(zk, store)
                     for claim in claims:
                         positions[claim.partition] += chance.randrange(3)
-                    async with asyncio.timeout(chance.choice([0.002, 0.01, 5.0])):
+                    async with timeout(chance.choice([0.002, 0.01, 5.0])):
                         found = await store.commit([Commit(claim, positions[claim.partition]) for claim in claims])
                     outcomes += found.values()
                 except (TimeoutError, CoordinationError):

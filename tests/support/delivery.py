@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from consumerd.aio.cell import Cell
+from consumerd.aio.timeouts import timeout
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
 from consumerd.delivery.status import PartitionStatus
@@ -508,6 +509,6 @@ class DeliveryRig:
 
 async def until(condition: Callable[[], object], *, within_s: float = 600.0) -> None:
     """Wait, on virtual time, until a condition holds."""
-    async with asyncio.timeout(within_s):
+    async with timeout(within_s):
         while not condition():  # noqa: ASYNC110 - virtual time: polling costs nothing and disturbs nothing
             await asyncio.sleep(0.01)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from consumerd.aio.cell import Cell
+from consumerd.aio.timeouts import timeout_at
 from consumerd.cluster.view import Broker, ClusterView, PartitionView, TopicView
 from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError, RequestTimedOut
 from consumerd.model import BrokerId, PartitionKey, TopicPartition
@@ -176,7 +177,7 @@ class FakeBroker:
             if loop.time() >= deadline:
                 break
             try:
-                async with asyncio.timeout_at(deadline):
+                async with timeout_at(deadline):
                     await grown.wait()
             except TimeoutError:
                 break

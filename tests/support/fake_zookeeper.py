@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from consumerd.aio.timeouts import timeout, timeout_at
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.model import NO_SESSION, SessionEpoch
 from consumerd.zk.port import (
@@ -414,7 +415,7 @@ class FakeZkClient:
             ahead = [at for at in boundaries if at > loop.time()]
             delay = None if self._connected or not ahead else min(ahead) - loop.time() + 1e-6
             try:
-                async with asyncio.timeout(delay):
+                async with timeout(delay):
                     await changed.wait()
             except TimeoutError:
                 continue
@@ -529,7 +530,7 @@ class FakeZkClient:
                 raise NotConnected("the client is closed")
             changed = self._changed
             try:
-                async with asyncio.timeout_at(deadline):
+                async with timeout_at(deadline):
                     await changed.wait()
             except TimeoutError:
                 raise NotConnected(f"no connection within {self._call_timeout_s} s") from None

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from consumerd.aio.clock import boottime
+from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.aiozk_client import AiozkClient
 from tests.support.tcp_proxy import Action, Direction, FrameHook
@@ -58,7 +59,7 @@ def make_client(
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, within_s: float = 10.0) -> None:
     """Wait until a condition holds that nothing announces. Raises TimeoutError."""
-    async with asyncio.timeout(within_s):
+    async with timeout(within_s):
         while True:
             result = condition()
             if result if isinstance(result, bool) else await result:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import (
     ConnectionLost,
     CorruptMessageError,
@@ -82,7 +83,7 @@ async def read(feed: PartitionFeed, count: int, *, timeout_s: float = 60.0) -> l
     """Take ``count`` records, checking that batches follow each other without a hole."""
     records: list[tuple[int, bytes | None]] = []
     position: int | None = None
-    async with asyncio.timeout(timeout_s):
+    async with timeout(timeout_s):
         while len(records) < count:
             got = await feed.next()
             assert position is None or got.start == position
@@ -94,7 +95,7 @@ async def read(feed: PartitionFeed, count: int, *, timeout_s: float = 60.0) -> l
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait until a condition holds."""
-    async with asyncio.timeout(20):
+    async with timeout(20):
         while not condition():  # noqa: ASYNC110 - of things that tell nobody
             await asyncio.sleep(0.001)
 
@@ -102,7 +103,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def quiet(feed: PartitionFeed, seconds: float) -> bool:
     """Whether nothing comes for so long."""
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             await feed.next()
     except TimeoutError:
         return True
@@ -137,7 +138,7 @@ async def test_delivers_every_record_of_several_partitions_in_order(version: int
             world.cluster.produce(partition, *values(5, first))
     async with world.fetcher() as fetcher:
         feeds = [fetcher.feed(partition, 0) for partition in (P0, P1, P2)]
-        async with asyncio.timeout(10):
+        async with timeout(10):
             for feed in feeds:
                 assert await read(feed, 50) == list(enumerate(values(50)))
                 assert feed.high_watermark == 50
@@ -327,7 +328,7 @@ async def test_no_partition_starves_behind_others_in_a_bounded_response() -> Non
             # each response has room for one partition: no other may have been served twice in between
             assert max(taken.values()) - min(taken.values()) <= 32
 
-    async with world.fetcher() as fetcher, asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with world.fetcher() as fetcher, timeout(30), asyncio.TaskGroup() as group:
         for partition in partitions:
             group.create_task(consume(fetcher.feed(partition, 0)))
 
@@ -592,7 +593,7 @@ async def test_a_cancelled_next_loses_nothing() -> None:
         while len(records) < 100:
             attempts += 1
             try:
-                async with asyncio.timeout(0.0003 * (attempts % 4)):
+                async with timeout(0.0003 * (attempts % 4)):
                     got = await feed.next()
             except TimeoutError:
                 continue
@@ -1054,7 +1055,7 @@ async def test_large_compressed_units_are_decoded_in_a_thread_and_stay_in_order(
         records: list[int] = []
         while len(records) < 40:
             try:
-                async with asyncio.timeout(0):
+                async with timeout(0):
                     got = await feed.next()
             except TimeoutError:
                 await asyncio.sleep(0.001)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trustme
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConfigError, ConnectionLost, RemoteProtocolError, RequestTimedOut
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
@@ -66,7 +67,7 @@ async def connected(
         yield connection
     finally:
         connection.close()
-        async with asyncio.timeout(5):
+        async with timeout(5):
             await connection.wait_closed()
 
 
@@ -142,7 +143,7 @@ async def test_unasked_bytes_poison_an_idle_connection() -> None:
 
     server = await asyncio.start_server(blurt, "127.0.0.1", 0)
     async with server, connected(Address(host="127.0.0.1", port=server.sockets[0].getsockname()[1])) as connection:
-        async with asyncio.timeout(5):
+        async with timeout(5):
             await connection.wait_closed()
         assert connection.closed
 
@@ -152,7 +153,7 @@ async def test_close_while_idle_is_noticed_at_once() -> None:
     farewell = Raw(frame_of_made(), then_close=True)
     async with ScriptedServer(answering(farewell)) as server, connected(server.address) as connection:
         await connection.request(METADATA, timeout_s=5)
-        async with asyncio.timeout(5):
+        async with timeout(5):
             await connection.wait_closed()
         assert connection.closed
 
@@ -171,7 +172,7 @@ async def test_cancelled_request_is_answered_into_the_void() -> None:
     """The next request gets its own answer."""
     async with ScriptedServer(answering(Late(MADE, 0.2))) as server, connected(server.address) as connection:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
+            async with timeout(0.05):
                 await connection.request(METADATA, timeout_s=5)
         assert await connection.request(ListOffsetsRequest(topics=()), timeout_s=5) == LISTED
 

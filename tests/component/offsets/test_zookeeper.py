@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.model import TopicPartition
 from consumerd.offsets.history import ZooKeeperPartitionHistory
@@ -159,7 +160,7 @@ async def test_a_connection_cut_around_a_commit_leaves_one_write_of_ours(
             await member.commit((claim, 1))
         proxy.on_frame = cut_once
         outcomes = []
-        async with asyncio.timeout(20):
+        async with timeout(20):
             while CommitOutcome.WRITTEN not in outcomes:
                 outcomes += await member.commit((claim, 10))
         assert cuts

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.zk.connection import RequestTooLarge
@@ -224,7 +225,7 @@ async def test_chroot_is_added_to_everything(server: EmbeddedZooKeeper, root: st
             assert (await zk.get("/"))[0] == b"top"
             told.clear()
             await plain.create(f"{root}/a/c", b"")
-            async with asyncio.timeout(5):
+            async with timeout(5):
                 await told.wait()
 
             assert (await zk.children("/a"))[0] == ["b", "c", "m"]

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.port import LeasePhase, NotConnected, OutcomeUnknown, WatchKind
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
@@ -37,7 +38,7 @@ async def test_a1_orderly_close_is_noticed_at_once(proxy: TcpProxy, root: str) -
         state = await zk.wait_state(before)
         assert not state.connected
 
-        async with asyncio.timeout(2):
+        async with timeout(2):
             assert (await zk.get(root))[0] == b"1"
         assert zk.state == before
 
@@ -59,7 +60,7 @@ async def test_a2_silence_pauses_and_suspends_before_the_session_can_end(
         seen = {}
         state = zk.state
         while state.phase is not LeasePhase.SUSPENDED:
-            async with asyncio.timeout(5):
+            async with timeout(5):
                 state = await zk.wait_state(state)
             seen.setdefault(state.phase, time.monotonic() - started)
 
@@ -104,7 +105,7 @@ async def test_cut_right_after_an_answered_probe_for_most_of_a_session_costs_not
         proxy.on_frame = None
         asyncio.get_running_loop().call_later(0.7 * 4, proxy.heal)
         phases, state = set(), before
-        async with asyncio.timeout(1.5 * 4):
+        async with timeout(1.5 * 4):
             while LeasePhase.SUSPENDED not in phases or state.phase is not LeasePhase.FRESH or not state.connected:
                 state = await zk.wait_state(state)
                 phases.add(state.phase)
@@ -120,7 +121,7 @@ async def test_a3_hung_server_of_two_does_not_block(server: EmbeddedZooKeeper) -
     """AIOZK A3: a server that accepts and says nothing hung three starts of eight."""
     async with TcpProxy(server.port) as hung:
         hung.blackhole()
-        async with asyncio.timeout(6), asyncio.TaskGroup() as group:
+        async with timeout(6), asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(_starts(f"{hung.connect_string},{server.connect_string}"))
         assert hung.accepted > 0
@@ -197,7 +198,7 @@ async def test_a4_cut_at_each_step_of_reconnecting_is_survived(
         await zk.exists("/")
         told.clear()
         await other.set(root, b"new")
-        async with asyncio.timeout(5):
+        async with timeout(5):
             await told.wait()
 
         assert (await zk.get(root))[0] == b"new"
@@ -422,12 +423,12 @@ async def test_paused_server_is_noticed_and_taken_up_again(server: EmbeddedZooKe
         before = state = zk.state
         server.pause()
         try:
-            async with asyncio.timeout(5):
+            async with timeout(5):
                 while state.phase is not LeasePhase.SUSPENDED:
                     state = await zk.wait_state(state)
         finally:
             server.resume()
-        async with asyncio.timeout(5):
+        async with timeout(5):
             while state.phase is not LeasePhase.FRESH:
                 state = await zk.wait_state(state)
 

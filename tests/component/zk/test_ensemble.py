@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from consumerd.aio.timeouts import timeout
 from consumerd.embedded.java import get_java
 from consumerd.embedded.zookeeper import get_zookeeper_jars, server_command
 from consumerd.zk.port import LeasePhase
@@ -98,7 +99,7 @@ async def test_follower_cut_off_from_its_leader_does_not_renew_the_lease(tmp_pat
         state = zk.state
         one.blackhole()
         two.blackhole()
-        async with asyncio.timeout(6):
+        async with timeout(6):
             while state.phase is not LeasePhase.SUSPENDED:
                 state = await zk.wait_state(state)
         assert await other.exists("/claim") is not None
@@ -110,7 +111,7 @@ async def test_follower_cut_off_from_its_leader_does_not_renew_the_lease(tmp_pat
         assert zk.state.phase is LeasePhase.SUSPENDED
         one.heal()
         two.heal()
-        async with asyncio.timeout(15):
+        async with timeout(15):
             while state.epoch == 1 or state.phase is not LeasePhase.FRESH:
                 state = await zk.wait_state(state)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.zk.port import NotConnected, OutcomeUnknown, SetData, WatchKind
@@ -100,7 +101,7 @@ async def test_what_greets_like_no_zookeeper_is_tried_again_later(greeting: byte
     server = ScriptedServer()
     server.greetings = [greeting] * 3
     async with server.running() as address, make_client(address, session_timeout_s=0.6) as zk:
-        async with asyncio.timeout(10):
+        async with timeout(10):
             await zk.wait_connected()
 
         assert zk.state.epoch == 1
@@ -114,7 +115,7 @@ async def test_wrong_servers_in_the_list_do_not_keep_us_from_the_right_one(serve
     async with wrong.running() as address:
         for _ in range(4):
             connect_string = f"{address},no-such-host.invalid:1,{server.connect_string}"
-            async with asyncio.timeout(10), make_client(connect_string) as zk:
+            async with timeout(10), make_client(connect_string) as zk:
                 await zk.wait_connected()
                 assert zk.state.timeout_s == 6
 
@@ -135,7 +136,7 @@ async def test_nonsense_ends_the_connection_and_reads_are_asked_again(answer: An
     async with server.running() as address, make_client(address, session_timeout_s=6) as zk:
         await zk.wait_connected()
         server.answers = [answer]
-        async with asyncio.timeout(5):
+        async with timeout(5):
             assert (await zk.get("/a"))[0] == b"x"
 
         assert [opcode for _, opcode in server.asked] == [0, GET, 0, GET]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.aio.timeouts import timeout, timeout_at
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import SessionLost
 from consumerd.model import SessionEpoch
@@ -27,7 +28,7 @@ async def gone(client: AiozkClient, path: str) -> None:
     """Wait until the server has ended the session that held ``path``."""
     told = asyncio.Event()
     watch = client.watch(path, WatchKind.DATA, told.set)
-    async with asyncio.timeout(20):
+    async with timeout(20):
         while await client.exists(path) is not None:
             told.clear()
             await told.wait()
@@ -45,7 +46,7 @@ async def test_state_before_the_first_session_is_none(proxy: TcpProxy) -> None:
         with pytest.raises(SessionLost):
             await zk.create("/x", b"", epoch=SessionEpoch(0))
         await proxy.listen()
-        async with asyncio.timeout(5):
+        async with timeout(5):
             await zk.wait_connected()
 
         state = zk.state
@@ -72,7 +73,7 @@ async def test_a6_expiry_begins_a_new_epoch_and_the_client_goes_on(
         assert zk.state.epoch == before.epoch
         told.clear()
         proxy.heal()
-        async with asyncio.timeout(5):
+        async with timeout(5):
             await told.wait()
             state = zk.state
             while not state.connected:
@@ -88,7 +89,7 @@ async def test_a6_expiry_begins_a_new_epoch_and_the_client_goes_on(
         await zk.create(f"{root}/e", b"", ephemeral=True, epoch=state.epoch)
         told.clear()
         await other.create(f"{root}/n", b"")
-        async with asyncio.timeout(5):
+        async with timeout(5):
             await told.wait()
 
 
@@ -105,14 +106,14 @@ async def test_half_open_longer_than_the_session_keeps_it_where_the_server_still
         proxy.blackhole(Direction.TO_CLIENT)
         silence_ends = asyncio.get_running_loop().time() + 2 * S
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(silence_ends):
+            async with timeout_at(silence_ends):
                 while True:
                     state = await zk.wait_state(state)
         assert state.phase is LeasePhase.SUSPENDED
         stat = await other.exists(root)
         assert stat is not None
         proxy.heal()
-        async with asyncio.timeout(5):
+        async with timeout(5):
             while not (state.connected and state.phase is LeasePhase.FRESH):
                 state = await zk.wait_state(state)
 
@@ -144,7 +145,7 @@ async def test_ensemble_set_up_anew_is_accepted_after_the_session_is_over(tmp_pa
             await old.kill()
             async with EmbeddedZooKeeper(tmp_path / "new", port=port):
                 state = before
-                async with asyncio.timeout(15):
+                async with timeout(15):
                     while state.epoch == before.epoch or not state.connected:
                         state = await zk.wait_state(state)
 

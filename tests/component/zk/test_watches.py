@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import SetData, WatchKind
@@ -34,7 +35,7 @@ class Bell:
 
     async def wait(self) -> None:
         """Wait until rung since the last wait or :meth:`reset`."""
-        async with asyncio.timeout(5):
+        async with timeout(5):
             await self._rung.wait()
         self._rung.clear()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from consumerd.aio.timeouts import timeout
 from consumerd.delivery.committer import Committer
 from consumerd.errors import CoordinationError
 from consumerd.model import TopicPartition
@@ -30,7 +31,7 @@ class Rig:
 
 async def run_for(committer, seconds):
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             await committer.run()
     except TimeoutError:
         pass

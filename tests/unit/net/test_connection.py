@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, RequestTimedOut
 from consumerd.model import BrokerId
 from consumerd.net.connection import LONGEST_THROTTLE_S, BrokerConnection
@@ -187,7 +188,7 @@ def test_cancelled_waiter_leaves_the_connection_usable() -> None:
 
     async def scenario(connection: BrokerConnection) -> None:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
+            async with timeout(0.5):
                 await connection.request(METADATA, timeout_s=5)
         assert connection.in_flight == 1
         assert connection.idle_s == 0.0

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
@@ -230,7 +231,7 @@ def test_cancelled_dial_leaves_no_connection_open(after_s: float) -> None:
     async def scenario(dialer: Dialer) -> None:
         connection: BrokerConnection | None = None
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(after_s):
+            async with timeout(after_s):
                 connection = await dialer.dial(ADDRESS)
         assert connection is None
 

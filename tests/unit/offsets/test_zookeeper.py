@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import CoordinationError
 from consumerd.model import TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
@@ -283,7 +284,7 @@ def test_a_cancelled_commit_that_took_effect_is_recognised_by_the_next():
 
         member.spy.after = never_answer
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
+            async with timeout(1):
                 await member.commit((claim, 10))
         member.spy.after = None
         assert member.held(P) == (b"10", 1)
@@ -304,7 +305,7 @@ def test_a_cancelled_commit_that_took_effect_is_enough_for_the_same_position():
 
         member.spy.after = never_answer
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
+            async with timeout(1):
                 await member.commit((claim, 10))
         member.spy.after = None
         assert await member.commit((claim, 10)) == [CommitOutcome.WRITTEN]

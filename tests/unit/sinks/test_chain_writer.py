@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import (
     ConfigError,
     CoordinationError,
@@ -376,7 +377,7 @@ async def test_paused_lease_is_waited_for_and_nothing_is_written_twice(rig: Sink
     await writer.write(run_of(0, 10))
     claim.failure = LeasePaused("quiet")
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with timeout(10), asyncio.TaskGroup() as group:
         flushed = group.create_task(writer.flush())
         await claim.paused.wait()
         assert rig.offsets() == []
@@ -575,7 +576,7 @@ async def test_cancelled_publish_does_not_link_later(rig: SinkRig):
 
     writer = await rig.writer(files=RecordingFileSystem(stall))
     await writer.write(run_of(0, 10))
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with timeout(10), asyncio.TaskGroup() as group:
         flush = group.create_task(writer.flush())
         await asyncio.to_thread(stalled.wait)
         flush.cancel()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.aio.timeouts import timeout
 from consumerd.errors import RetriableSinkError, SinkClosed
 from consumerd.sinks.stdout import LineOutput, StdoutSink
 from tests.support.claims import StubClaim
@@ -87,7 +88,7 @@ async def test_slow_reader_slows_its_writer_down(sink: StdoutSink, pipe: Pipe):
     """A pipe holds 64 KiB; what comes after waits for the reader, and the loop does not."""
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(0, "earliest")
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with timeout(10), asyncio.TaskGroup() as group:
         written = group.create_task(writer.write(run_of(0, 2, size=200_000)))
         assert (await asyncio.to_thread(os.read, pipe.reader, 1)) == b"{"
         assert not written.done()
@@ -109,7 +110,7 @@ async def test_close_does_not_wait_for_a_reader_for_ever(sink: StdoutSink, pipe:
     """SIGTERM must end the process whatever the reader does."""
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(0, "earliest")
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with timeout(10), asyncio.TaskGroup() as group:
         stuck = group.create_task(writer.write(run_of(0, 1, size=1_000_000)))
         await asyncio.to_thread(os.read, pipe.reader, 1)
         stuck.cancel()
@@ -125,7 +126,7 @@ async def test_nonblocking_descriptor_is_waited_for(sink: StdoutSink, pipe: Pipe
     filler = os.write(pipe.writer, b"\n" * (1 << 20))
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(0, "earliest")
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with timeout(10), asyncio.TaskGroup() as group:
         written = group.create_task(writer.write(run_of(0, 1, size=300_000)))
         assert not written.done()
         data = b""
