@@ -17,7 +17,7 @@ from array import array
 from pathlib import Path
 
 from consumerd.model import TopicPartition
-from consumerd.sinks.base import PartitionWriter, Sink, SinkContext
+from consumerd.sinks.base import PartitionWriter, Sink, SinkContext, Start
 from consumerd.sinks.registry import load_sink
 from consumerd.wire.records import RecordBatch
 from tests.support.claims import StubClaim
@@ -78,7 +78,7 @@ def make_sink(kind: str, path: Path) -> Sink:
 
 async def write_for(writer: PartitionWriter, batch: RecordBatch, seconds: float) -> tuple[int, float]:
     """Write for ``seconds`` and return how many records landed, and in what time."""
-    await writer.start(0, "earliest")
+    await writer.start(Start(position=0, reason="earliest"))
     position, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         await writer.write(shifted(batch, position))

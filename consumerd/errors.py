@@ -151,9 +151,21 @@ class OffsetOutOfRange(OffsetError):
 
 
 class RecordTooLarge(ConsumerdError):
-    """A message is larger than ``fetch.max_message_bytes``; ``size`` is its size in bytes when known, else None."""
+    """A message is larger than ``fetch.max_message_bytes``; ``size`` is its size in bytes when known, else None.
 
-    def __init__(self, partition: TopicPartition, offset: int, limit: int, size: int | None = None) -> None:
+    ``next_offset`` is where the next unit begins when its header could be read, ``raw`` as much of it as was fetched.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        limit: int,
+        size: int | None = None,
+        *,
+        next_offset: int | None = None,
+        raw: bytes = b"",
+    ) -> None:
         known = f"{size} bytes" if size is not None else "more"
         super().__init__(
             f"{partition}: the message at offset {offset} has {known}, the limit is {limit}; "
@@ -163,6 +175,8 @@ class RecordTooLarge(ConsumerdError):
         self.offset = offset
         self.limit = limit
         self.size = size
+        self.next_offset = next_offset
+        self.raw = raw
 
 
 class SinkError(ConsumerdError):
@@ -182,7 +196,15 @@ class RetriableSinkError(SinkError):
 
 
 class PermanentSinkError(SinkError):
-    """The sink will never take this; the policy ``on_rejected`` decides."""
+    """The sink will never take this; the policy ``on_rejected`` decides.
+
+    ``refused`` is the index, in the batch given, of the one record that it is about; None: about none in particular
+    (a path, the setting, all of it), so that nothing can be passed over and the partition stops.
+    """
+
+    def __init__(self, message: str, *, refused: int | None = None) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class SinkClosed(SinkError):

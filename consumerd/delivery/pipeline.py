@@ -73,7 +73,7 @@ from consumerd.errors import (
 )
 from consumerd.model import Claim
 from consumerd.offsets.tracker import OffsetTracker
-from consumerd.sinks.base import PartitionWriter
+from consumerd.sinks.base import PartitionWriter, Start
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch, empty_batch
 
@@ -253,7 +253,7 @@ class PartitionPipeline:
         # the topic may have been made again since the claim: then the offset read above is another topic's
         await self._claim.confirm()
         await self._usable()
-        await self._at_sink(writer.start(plan.position, plan.reason.value))
+        await self._at_sink(writer.start(Start(position=plan.position, reason=plan.reason.value)))
         self._tracker = OffsetTracker(plan.position, plan.committed)
         # an end of the log moves: what it was found to be must hold over a crash before anything is delivered from there
         if plan.committed is None and not await self._committer.commit_at_once(self):

@@ -7,11 +7,28 @@ come later behind the same interface.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from consumerd.model import Claim, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRequest:
+    """An operator's wish that a partition go on at ``position``, kept at ``/consumers/G/consumerd/requests/T/P``.
+
+    ``new_chain`` asks file sinks for a new chain even where the position would do without. ``version`` is the node's.
+    ``author`` is who asked (user and host), ``created_ms`` when.
+    """
+
+    id: str
+    partition: TopicPartition
+    position: int
+    new_chain: bool
+    author: str
+    created_ms: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +47,14 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit ``position`` for the partition of ``claim``, in the claim's session or not at all."""
+    """Commit ``position`` for the partition of ``claim``, in the claim's session or not at all.
+
+    ``fulfils`` is a request that this commit carries out: its node goes in the same ``multi``.
+    """
 
     claim: Claim
     position: int
+    fulfils: OffsetRequest | None = None
 
 
 class CommitOutcome(enum.Enum):
@@ -48,6 +69,29 @@ class CommitOutcome(enum.Enum):
     """No longer ours: dropped."""
     FAILED = "failed"
     """Not written now; try again with the newest position."""
+
+
+class OffsetRequests(Protocol):
+    """The operators' requests of one group."""
+
+    async def find(self, partition: TopicPartition) -> OffsetRequest | None:
+        """Return the request for a partition, if there is one; a malformed one is logged and counts as none.
+
+        Raises CoordinationError.
+        """
+
+    def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> Subscription:
+        """Call back, on the event loop, for each partition of the topic that may have a request new to us, until closed.
+
+        Coalesced; spurious calls are possible, missed ones are not. ``changed`` returns at once and never raises.
+        """
+
+
+class Subscription(Protocol):
+    """A standing wish to be called back."""
+
+    def close(self) -> None:
+        """End it. Idempotent."""
 
 
 class OffsetStore(Protocol):

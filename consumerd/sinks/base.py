@@ -31,9 +31,76 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from consumerd.model import Claim
+from consumerd.model import Claim, Incarnation, TopicPartition
 from consumerd.telemetry.hooks import Hooks
-from consumerd.wire.records import RecordBatch
+from consumerd.wire.records import Record, RecordBatch
+
+
+class RootRegistry(Protocol):
+    """Where the group keeps which root (a random id, ``_consumerd.json``) each file sink's path has.
+
+    It tells a volume that is not mounted from a path that is new: a path without the recorded root is refused.
+    """
+
+    async def find(self, sink: str, *, consumer_id: str | None) -> str | None:
+        """Return the recorded root id, or None. ``consumer_id`` is given for a path that replicas do not share.
+
+        Raises CoordinationError.
+        """
+
+    async def record(self, sink: str, root: str, *, consumer_id: str | None) -> str:
+        """Record a root unless one is recorded already, and return the one that is. Raises CoordinationError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a writer is to begin, and how that came about.
+
+    ``reason`` (``committed``, ``earliest``, ``latest``, ``new incarnation``, ...) is recorded by sinks that keep chains.
+    ``position`` above the chain's end, without ``new_chain``: the offsets in between are recorded as a gap, whose reason
+    is ``reason`` if that is a ``GapReason``, else ``consumed elsewhere``. ``new_chain``: begin a new chain at
+    ``position``, which may lie anywhere; ``truncated`` says that it is because the log has lost its end, so that what it
+    holds from there on are other records (the incarnation's next truncation). ``request_id`` is that of the operator's
+    request that asked for it; a writer whose newest chain was begun by that very request begins no other.
+    """
+
+    position: int
+    reason: str
+    new_chain: bool = False
+    truncated: bool = False
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantinedUnit:
+    """The smallest unit that could be told apart and was not delivered: a record, message, wrapper or batch.
+
+    Offsets ``[offset, next_offset)``; ``index`` is a record's place among those of one offset, else 0. ``cause`` is
+    ``corrupt``, ``oversized`` or ``rejected``, ``reason`` what was wrong. ``raw`` are its bytes as fetched, for a
+    ``rejected`` record those of key, value and headers in ``record``; ``size`` is how many there would be were it
+    complete, None where unknown.
+    """
+
+    partition: TopicPartition
+    incarnation: Incarnation
+    offset: int
+    next_offset: int
+    index: int
+    cause: str
+    reason: str
+    raw: bytes
+    size: int | None
+    record: Record | None = None
+
+
+class Quarantine(Protocol):
+    """Where units that a policy passes over are kept."""
+
+    async def put(self, unit: QuarantinedUnit, claim: Claim) -> None:
+        """Keep the unit, durably, before the position moves past it; one that is kept already is fine.
+
+        Raises RetriableSinkError, OwnershipLost, IncarnationChanged.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +111,8 @@ class SinkContext:
     ``writer_id`` is unique to this process. ``now`` is monotonic seconds. ``charge`` adds bytes
     (negative: gives them back) to the process's memory account. ``buffer_bytes`` is what all writers of the sink
     together may hold in memory before they write out what they have; it is to be a part of the process's budget, so that
-    open writers never starve the fetching.
+    open writers never starve the fetching. ``consumer_id`` is the configured one, None where it is generated; ``roots``
+    is None where nothing is recorded (a sink that is used without a group).
     """
 
     sink_name: str
@@ -55,6 +123,8 @@ class SinkContext:
     charge: Callable[[int], None]
     buffer_bytes: int = 64 << 20
     hooks: Hooks = field(default_factory=Hooks)
+    consumer_id: str | None = None
+    roots: RootRegistry | None = None
 
 
 class PartitionWriter(Protocol):
@@ -64,13 +134,15 @@ class PartitionWriter(Protocol):
     def resume_position(self) -> int | None:
         """The next offset by the sink's own durable record (the newest chain's end), or None if it keeps none."""
 
-    async def start(self, position: int, reason: str) -> None:
+    @property
+    def request_id(self) -> str | None:
+        """The operator's request that began the newest chain, None if none did or the sink keeps no chains."""
+
+    async def start(self, start: Start) -> None:
         """Fix the first position to be written; called once, before the first write, again only if it failed.
 
-        ``reason`` says how it came about (``committed``, ``earliest``, ``latest``, ``incarnation``, ...) and is recorded
-        by sinks that keep chains. ``position`` is not below :attr:`resume_position`; above it, the offsets in between
-        are recorded as a gap: ``reason`` names it if it is a ``GapReason``, else it is ``consumed elsewhere``.
-        Raises SinkError, OwnershipLost, IncarnationChanged.
+        Without ``new_chain`` the position is not below :attr:`resume_position`. Raises SinkError, OwnershipLost,
+        IncarnationChanged.
         """
 
     async def write(self, batch: RecordBatch) -> int:

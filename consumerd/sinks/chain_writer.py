@@ -36,6 +36,7 @@ from consumerd.errors import (
     SinkError,
 )
 from consumerd.model import Claim, Gap, GapReason
+from consumerd.sinks.base import Start
 from consumerd.sinks.chain import ChainRecord, FileSummary
 from consumerd.sinks.chain_store import ChainStore
 from consumerd.sinks.failures import describe_failure
@@ -76,6 +77,11 @@ class ChainWriter:
         """The chain's end; None if there is none for this incarnation of the topic."""
         return self._chain.end if self._chain is not None and self._is_current(self._chain) else None
 
+    @property
+    def request_id(self) -> str | None:
+        """See PartitionWriter."""
+        return None
+
     async def recover(self) -> None:
         """Find the partition's chain and remove what others left half done. Raises SinkError, ConfigError,
         IncarnationChanged.
@@ -95,19 +101,19 @@ class ChainWriter:
             "cluster's; give the sink a new path"
         )
 
-    async def start(self, position: int, reason: str) -> None:
+    async def start(self, start: Start) -> None:
         """See PartitionWriter; opens the chain if there is none for this incarnation."""
         async with self._turn:
             chain = self._chain
             if chain is None or not self._is_current(chain):
-                chain = await self._open_chain(position, reason)
-            elif position < chain.end:
+                chain = await self._open_chain(start.position, start.reason)
+            elif start.position < chain.end:
                 raise PermanentSinkError(
-                    f"{self._claim.partition}: cannot start at {position}, below {chain.end}, the end of {chain.folder}"
+                    f"{self._claim.partition}: cannot start at {start.position}, below {chain.end}, the end of {chain.folder}"
                 )
             self._chain = chain
-            self._acknowledged = self._next = max(position, chain.end)
-            self._reason = reason
+            self._acknowledged = self._next = max(start.position, chain.end)
+            self._reason = start.reason
 
     async def write(self, batch: RecordBatch) -> int:
         """See PartitionWriter; acknowledges when the batch made the file large enough."""

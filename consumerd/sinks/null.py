@@ -16,7 +16,7 @@ from operator import sub
 from typing import Final
 
 from consumerd.model import Claim, TopicPartition
-from consumerd.sinks.base import SinkContext
+from consumerd.sinks.base import SinkContext, Start
 from consumerd.sinks.options import SinkOptions
 from consumerd.sinks.threads import WorkThreads
 from consumerd.wire.records import NULL_SPAN, RecordBatch
@@ -73,15 +73,16 @@ class NullWriter:
     """Acknowledges what it has folded."""
 
     resume_position = None
+    request_id = None
 
     def __init__(self, checksum: Checksum, threads: WorkThreads) -> None:
         self._checksum = checksum
         self._threads = threads
         self._acknowledged = 0
 
-    async def start(self, position: int, reason: str) -> None:  # noqa: ARG002 - the port's
+    async def start(self, start: Start) -> None:
         """See PartitionWriter."""
-        self._acknowledged = position
+        self._acknowledged = start.position
 
     async def write(self, batch: RecordBatch) -> int:
         """See PartitionWriter. A batch of some size is folded in a thread, for the loop's sake."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from consumerd.errors import RetriableSinkError, SinkClosed
 from consumerd.model import Claim
-from consumerd.sinks.base import SinkContext
+from consumerd.sinks.base import SinkContext, Start
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.lines import encode_lines
 from consumerd.sinks.options import SinkOptions
@@ -63,6 +63,7 @@ class StdoutWriter:
     """Acknowledges what the system has taken."""
 
     resume_position = None
+    request_id = None
 
     def __init__(self, output: LineOutput, threads: WorkThreads, claim: Claim) -> None:
         self._output = output
@@ -70,9 +71,9 @@ class StdoutWriter:
         self._claim = claim
         self._acknowledged = 0
 
-    async def start(self, position: int, reason: str) -> None:  # noqa: ARG002 - the port's
+    async def start(self, start: Start) -> None:
         """See PartitionWriter."""
-        self._acknowledged = position
+        self._acknowledged = start.position
 
     async def write(self, batch: RecordBatch) -> int:
         """See PartitionWriter. Unbounded: it is the reader's pace."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from consumerd.errors import OwnershipLost, RetriableSinkError
 from consumerd.model import Gap, GapReason
+from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.jsonl import JsonlSink
 from consumerd.sinks.options import ChainOptions
@@ -50,7 +51,7 @@ class Member:
 
     async def start(self) -> None:
         self.position = self._writer.resume_position or 0
-        await self._writer.start(self.position, "committed")
+        await self._writer.start(Start(position=self.position, reason="committed"))
 
     async def step(self) -> None:
         try:

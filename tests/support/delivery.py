@@ -24,6 +24,7 @@ from consumerd.errors import (
 )
 from consumerd.model import Claim, Gap, Incarnation, SessionEpoch, ThreadId, TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
+from consumerd.sinks.base import Start
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch
 
@@ -293,12 +294,14 @@ class FakeWriter:
     def resume_position(self) -> int | None:
         return self.sink.landed[self.partition].end if self.sink.keeps_chains else None
 
-    async def start(self, position: int, reason: str) -> None:
+    request_id = None
+
+    async def start(self, start: Start) -> None:
         await asyncio.sleep(0)
-        self.position = self.safe = position
-        self.reason = reason
+        self.position = self.safe = start.position
+        self.reason = start.reason
         if self.sink.keeps_chains:
-            self.sink.landed[self.partition].end = position
+            self.sink.landed[self.partition].end = start.position
 
     async def write(self, batch: RecordBatch) -> int:
         self.sink.require(not self.abandoned, "a write after abandon")

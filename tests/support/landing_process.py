@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from consumerd.errors import RetriableSinkError
+from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.filesystem import FileSystem
 from tests.support.faulty_files import RecordingFileSystem
@@ -82,7 +83,7 @@ async def _open(rig: SinkRig, files: FileSystem | None) -> ChainWriter:
     while True:
         writer = await sink.open(rig.claim())
         try:
-            await writer.start(writer.resume_position or 0, "committed")
+            await writer.start(Start(position=writer.resume_position or 0, reason="committed"))
         except RetriableSinkError:
             continue  # another process has just removed our hidden record, as a new claim does
         return writer

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumerd.model import Incarnation, TopicPartition
-from consumerd.sinks.base import Sink, SinkContext
+from consumerd.sinks.base import Sink, SinkContext, Start
 from consumerd.sinks.chain_sink import ChainSink
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.filesystem import FileSystem
@@ -94,7 +94,7 @@ class SinkRig:
         """Open the partition as a new member, and start at ``position`` or where the chain ends, or at 0."""
         writer = await self.member(files).open(claim or self.claim())
         begin = position if position is not None else writer.resume_position or 0
-        await writer.start(begin, "committed")
+        await writer.start(Start(position=begin, reason="committed"))
         return writer
 
     def claim(self, czxid: int = 7) -> StubClaim:

@@ -21,6 +21,7 @@ from consumerd.errors import (
     SessionLost,
 )
 from consumerd.model import Gap, GapReason
+from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.publish import Outcome
 from tests.support.faulty_files import RecordingFileSystem, fail_at
@@ -95,7 +96,7 @@ async def test_next_claim_goes_on_at_the_chains_end(rig: SinkRig):
 
     second = await rig.member().open(rig.claim())
     assert second.resume_position == 10
-    await second.start(10, "committed")
+    await second.start(Start(position=10, reason="committed"))
     await second.write(run_of(10, 15))
     assert await second.flush() == 15
     assert rig.offsets() == list(range(15))
@@ -183,7 +184,7 @@ async def test_start_beyond_the_chains_end_is_recorded_in_the_next_file(rig: Sin
     await first.flush()
 
     second = await rig.member().open(rig.claim())
-    await second.start(50, reason)
+    await second.start(Start(position=50, reason=reason))
     assert await second.flush() == 50
     await second.write(run_of(50, 52))
     assert await second.flush() == 52
@@ -202,7 +203,7 @@ async def test_start_below_the_chains_end_is_refused(rig: SinkRig):
 
     second = await rig.member().open(rig.claim())
     with pytest.raises(PermanentSinkError, match="below 10, the end of"):
-        await second.start(5, "committed")
+        await second.start(Start(position=5, reason="committed"))
 
 
 async def test_topic_made_again_begins_a_new_chain(rig: SinkRig):
@@ -213,7 +214,7 @@ async def test_topic_made_again_begins_a_new_chain(rig: SinkRig):
 
     second = await rig.member().open(rig.claim(czxid=9))
     assert second.resume_position is None
-    await second.start(0, "incarnation")
+    await second.start(Start(position=0, reason="incarnation"))
     await second.write(run_of(0, 4))
     await second.flush()
     landed = rig.landing().partitions["orders", "3"]
@@ -302,7 +303,7 @@ async def test_lost_claim_opens_no_chain(rig: SinkRig):
     writer = await rig.member().open(claim)
     claim.failure = OwnershipLost("gone")
     with pytest.raises(OwnershipLost):
-        await writer.start(5, "latest")
+        await writer.start(Start(position=5, reason="latest"))
     await writer.abandon()
 
     assert (await rig.member().open(rig.claim())).resume_position is None
@@ -479,8 +480,8 @@ async def test_repeated_link_finds_its_own_file(rig: SinkRig):
 async def test_two_openers_of_a_chain_agree(rig: SinkRig):
     """Both believe that the partition is theirs and new; one record of the chain can exist."""
     one, other = await rig.member().open(rig.claim()), await rig.member().open(rig.claim())
-    await one.start(20, "latest")
-    await other.start(0, "earliest")
+    await one.start(Start(position=20, reason="latest"))
+    await other.start(Start(position=0, reason="earliest"))
     with pytest.raises(RetriableSinkError) as caught:
         await other.write(run_of(0, 5))
 
@@ -673,7 +674,7 @@ async def test_names_that_a_file_system_would_misread_are_encoded(rig: SinkRig):
 
     partition = TopicPartition("a/b=ü..", PartitionKey(3, BrokerId(12)))
     writer = await rig.member().open(StubClaim(partition))
-    await writer.start(0, "earliest")
+    await writer.start(Start(position=0, reason="earliest"))
     await writer.write(build_batch(partition, [record(0), record(1)]))
     await writer.flush()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumerd.sinks.base import Start
 from consumerd.sinks.null import Checksum, NullSink
 from tests.support.claims import StubClaim
 from tests.support.record_batches import build_batch, record
@@ -42,7 +43,7 @@ async def test_sink_counts_over_claims(tmp_path: Path):
     for start, size in ((0, 8), (10, 80_000)):
         writer = await sink.open(StubClaim(PARTITION))
         assert writer.resume_position is None
-        await writer.start(start, "committed")
+        await writer.start(Start(position=start, reason="committed"))
         assert await writer.write(run_of(start, start + 10, size=size)) == start + 10
         assert await writer.write(run_of(start, start + 10, size=size)) == start + 10
         assert await writer.flush() == start + 10

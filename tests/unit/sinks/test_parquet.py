@@ -9,6 +9,7 @@ import pytest
 
 from consumerd.errors import RetriableSinkError
 from consumerd.sinks import parquet
+from consumerd.sinks.base import Start
 from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 from tests.support.claims import StubClaim
 from tests.support.faulty_files import RecordingFileSystem
@@ -54,7 +55,7 @@ async def test_pages_are_compressed_as_configured(rig: SinkRig, compression, cod
     options = ParquetOptions(path=rig.path, compression=compression)
     sink = ParquetSink(rig.context(), options)
     writer = await sink.open(StubClaim(PARTITION))
-    await writer.start(0, "earliest")
+    await writer.start(Start(position=0, reason="earliest"))
     await writer.write(run_of(0, 1000))
     await writer.flush()
     await sink.close()
@@ -101,7 +102,7 @@ async def test_writers_together_hold_no_more_than_they_may(rig: SinkRig):
         claim = rig.claim()
         claim.partition = type(PARTITION).modern("orders", number)
         writer = await sink.open(claim)
-        await writer.start(0, "earliest")
+        await writer.start(Start(position=0, reason="earliest"))
         writers.append((claim.partition, writer))
     for offset in range(4):
         for partition, writer in writers:
@@ -129,8 +130,8 @@ async def test_failure_while_giving_way_is_told_to_whom_it_concerns(rig: SinkRig
     claim = rig.claim()
     claim.partition = type(PARTITION).modern("orders", 4)
     large, small = await sink.open(rig.claim()), await sink.open(claim)
-    await large.start(0, "earliest")
-    await small.start(0, "earliest")
+    await large.start(Start(position=0, reason="earliest"))
+    await small.start(Start(position=0, reason="earliest"))
     await large.write(run_of(0, 1, size=900_000))
     failing.append(True)
     await small.write(build_batch(claim.partition, [record(0, b"x" * 200_000)]))

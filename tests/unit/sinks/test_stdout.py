@@ -11,6 +11,7 @@ import pytest
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import RetriableSinkError, SinkClosed
+from consumerd.sinks.base import Start
 from consumerd.sinks.stdout import LineOutput, StdoutSink
 from tests.support.claims import StubClaim
 from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
@@ -75,7 +76,7 @@ async def sink(pipe: Pipe, tmp_path):
 async def test_batch_is_acknowledged_when_it_is_written(sink: StdoutSink, pipe: Pipe):
     """There is nothing else that could be waited for."""
     writer = await sink.open(StubClaim(PARTITION))
-    await writer.start(0, "earliest")
+    await writer.start(Start(position=0, reason="earliest"))
 
     assert writer.resume_position is None
     assert await writer.write(run_of(0, 3)) == 3
@@ -87,7 +88,7 @@ async def test_batch_is_acknowledged_when_it_is_written(sink: StdoutSink, pipe: 
 async def test_slow_reader_slows_its_writer_down(sink: StdoutSink, pipe: Pipe):
     """A pipe holds 64 KiB; what comes after waits for the reader, and the loop does not."""
     writer = await sink.open(StubClaim(PARTITION))
-    await writer.start(0, "earliest")
+    await writer.start(Start(position=0, reason="earliest"))
     async with timeout(10), asyncio.TaskGroup() as group:
         written = group.create_task(writer.write(run_of(0, 2, size=200_000)))
         assert (await asyncio.to_thread(os.read, pipe.reader, 1)) == b"{"
@@ -99,7 +100,7 @@ async def test_slow_reader_slows_its_writer_down(sink: StdoutSink, pipe: Pipe):
 async def test_reader_that_has_gone_ends_the_process_in_order(sink: StdoutSink, pipe: Pipe):
     """``consumerd run | head`` is no failure."""
     writer = await sink.open(StubClaim(PARTITION))
-    await writer.start(0, "earliest")
+    await writer.start(Start(position=0, reason="earliest"))
     pipe.close_reader()
 
     with pytest.raises(SinkClosed):
@@ -109,7 +110,7 @@ async def test_reader_that_has_gone_ends_the_process_in_order(sink: StdoutSink, 
 async def test_close_does_not_wait_for_a_reader_for_ever(sink: StdoutSink, pipe: Pipe):
     """SIGTERM must end the process whatever the reader does."""
     writer = await sink.open(StubClaim(PARTITION))
-    await writer.start(0, "earliest")
+    await writer.start(Start(position=0, reason="earliest"))
     async with timeout(10), asyncio.TaskGroup() as group:
         stuck = group.create_task(writer.write(run_of(0, 1, size=1_000_000)))
         await asyncio.to_thread(os.read, pipe.reader, 1)
@@ -125,7 +126,7 @@ async def test_nonblocking_descriptor_is_waited_for(sink: StdoutSink, pipe: Pipe
     os.set_blocking(pipe.writer, False)
     filler = os.write(pipe.writer, b"\n" * (1 << 20))
     writer = await sink.open(StubClaim(PARTITION))
-    await writer.start(0, "earliest")
+    await writer.start(Start(position=0, reason="earliest"))
     async with timeout(10), asyncio.TaskGroup() as group:
         written = group.create_task(writer.write(run_of(0, 1, size=300_000)))
         assert not written.done()
@@ -147,7 +148,7 @@ async def test_failure_is_told_with_its_place(full_disk, tmp_path):
     context = SinkRig(kind="stdout", path=tmp_path, clock=Clock()).context()
     sink = StdoutSink(context, StdoutSink.Options(), descriptor=full_disk.fileno())
     writer = await sink.open(StubClaim(PARTITION))
-    await writer.start(0, "earliest")
+    await writer.start(Start(position=0, reason="earliest"))
     with pytest.raises(RetriableSinkError, match="stdout: cannot write orders/3 from 0 on: No space") as caught:
         await writer.write(run_of(0, 1))
     await sink.close()

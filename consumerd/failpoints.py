@@ -1,0 +1,97 @@
+"""Named places in the code where a test may kill, stop or fail the process; nothing in a process that sets none.
+
+``CONSUMERD_FAIL_POINTS`` is read once, when the process starts: ``<point>=<action>[@<n>]``, joined by commas. The action
+happens when the point is reached for the ``n``-th time (1), and from then on no more::
+
+    CONSUMERD_FAIL_POINTS=before_link=kill@3,after_commit=stop
+
+``kill`` is SIGKILL, ``stop`` SIGSTOP (a test goes on with SIGCONT), ``fail`` an OSError. Call sites read ::
+
+    if failpoints.ENABLED:
+        failpoints.reach("before_link")
+
+so that a process without the variable pays a look at a constant.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, get_args
+
+from consumerd.errors import ConfigError
+
+Point = Literal[
+    "before_register",
+    "after_register",
+    "before_claim",
+    "after_claim",
+    "before_fsync",
+    "after_fsync",
+    "before_link",
+    "after_link",
+    "before_folder_sync",
+    "after_folder_sync",
+    "before_commit",
+    "after_commit",
+    "before_release",
+    "after_release",
+]
+
+VARIABLE: Final = "CONSUMERD_FAIL_POINTS"
+POINTS: Final[tuple[str, ...]] = get_args(Point)
+
+_ENTRY = re.compile(r"(?P<point>[a-z_]+)=(?P<action>[a-z]+)(?:@(?P<count>[1-9][0-9]*))?")
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _fail() -> None:
+    raise OSError(errno.EIO, "a fail point was reached")
+
+
+_ACTIONS: Final[Mapping[str, Callable[[], None]]] = {"kill": _kill, "stop": _stop, "fail": _fail}
+
+
+class FailPoints:
+    """What is to happen where. Thread-safe: files are synced and linked in threads."""
+
+    def __init__(self, text: str, actions: Mapping[str, Callable[[], None]] = _ACTIONS) -> None:
+        self._turn = threading.Lock()
+        self._left: dict[str, tuple[int, Callable[[], None]]] = {}
+        for entry in filter(None, text.split(",")):
+            match = _ENTRY.fullmatch(entry.strip())
+            if match is None or match["point"] not in POINTS or match["action"] not in actions:
+                raise ConfigError(
+                    f"{VARIABLE}: {entry!r}, expected POINT=ACTION[@N]; points: {', '.join(POINTS)}; "
+                    f"actions: {', '.join(actions)}"
+                )
+            self._left[match["point"]] = (int(match["count"] or 1), actions[match["action"]])
+
+    def reach(self, point: Point) -> None:
+        """Note that a point is reached, and do what is to happen there."""
+        with self._turn:
+            count, action = self._left.get(point, (0, _kill))
+            if count == 0:
+                return
+            self._left[point] = (count - 1, action)
+        if count == 1:
+            action()
+
+
+_FROM_ENVIRONMENT: Final = FailPoints(os.environ.get(VARIABLE, ""))
+
+ENABLED: Final = VARIABLE in os.environ
+"""Whether any point is set in this process."""
+
+reach: Final = _FROM_ENVIRONMENT.reach
