@@ -10,7 +10,6 @@ that are still being written. Every record is one JSON object; keys that a reade
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -19,9 +18,18 @@ from typing import Final, NewType
 from urllib.parse import quote
 
 from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
+from consumerd.sinks.record_fields import (
+    FORMAT_VERSION,
+    MalformedRecord,
+    decode_fields,
+    encode_fields,
+    find_number,
+    get_incarnation,
+    get_number,
+    get_text,
+)
 from consumerd.wire.records import NO_TIMESTAMP, RecordBatch
 
-FORMAT_VERSION: Final = 1
 ROOT_RECORD: Final = "_consumerd.json"
 CHAIN_RECORD: Final = "_chain.json"
 META_FOLDER: Final = "_meta"
@@ -35,10 +43,6 @@ FileId = NewType("FileId", str)
 _CHAIN_FOLDER = re.compile(r"chain=([1-9][0-9]*)")
 _DATA_NAME = re.compile(r"([0-9]{20})\.([a-z0-9]+)")
 _META_NAME = re.compile(r"([0-9]{20})\.(.+)\.json")
-
-
-class MalformedRecord(ValueError):
-    """Bytes that are not the record they should be; the message names no path."""
 
 
 # -- names
@@ -105,13 +109,13 @@ class RootRecord:
 
     def encode(self) -> bytes:
         """Return the record's bytes."""
-        return _encode({"format": FORMAT_VERSION, **asdict(self)})
+        return encode_fields({"format": FORMAT_VERSION, **asdict(self)})
 
     @classmethod
     def parse(cls, data: bytes) -> RootRecord:
         """Read a record. Raises MalformedRecord."""
-        fields = _decode(data)
-        return cls(root=_text(fields, "root"), cluster=_text(fields, "cluster"), group=_text(fields, "group"))
+        fields = decode_fields(data)
+        return cls(root=get_text(fields, "root"), cluster=get_text(fields, "cluster"), group=get_text(fields, "group"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,7 @@ class ChainRecord:
 
     def encode(self) -> bytes:
         """Return the record's bytes."""
-        return _encode(
+        return encode_fields(
             {
                 "format": FORMAT_VERSION,
                 "origin": self.origin,
@@ -140,13 +144,13 @@ class ChainRecord:
     @classmethod
     def parse(cls, data: bytes) -> ChainRecord:
         """Read a record. Raises MalformedRecord."""
-        fields = _decode(data)
+        fields = decode_fields(data)
         return cls(
-            origin=_number(fields, "origin"),
-            incarnation=_incarnation(fields),
-            extension=_text(fields, "extension"),
-            reason=_text(fields, "reason"),
-            writer=_text(fields, "writer"),
+            origin=get_number(fields, "origin"),
+            incarnation=get_incarnation(fields),
+            extension=get_text(fields, "extension"),
+            reason=get_text(fields, "reason"),
+            writer=get_text(fields, "writer"),
         )
 
 
@@ -193,35 +197,37 @@ class FileMetadata:
         fields: dict[str, object] = {"format": FORMAT_VERSION, **asdict(self)}
         fields["partition"] = str(self.partition)
         fields["incarnation"] = str(self.incarnation)
-        return _encode({name: value for name, value in fields.items() if name not in _BESIDE or value is not None})
+        return encode_fields(
+            {name: value for name, value in fields.items() if name not in _BESIDE or value is not None}
+        )
 
     @classmethod
     def parse(cls, data: bytes) -> FileMetadata:
         """Read metadata. Raises MalformedRecord."""
-        fields = _decode(data)
+        fields = decode_fields(data)
         try:
-            partition = PartitionKey.parse(_text(fields, "partition"))
+            partition = PartitionKey.parse(get_text(fields, "partition"))
         except ValueError as error:
             raise MalformedRecord(str(error)) from error
         metadata = cls(
-            writer=_text(fields, "writer"),
-            group=_text(fields, "group"),
-            cluster=_text(fields, "cluster"),
-            topic=_text(fields, "topic"),
+            writer=get_text(fields, "writer"),
+            group=get_text(fields, "group"),
+            cluster=get_text(fields, "cluster"),
+            topic=get_text(fields, "topic"),
             partition=partition,
-            incarnation=_incarnation(fields),
-            chain=_number(fields, "chain"),
-            position=_number(fields, "position"),
-            next_offset=_number(fields, "next_offset"),
-            count=_number(fields, "count"),
-            first_offset=_find_number(fields, "first_offset"),
-            last_offset=_find_number(fields, "last_offset"),
-            min_timestamp=_find_number(fields, "min_timestamp"),
-            max_timestamp=_find_number(fields, "max_timestamp"),
+            incarnation=get_incarnation(fields),
+            chain=get_number(fields, "chain"),
+            position=get_number(fields, "position"),
+            next_offset=get_number(fields, "next_offset"),
+            count=get_number(fields, "count"),
+            first_offset=find_number(fields, "first_offset"),
+            last_offset=find_number(fields, "last_offset"),
+            min_timestamp=find_number(fields, "min_timestamp"),
+            max_timestamp=find_number(fields, "max_timestamp"),
             gaps=_gaps(fields),
-            size=_find_number(fields, "size"),
-            sha256=_text(fields, "sha256") if "sha256" in fields else None,
-            modified_ns=_find_number(fields, "modified_ns"),
+            size=find_number(fields, "size"),
+            sha256=get_text(fields, "sha256") if "sha256" in fields else None,
+            modified_ns=find_number(fields, "modified_ns"),
         )
         if metadata.next_offset < metadata.position:
             raise MalformedRecord(f"next_offset {metadata.next_offset} is below the position {metadata.position}")
@@ -338,49 +344,6 @@ def _sum_up(gaps: list[LandedGap]) -> LandedGap:
     )
 
 
-def _encode(fields: Mapping[str, object]) -> bytes:
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _decode(data: bytes) -> Mapping[str, object]:
-    try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise MalformedRecord(f"no JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise MalformedRecord("no JSON object")
-    version = fields.get("format")
-    if version != FORMAT_VERSION:
-        raise MalformedRecord(f"format {version!r}, this release reads {FORMAT_VERSION}")
-    return fields
-
-
-def _text(fields: Mapping[str, object], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise MalformedRecord(f"{name} is {value!r}, expected a string")
-    return value
-
-
-def _number(fields: Mapping[str, object], name: str) -> int:
-    value = fields.get(name)
-    if not isinstance(value, int):
-        raise MalformedRecord(f"{name} is {value!r}, expected a number")
-    return value
-
-
-def _find_number(fields: Mapping[str, object], name: str) -> int | None:
-    return None if fields.get(name) is None else _number(fields, name)
-
-
-def _incarnation(fields: Mapping[str, object]) -> Incarnation:
-    text = _text(fields, "incarnation")
-    try:
-        return Incarnation.parse(text)
-    except ValueError as error:
-        raise MalformedRecord(f"incarnation {text!r}, expected CZXID or CZXID.K") from error
-
-
 def _gaps(fields: Mapping[str, object]) -> tuple[LandedGap, ...]:
     entries = fields.get("gaps")
     if not isinstance(entries, list):
@@ -390,15 +353,15 @@ def _gaps(fields: Mapping[str, object]) -> tuple[LandedGap, ...]:
         if not isinstance(entry, dict):
             raise MalformedRecord(f"gap {entry!r}, expected an object")
         try:
-            reason = GapReason(_text(entry, "reason"))
+            reason = GapReason(get_text(entry, "reason"))
         except ValueError as error:
             raise MalformedRecord(f"gap {entry!r}: {error}") from error
         gaps.append(
             LandedGap(
-                start=_number(entry, "start"),
-                end=_number(entry, "end"),
+                start=get_number(entry, "start"),
+                end=get_number(entry, "end"),
                 reason=reason,
-                offsets=_number(entry, "offsets"),
+                offsets=get_number(entry, "offsets"),
             )
         )
     return tuple(gaps)

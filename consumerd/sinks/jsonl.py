@@ -17,7 +17,6 @@ from consumerd.sinks.chain import (
     META_FOLDER,
     FileId,
     FileMetadata,
-    MalformedRecord,
     data_name,
     meta_name,
     parse_meta_name,
@@ -27,6 +26,7 @@ from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.lines import encode_lines
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.publish import HiddenFile, publish_record
+from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.wire.records import RecordBatch
 
 EXTENSION = "jsonl"

@@ -24,11 +24,12 @@ from pydantic import Field
 
 from consumerd.errors import PermanentSinkError
 from consumerd.sinks.base import SinkContext
-from consumerd.sinks.chain import FileId, FileMetadata, MalformedRecord, data_name
+from consumerd.sinks.chain import FileId, FileMetadata, data_name
 from consumerd.sinks.chain_sink import ChainSink
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.publish import HiddenFile
+from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.wire.arrow import SCHEMA
 from consumerd.wire.records import RecordBatch
 

@@ -34,7 +34,6 @@ from consumerd.sinks.chain import (
     ChainRecord,
     FileId,
     FileMetadata,
-    MalformedRecord,
     RootRecord,
     chain_folder,
     data_name,
@@ -45,6 +44,7 @@ from consumerd.sinks.chain import (
     partition_folder,
 )
 from consumerd.sinks.filesystem import FileSystem
+from consumerd.sinks.record_fields import MalformedRecord
 
 MetadataReader = Callable[[FileSystem, Path, int], FileMetadata]
 """``(file system, chain folder, position)`` to what the file there says; raises MalformedRecord, OSError."""

@@ -11,7 +11,6 @@ from consumerd.sinks.chain import (
     FileMetadata,
     FileSummary,
     GapLedger,
-    MalformedRecord,
     RootRecord,
     data_name,
     hidden_name,
@@ -22,6 +21,7 @@ from consumerd.sinks.chain import (
     parse_meta_name,
     partition_folder,
 )
+from consumerd.sinks.record_fields import MalformedRecord
 from tests.support.record_batches import build_batch, record
 
 PARTITION = TopicPartition.modern("orders", 3)
