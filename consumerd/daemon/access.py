@@ -95,7 +95,6 @@ async def open_access(
     dialer = Dialer(
         connector,
         client_id=client_id,
-        max_frame_bytes=connector.max_frame_bytes,
         now=monotonic,
         hooks=hooks,
         pinned=parse_broker_version(cluster.broker_version),

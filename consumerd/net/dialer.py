@@ -54,7 +54,6 @@ class Dialer:
         connector: StreamConnector,
         *,
         client_id: str,
-        max_frame_bytes: int,
         now: Callable[[], float],
         hooks: Hooks | None = None,
         pinned: BrokerVersions | None = None,
@@ -64,7 +63,6 @@ class Dialer:
     ) -> None:
         self._connector = connector
         self._client_id = client_id
-        self._max_frame_bytes = max_frame_bytes
         self._now = now
         self._hooks = hooks or Hooks()
         self._pinned = pinned
@@ -85,7 +83,7 @@ class Dialer:
         return connection
 
     async def _open(self, address: Address, broker: BrokerId | None) -> BrokerConnection:
-        session = ClientSession(self._client_id, self._max_frame_bytes)
+        session = ClientSession(self._client_id)
         try:
             return await BrokerConnection.open(
                 self._connector, session, address, broker=broker, now=self._now, hooks=self._hooks

@@ -5,7 +5,7 @@ clock and no particular message.
 
 A broker serves a connection's requests one after the other and answers in that order (Kafka protocol guide,
 "Network"). So the id of an answer must be that of the oldest request that waits; any other means that the two sides no
-longer agree on where they are. This, like a frame size that cannot be, is a fault of the connection: it *poisons* the
+longer agree on where they are. This is a fault of the connection: it *poisons* the
 session, which from then on raises that fault for whatever arrives and refuses to send; every request in flight fails
 for that one cause. A body that cannot be read, on the other hand, is found by :meth:`ResponseFrame.decode` and fails
 one request only.
@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from consumerd.errors import LocalProtocolError, RemoteProtocolError
 from consumerd.wire.declaration import INT16, INT32, STRING, field, message
-from consumerd.wire.framing import FrameReader, encode_frame
+from consumerd.wire.framing import encode_frame
 from consumerd.wire.primitives import MAX_INT32
 from consumerd.wire.schema import Request, compile_codec
 
@@ -76,11 +75,10 @@ class _Waiting:
 
 
 class ClientSession:
-    """The client's side of one connection."""
+    """The client's side of one connection. Its stream is cut into frames by whoever owns it."""
 
-    def __init__(self, client_id: str | None, max_frame_bytes: int) -> None:
+    def __init__(self, client_id: str | None) -> None:
         self._client_id = client_id
-        self._frames = FrameReader(max_frame_bytes)
         self._next_id = 0
         self._waiting: deque[_Waiting] = deque()
         self._fault: RemoteProtocolError | None = None
@@ -110,21 +108,13 @@ class ClientSession:
             self._waiting.append(_Waiting(correlation_id, request, version))
         return correlation_id, frame
 
-    def receive_data(self, data: bytes) -> Iterator[ResponseFrame]:
-        """Take the next bytes of the stream and iterate over the answers that they complete.
-
-        The bytes are taken at once; answers that are not iterated over come at the next call. A fault is raised where
-        it stands in the stream, after the answers before it: RemoteProtocolError.
-        """
-        self._frames.feed(data)
-        return self._received()
-
     def receive_frame(self, body: memoryview) -> ResponseFrame:
-        """Take one whole frame, without its size, from a connection that cuts the stream itself.
+        """Take one whole frame, without its size.
 
-        Raises RemoteProtocolError, which poisons the session.
+        Raises RemoteProtocolError, which poisons the session; then again at every call.
         """
-        self._raise_fault()
+        if self._fault is not None:
+            raise self._fault
         if len(body) < CORRELATION_BYTES:
             raise self._poison(RemoteProtocolError(f"response frame of {len(body)} bytes: needs a correlation id"))
         (correlation_id,) = _CORRELATION.unpack_from(body)
@@ -141,22 +131,6 @@ class ClientSession:
             body=body[CORRELATION_BYTES:],
         )
 
-    def _received(self) -> Iterator[ResponseFrame]:
-        self._raise_fault()
-        while (body := self._next_frame()) is not None:
-            yield self.receive_frame(body)
-
-    def _next_frame(self) -> memoryview | None:
-        try:
-            return self._frames.next_frame()
-        except RemoteProtocolError as fault:
-            self._poison(fault)
-            raise
-
     def _poison(self, fault: RemoteProtocolError) -> RemoteProtocolError:
         self._fault = fault
         return fault
-
-    def _raise_fault(self) -> None:
-        if self._fault is not None:
-            raise self._fault

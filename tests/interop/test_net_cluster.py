@@ -61,7 +61,6 @@ def make_dialer(*, tls: ssl.SSLContext | None = None, broker_version: str = "aut
     return Dialer(
         TcpConnector(max_frame_bytes=MAX_FRAME, tls=tls),
         client_id="consumerd-test",
-        max_frame_bytes=MAX_FRAME,
         now=time.monotonic,
         pinned=parse_broker_version(broker_version),
     )

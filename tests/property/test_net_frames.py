@@ -18,4 +18,4 @@ def test_any_cut_gives_the_same_frames(bodies: list[bytes], chunk: int) -> None:
         chunk = max(chunk, 500)  # byte by byte only where that is quick
     stream = b"".join(len(body).to_bytes(4) + body for body in bodies)
 
-    assert bodies == list(feed(FrameAssembler(1 << 20), stream, chunk))
+    assert bodies == feed(FrameAssembler(1 << 20), stream, chunk)

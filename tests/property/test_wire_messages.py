@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import struct
 from typing import Any
 
@@ -12,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.errors import RemoteProtocolError
-from consumerd.wire.framing import FrameReader, encode_frame
-from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from consumerd.wire.modern.api_versions import ApiVersionsRequest
 from consumerd.wire.schema import compile_codec
-from consumerd.wire.session import HEADER_CODEC, ClientSession, RequestHeader, ResponseFrame
+from consumerd.wire.session import HEADER_CODEC, ClientSession, RequestHeader
 from tests.support.frames import VERSIONS, load_frames
 from tests.support.messages import messages
 
@@ -84,53 +82,23 @@ def test_mutated_answers_are_read_or_refused(data: st.DataObject) -> None:
     check_decoder(compile_codec(request.response, version), bytes(mutated))
 
 
-def cut(stream: bytes, at: list[int]) -> list[bytes]:
-    edges = [0, *sorted(min(one, len(stream)) for one in at), len(stream)]
-    return [stream[start:end] for start, end in itertools.pairwise(edges)]
-
-
-@given(bodies=st.lists(st.binary(max_size=30), max_size=6), at=st.lists(st.integers(0, 200), max_size=12))
-def test_frames_do_not_depend_on_how_the_stream_is_cut(bodies: list[bytes], at: list[int]) -> None:
-    """TCP keeps the order of bytes and nothing else."""
-    frames, received = FrameReader(100), []
-    for piece in cut(b"".join(map(encode_frame, bodies)), at):
-        frames.feed(piece)
-        while (frame := frames.next_frame()) is not None:
-            received.append(bytes(frame))
-
-    assert (bodies, 0) == (received, frames.buffered)
-
-
-@given(pieces=st.lists(st.binary(max_size=30), max_size=8), sent=st.integers(0, 4))
-def test_session_gives_answers_or_a_fault(pieces: list[bytes], sent: int) -> None:
+@given(
+    frames=st.lists(st.binary(max_size=30) | st.integers(-1, 4).map(struct.Struct(">i").pack), max_size=8),
+    sent=st.integers(0, 4),
+)
+def test_session_gives_answers_or_a_fault(frames: list[bytes], sent: int) -> None:
     """Whatever a broker sends, it is an answer to the oldest request or the end of the session."""
-    session = ClientSession("me", 64)
+    session = ClientSession("me")
     for _ in range(sent):
         session.send(ApiVersionsRequest(), 0)
-    received: list[ResponseFrame] = []
-    for piece in pieces:
+    received: list[int] = []
+    for frame in frames:
         with contextlib.suppress(RemoteProtocolError):
-            received.extend(session.receive_data(piece))
+            received.append(session.receive_frame(memoryview(frame)).correlation_id)
 
-    assert list(range(len(received))) == [frame.correlation_id for frame in received]
+    assert list(range(len(received))) == received
     assert sent - len(received) == session.in_flight
-
-
-@given(at=st.lists(st.integers(0, 200), max_size=12), good=st.integers(0, 4), fault=st.sampled_from([b"\xff" * 4, b""]))
-def test_answers_do_not_depend_on_how_the_stream_is_cut(at: list[int], good: int, fault: bytes) -> None:
-    """With a fault behind them or not, all answers before it are given out."""
-    session = ClientSession("me", 64)
-    answer = compile_codec(ApiVersionsResponse, 0).encode(ApiVersionsResponse(api_versions=()))
-    stream = b"".join(
-        encode_frame(struct.pack(">i", session.send(ApiVersionsRequest(), 0)[0]) + answer) for _ in range(good)
-    )
-    received: list[ResponseFrame] = []
-    for piece in cut(stream + fault, at):
-        with contextlib.suppress(RemoteProtocolError):
-            received.extend(session.receive_data(piece))
-
-    assert list(range(good)) == [frame.correlation_id for frame in received]
-    assert bool(fault) == (session.fault is not None)
+    assert (session.fault is None) == (len(received) == len(frames))
 
 
 @given(header=messages(RequestHeader, 0))

@@ -84,7 +84,7 @@ async def fetching(
     """Run a fetcher for the brokers of ``bootstrap``; raises what the fetcher raises."""
     hooks = hooks or Hooks()
     connector = TcpConnector(max_frame_bytes=_FRAME_BYTES)
-    dialer = Dialer(connector, client_id="test", max_frame_bytes=_FRAME_BYTES, now=time.monotonic, hooks=hooks)
+    dialer = Dialer(connector, client_id="test", now=time.monotonic, hooks=hooks)
     addresses = [address.rpartition(":") for address in bootstrap.split(",")]
     known = [Broker(id=BrokerId(-1 - i), host=one[0], port=int(one[2])) for i, one in enumerate(addresses)]
     async with ConnectionPool(dialer, now=time.monotonic, random=random.random) as pool:

@@ -17,13 +17,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from consumerd.errors import ConnectionLost, ConsumerdError
+from consumerd.net.frames import FrameAssembler
 from consumerd.net.stream import Address, FrameReceiver
 from consumerd.wire.apikeys import ApiKey
-from consumerd.wire.framing import FrameReader, encode_frame
+from consumerd.wire.framing import encode_frame
 from consumerd.wire.modern.api_versions import ApiVersionRange, ApiVersionsRequest, ApiVersionsResponse
 from consumerd.wire.schema import Request, compile_codec
 from consumerd.wire.session import HEADER_CODEC
 from tests.support.frames import REQUESTS
+from tests.support.streams import receive
 
 _CORRELATION_BYTES: Final = 4
 
@@ -137,7 +139,7 @@ class FakeStream:
         self._receiver = receiver
         self._broker = broker
         self._latency_s = latency_s
-        self._requests = FrameReader(1 << 31)
+        self._requests = FrameAssembler(1 << 31)
         self._out: deque[tuple[bytes | Reaction, float, bool]] = deque()
         self._sending = False
         self._unstalled = asyncio.Event()
@@ -147,8 +149,7 @@ class FakeStream:
         if self.closed:
             return
         self.written.append(data)
-        self._requests.feed(data)
-        while (body := self._requests.next_frame()) is not None:
+        for body in receive(self._requests, data, len(data)):
             self._out.append(self._broker.react(bytes(body)))
         self._send_next()
 
@@ -166,10 +167,10 @@ class FakeStream:
 
     def deliver(self, data: bytes) -> None:
         """Send bytes to the receiver, whole frames."""
-        frames = FrameReader(1 << 31)
-        frames.feed(data)
-        while not self.closed and (body := frames.next_frame()) is not None:
-            self._receiver.frame_received(memoryview(bytes(body)))
+        for body in receive(FrameAssembler(1 << 31), data, len(data)):
+            if self.closed:
+                return
+            self._receiver.frame_received(body)
 
     def end(self, cause: ConsumerdError) -> None:
         """End it, from either side."""

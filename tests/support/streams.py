@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from consumerd.net.frames import FrameAssembler
 
 
-def feed(assembler: FrameAssembler, data: bytes, chunk: int, *, as_views: bool = False) -> Sequence[bytes | memoryview]:
-    """Receive ``data`` in reads of at most ``chunk`` bytes, as a socket would, and return the frames."""
-    found: list[bytes | memoryview] = []
+def receive(assembler: FrameAssembler, data: bytes, chunk: int) -> Iterator[memoryview]:
+    """Receive ``data`` in reads of at most ``chunk`` bytes, as a socket would, and yield the frames as they complete."""
     while data:
         buffer = assembler.buffer()
         assert len(buffer) > 0
         count = min(chunk, len(buffer), len(data))
         buffer[:count] = data[:count]
         data = data[count:]
-        found += [body if as_views else bytes(body) for body in assembler.advance(count)]
-    return found
+        yield from assembler.advance(count)
+
+
+def feed(assembler: FrameAssembler, data: bytes, chunk: int) -> list[bytes]:
+    """Receive all of ``data`` and return what is in the frames."""
+    return [bytes(body) for body in receive(assembler, data, chunk)]

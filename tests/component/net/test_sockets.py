@@ -56,7 +56,7 @@ async def connected(
     """Connect to a broker of 1.1 without asking what it is."""
     connection = await BrokerConnection.open(
         TcpConnector(max_frame_bytes=max_frame_bytes, tls=tls, timeout_s=5),
-        ClientSession("test", max_frame_bytes),
+        ClientSession("test"),
         address,
         broker=None,
         now=time.monotonic,
@@ -245,7 +245,6 @@ def dialer(tls: ssl.SSLContext | None = None) -> Dialer:
     return Dialer(
         TcpConnector(max_frame_bytes=MAX_FRAME, tls=tls, timeout_s=5),
         client_id="test",
-        max_frame_bytes=MAX_FRAME,
         now=time.monotonic,
         probe_timeout_s=0.2,
     )

@@ -89,7 +89,7 @@ class Scene:
     ) -> None:
         async def play() -> None:
             now = asyncio.get_running_loop().time
-            dialer = Dialer(self.network, client_id="t", max_frame_bytes=1 << 20, now=now)
+            dialer = Dialer(self.network, client_id="t", now=now)
             async with ConnectionPool(dialer, now=now, random=lambda: 0.0) as pool:
                 await scenario(
                     LogRangeReader(

@@ -53,7 +53,7 @@ def run(
         network = FakeNetwork()
         network.brokers[make_broker(1).address] = broker
         now = asyncio.get_running_loop().time
-        dialer = Dialer(network, client_id="t", max_frame_bytes=1 << 24, now=now)
+        dialer = Dialer(network, client_id="t", now=now)
         known = leaders or ScriptedLeaders(make_view({1}, {"t": [1]}))
         async with ConnectionPool(dialer, now=now, random=lambda: 0.0) as pool:
             await scenario(SimpleConsumer(pool, known, random=lambda: 0.0, max_message_bytes=LIMIT, timeout_s=5))

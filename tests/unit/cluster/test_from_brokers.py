@@ -54,7 +54,7 @@ class Scene:
     def run(self, scenario: Callable[[BrokerSource, ConnectionPool], Awaitable[None]]) -> None:
         async def play() -> None:
             now = asyncio.get_running_loop().time
-            dialer = Dialer(self.network, client_id="t", max_frame_bytes=1 << 20, now=now)
+            dialer = Dialer(self.network, client_id="t", now=now)
             async with ConnectionPool(dialer, now=now, random=lambda: 0.0) as pool:
                 await scenario(BrokerSource(pool, lambda: self.known, random=iter_random(), patience_s=30), pool)
 

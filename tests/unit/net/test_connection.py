@@ -60,7 +60,7 @@ class Scene:
     async def open(self, versions: BrokerVersions | None = None) -> BrokerConnection:
         connection = await BrokerConnection.open(
             self.network,
-            ClientSession("test", 1 << 20),
+            ClientSession("test"),
             ADDRESS,
             broker=BrokerId(1),
             now=asyncio.get_running_loop().time,

@@ -51,9 +51,7 @@ class Scene:
         async def play() -> None:
             now = asyncio.get_running_loop().time
             await scenario(
-                Dialer(
-                    self.network, client_id="t", max_frame_bytes=1 << 20, now=now, memory=self.memory, **self._options
-                )  # type: ignore[arg-type]  # options of the test
+                Dialer(self.network, client_id="t", now=now, memory=self.memory, **self._options)  # type: ignore[arg-type]  # options of the test
             )
 
         virtual_time.run(play())

@@ -46,7 +46,7 @@ class Scene:
     def run(self, scenario: Callable[[ConnectionPool], Awaitable[None]]) -> None:
         async def play() -> None:
             now = asyncio.get_running_loop().time
-            dialer = Dialer(self.network, client_id="t", max_frame_bytes=1 << 20, now=now)
+            dialer = Dialer(self.network, client_id="t", now=now)
             async with ConnectionPool(dialer, now=now, random=lambda: 0.0, idle_timeout_s=60) as pool:
                 await scenario(pool)
             assert all(stream.closed for stream in self.network.streams)

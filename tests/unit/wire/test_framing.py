@@ -1,4 +1,4 @@
-"""Frames are cut out of a stream, and sizes that cannot be are refused before anything is allocated."""
+"""Sizes that cannot be are refused before anything is allocated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from consumerd.errors import LocalProtocolError, RemoteProtocolError
 from consumerd.wire import framing
-from consumerd.wire.framing import FrameReader, decode_frame_size, encode_frame
+from consumerd.wire.framing import decode_frame_size, encode_frame
 
 
 def test_encoded_frame_has_its_size_in_front() -> None:
@@ -33,44 +33,3 @@ def test_impossible_size_is_refused(size: int) -> None:
 def test_sizes_up_to_the_limit_are_accepted(size: int) -> None:
     """The limit itself is allowed, and so is an empty frame."""
     assert decode_frame_size(size.to_bytes(4, "big"), 100) == size
-
-
-def test_no_bytes_change_nothing() -> None:
-    """An empty read is neither a frame nor an end."""
-    frames = FrameReader(100)
-    frames.feed(b"")
-
-    assert (frames.next_frame(), frames.buffered) == (None, 0)
-
-
-def test_empty_frame_is_a_frame() -> None:
-    """Nothing in it, and yet it was there."""
-    frames = FrameReader(100)
-    frames.feed(b"\0\0\0\0")
-
-    assert (frames.next_frame(), frames.next_frame()) == (b"", None)
-
-
-def test_frame_in_one_piece_is_not_copied() -> None:
-    """Record sets are views into the frame, which is a view into what was received."""
-    received = encode_frame(b"abc")
-    frames = FrameReader(100)
-    frames.feed(received)
-    body = frames.next_frame()
-
-    assert body is not None
-    assert body.obj is received
-
-
-def test_fault_is_raised_for_ever() -> None:
-    """After a refused size nothing can be told apart, whatever else arrives."""
-    frames = FrameReader(100)
-    frames.feed(encode_frame(b"good") + b"\xff\xff\xff\xff")
-    assert frames.next_frame() == b"good"
-    with pytest.raises(RemoteProtocolError, match="frame size -1") as first:
-        frames.next_frame()
-    frames.feed(encode_frame(b"good"))
-
-    with pytest.raises(RemoteProtocolError) as second:
-        frames.next_frame()
-    assert second.value is first.value

@@ -9,17 +9,16 @@ import pytest
 from consumerd.errors import LocalProtocolError, RemoteProtocolError
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.declaration import message
-from consumerd.wire.framing import encode_frame
 from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from consumerd.wire.modern.metadata import MetadataRequest, MetadataResponse
 from consumerd.wire.schema import compile_codec
-from consumerd.wire.session import HEADER_CODEC, ClientSession, RequestHeader, ResponseFrame
+from consumerd.wire.session import HEADER_CODEC, ClientSession, RequestHeader
 
 ANSWER = compile_codec(ApiVersionsResponse, 0).encode(ApiVersionsResponse(api_versions=()))
 
 
-def answer_to(correlation_id: int, body: bytes = ANSWER) -> bytes:
-    return encode_frame(struct.pack(">i", correlation_id) + body)
+def answer_to(correlation_id: int, body: bytes = ANSWER) -> memoryview:
+    return memoryview(struct.pack(">i", correlation_id) + body)
 
 
 @message
@@ -33,7 +32,7 @@ class SilentRequest(ApiVersionsRequest):
 
 @pytest.fixture
 def session() -> ClientSession:
-    return ClientSession("me", max_frame_bytes=1000)
+    return ClientSession("me")
 
 
 def test_request_carries_key_version_id_and_client(session: ClientSession) -> None:
@@ -50,7 +49,7 @@ def test_request_carries_key_version_id_and_client(session: ClientSession) -> No
 
 def test_client_id_may_be_absent() -> None:
     """Null is a client id to brokers."""
-    _, frame = ClientSession(None, 1000).send(ApiVersionsRequest(), 0)
+    _, frame = ClientSession(None).send(ApiVersionsRequest(), 0)
 
     assert frame.endswith(b"\xff\xff")
 
@@ -67,31 +66,13 @@ def test_answers_belong_to_the_requests_in_order(session: ClientSession) -> None
     session.send(ApiVersionsRequest(), 0)
     session.send(MetadataRequest(topics=()), 1)
     metadata = MetadataResponse(brokers=(), topics=())
-    stream = answer_to(0) + answer_to(1, compile_codec(MetadataResponse, 1).encode(metadata))
+    answers = [answer_to(0), answer_to(1, compile_codec(MetadataResponse, 1).encode(metadata))]
 
-    frames = list(session.receive_data(stream))
+    frames = [session.receive_frame(answer) for answer in answers]
 
     assert [frame.correlation_id for frame in frames] == [0, 1]
     assert [ApiVersionsResponse(api_versions=()), metadata] == [frame.decode() for frame in frames]
     assert session.in_flight == 0
-
-
-def test_answer_may_come_in_pieces(session: ClientSession) -> None:
-    """Until the last byte there is none."""
-    session.send(ApiVersionsRequest(), 0)
-    stream = answer_to(0)
-
-    received = [list(session.receive_data(stream[at : at + 1])) for at in range(len(stream))]
-
-    assert [0] * (len(stream) - 1) + [1] == [len(frames) for frames in received]
-
-
-def test_answers_not_iterated_over_are_kept(session: ClientSession) -> None:
-    """The bytes are taken when they are given, not when somebody looks."""
-    session.send(ApiVersionsRequest(), 0)
-    session.receive_data(answer_to(0))
-
-    assert [frame.correlation_id for frame in session.receive_data(b"")] == [0]
 
 
 def test_request_without_answer_waits_for_none(session: ClientSession) -> None:
@@ -99,7 +80,7 @@ def test_request_without_answer_waits_for_none(session: ClientSession) -> None:
     assert session.send(SilentRequest(), 0)[0] == 0
     session.send(ApiVersionsRequest(), 0)
 
-    (frame,) = session.receive_data(answer_to(1))
+    frame = session.receive_frame(answer_to(1))
 
     assert (frame.correlation_id, session.in_flight) == (1, 0)
 
@@ -114,26 +95,23 @@ def test_what_cannot_be_sent_changes_nothing(session: ClientSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "cause"),
+    ("body", "cause"),
     [
         (answer_to(1), "correlation id 1 at byte 0: expected 0"),
         (answer_to(-1), "correlation id -1 at byte 0: expected 0"),
-        (encode_frame(b"\0\0\0"), "response frame of 3 bytes"),
-        (b"\xff\xff\xff\xff", "frame size -1"),
-        (struct.pack(">i", 1001), "frame size 1001 at byte 0: at most 1000"),
+        (memoryview(b"\0\0\0"), "response frame of 3 bytes"),
     ],
 )
-def test_fault_poisons_the_session(session: ClientSession, stream: bytes, cause: str) -> None:
+def test_fault_poisons_the_session(session: ClientSession, body: memoryview, cause: str) -> None:
     """Out of step once, out of step for good: the one cause is what everybody hears."""
     session.send(ApiVersionsRequest(), 0)
     with pytest.raises(RemoteProtocolError, match=cause) as first:
-        list(session.receive_data(stream))
+        session.receive_frame(body)
 
     assert session.fault is first.value
-    for receive in (lambda: list(session.receive_data(answer_to(0))), lambda: session.receive_frame(memoryview(b""))):
-        with pytest.raises(RemoteProtocolError) as again:
-            receive()
-        assert again.value is first.value
+    with pytest.raises(RemoteProtocolError) as again:
+        session.receive_frame(answer_to(0))
+    assert again.value is first.value
     with pytest.raises(LocalProtocolError, match="unusable") as refused:
         session.send(ApiVersionsRequest(), 0)
     assert refused.value.__cause__ is first.value
@@ -145,22 +123,11 @@ def test_answer_that_nobody_asked_for_is_a_fault(session: ClientSession) -> None
         session.receive_frame(memoryview(b"\0\0\0\0"))
 
 
-def test_answers_before_a_fault_are_given_out(session: ClientSession) -> None:
-    """What arrived in full before it counts, however the stream was cut."""
-    session.send(ApiVersionsRequest(), 0)
-    received: list[ResponseFrame] = []
-
-    with pytest.raises(RemoteProtocolError, match="frame size -1"):
-        received.extend(session.receive_data(answer_to(0) + b"\xff\xff\xff\xff"))
-
-    assert [frame.correlation_id for frame in received] == [0]
-
-
 def test_bad_body_fails_its_request_alone(session: ClientSession) -> None:
     """Framing is intact, so the next answer is read as if nothing had happened."""
     session.send(ApiVersionsRequest(), 0)
     session.send(ApiVersionsRequest(), 0)
-    bad, good = session.receive_data(answer_to(0, b"\0") + answer_to(1))
+    bad, good = session.receive_frame(answer_to(0, b"\0")), session.receive_frame(answer_to(1))
 
     with pytest.raises(RemoteProtocolError, match="ApiVersionsResponse v0: error_code: byte 0 of 1"):
         bad.decode()

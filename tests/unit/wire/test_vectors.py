@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from consumerd.errors import RemoteProtocolError
-from consumerd.wire.framing import SIZE_BYTES, FrameReader
+from consumerd.net.frames import FrameAssembler
+from consumerd.wire.framing import SIZE_BYTES
 from consumerd.wire.schema import Codec, compile_codec
 from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, RequestHeader, encode_request
 from tests.support.frames import VERSIONS, RecordedFrame, load_frames
+from tests.support.streams import feed
 
 FRAMES = load_frames()
 ANSWERED = [frame for frame in FRAMES if frame.response is not None]
@@ -90,16 +92,9 @@ def test_frame_is_cut_however_it_arrives(frame: RecordedFrame) -> None:
     assert whole is not None
     body, trailing = whole[SIZE_BYTES:], b"\0\0\0\x05ab"
 
-    at_once = FrameReader(1 << 20)
-    at_once.feed(whole)
-    assert (body, None, 0) == (at_once.next_frame(), at_once.next_frame(), at_once.buffered)
+    assert [body] == feed(FrameAssembler(1 << 20), whole, len(whole))
+    assert [body] == feed(FrameAssembler(1 << 20), whole + trailing, len(whole + trailing))
 
-    behind = FrameReader(1 << 20)
-    behind.feed(whole + trailing)
-    assert (body, None) == (behind.next_frame(), behind.next_frame())
-
-    drop_by_drop = FrameReader(1 << 20)
-    for number in range(len(whole)):
-        assert drop_by_drop.next_frame() is None
-        drop_by_drop.feed(whole[number : number + 1])
-    assert body == drop_by_drop.next_frame()
+    drop_by_drop = FrameAssembler(1 << 20)
+    assert [] == feed(drop_by_drop, whole[:-1], 1)
+    assert [body] == feed(drop_by_drop, whole[-1:], 1)
