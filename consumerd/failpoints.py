@@ -5,12 +5,14 @@ happens when the point is reached for the ``n``-th time (1), and from then on no
 
     CONSUMERD_FAIL_POINTS=before_link=kill@3,after_commit=stop
 
-``kill`` is SIGKILL, ``stop`` SIGSTOP (a test goes on with SIGCONT), ``fail`` an OSError. Call sites read ::
+``kill`` is SIGKILL, ``stop`` SIGSTOP (a test goes on with SIGCONT), ``fail`` an OSError, which only the steps of files
+are prepared for. Before it acts, a point says so on the standard error. Call sites read ::
 
     if failpoints.ENABLED:
         failpoints.reach("before_link")
 
-so that a process without the variable pays a look at a constant.
+so that a process without the variable pays a look at a constant. Each name says which side of its step it is on, and
+``after`` means that the step has succeeded.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ Point = Literal[
 ]
 
 VARIABLE: Final = "CONSUMERD_FAIL_POINTS"
-POINTS: Final[tuple[str, ...]] = get_args(Point)
+POINTS: Final[tuple[Point, ...]] = get_args(Point)
 
 _ENTRY = re.compile(r"(?P<point>[a-z_]+)=(?P<action>[a-z]+)(?:@(?P<count>[1-9][0-9]*))?")
 
@@ -53,7 +55,8 @@ def _kill() -> None:
 
 
 def _stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # to the thread itself: one that is sent to the process may let this thread take its next step before it stops
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _fail() -> None:
@@ -63,14 +66,25 @@ def _fail() -> None:
 _ACTIONS: Final[Mapping[str, Callable[[], None]]] = {"kill": _kill, "stop": _stop, "fail": _fail}
 
 
+def _announce(point: str) -> None:
+    os.write(2, f'{{"event": "fail_point_reached", "point": "{point}"}}\n'.encode())
+
+
 class FailPoints:
     """What is to happen where. Thread-safe: files are synced and linked in threads."""
 
-    def __init__(self, text: str, actions: Mapping[str, Callable[[], None]] = _ACTIONS) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        actions: Mapping[str, Callable[[], None]] = _ACTIONS,
+        announce: Callable[[str], None] = _announce,
+    ) -> None:
+        self._announce = announce
         self._turn = threading.Lock()
         self._left: dict[str, tuple[int, Callable[[], None]]] = {}
-        for entry in filter(None, text.split(",")):
-            match = _ENTRY.fullmatch(entry.strip())
+        for entry in filter(None, (part.strip() for part in text.split(","))):
+            match = _ENTRY.fullmatch(entry)
             if match is None or match["point"] not in POINTS or match["action"] not in actions:
                 raise ConfigError(
                     f"{VARIABLE}: {entry!r}, expected POINT=ACTION[@N]; points: {', '.join(POINTS)}; "
@@ -86,6 +100,7 @@ class FailPoints:
                 return
             self._left[point] = (count - 1, action)
         if count == 1:
+            self._announce(point)
             action()
 
 

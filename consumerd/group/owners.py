@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from consumerd import failpoints
 from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.group.events import ClaimOutcome, Created, NotSent, Taken, Unknown
@@ -122,7 +123,11 @@ class PartitionOwners:
             for partition, thread in threads.items()
         ]
         try:
+            if failpoints.ENABLED:
+                failpoints.reach("before_claim")
             await self._zk.multi(operations, epoch=epoch)
+            if failpoints.ENABLED:
+                failpoints.reach("after_claim")
         except CoordinationError:
             return False  # one by one says why, and recognises what was created after all
         return True
@@ -139,7 +144,11 @@ class PartitionOwners:
                 if stat is not None and stat.ephemeral_owner == session_id
             ]
             if operations:
+                if failpoints.ENABLED:
+                    failpoints.reach("before_release")
                 await self._zk.multi(operations, epoch=epoch)
+                if failpoints.ENABLED:
+                    failpoints.reach("after_release")
         except CoordinationError:
             return False  # one by one says why, and finds what was deleted after all
         return True
@@ -150,7 +159,11 @@ class PartitionOwners:
         for _ in range(_ATTEMPTS):
             try:
                 try:
+                    if failpoints.ENABLED:
+                        failpoints.reach("before_claim")
                     await self._zk.create(path, encode_owner(thread), ephemeral=True, epoch=epoch)
+                    if failpoints.ENABLED:
+                        failpoints.reach("after_claim")
                 except NodeExists:
                     outcome = await self._look_at(path, thread, epoch)
                     if outcome is None:
@@ -197,7 +210,11 @@ class PartitionOwners:
                 stat = await self._zk.exists(path)
                 if stat is None or stat.ephemeral_owner != get_session_id(self._zk, epoch):
                     return True
+                if failpoints.ENABLED:
+                    failpoints.reach("before_release")
                 await self._zk.delete(path, version=stat.version, epoch=epoch)
+                if failpoints.ENABLED:
+                    failpoints.reach("after_release")
             except NoNode:
                 return True
             except (OutcomeUnknown, BadVersion):

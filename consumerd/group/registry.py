@@ -13,6 +13,7 @@ from random import Random
 
 import structlog
 
+from consumerd import failpoints
 from consumerd.aio.parallel import map_bounded
 from consumerd.errors import RebalanceFailed, SessionLost
 from consumerd.group.identity import MemberIdentity
@@ -55,7 +56,11 @@ class GroupRegistry:
             path = id_path(self._group, consumer)
             try:
                 data = encode_registration(subscription.register(self._wall_ms()))
+                if failpoints.ENABLED:
+                    failpoints.reach("before_register")
                 await self._zk.create(path, data, ephemeral=True, epoch=epoch)
+                if failpoints.ENABLED:
+                    failpoints.reach("after_register")
             except NoNode:
                 await self._zk.ensure_path(ids_path(self._group))
             except NodeExists:

@@ -29,6 +29,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from consumerd import failpoints
 from consumerd.errors import CoordinationError, LeasePaused, OwnershipLost, SessionLost
 from consumerd.model import SessionEpoch, TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
@@ -204,7 +205,11 @@ class ZooKeeperOffsetStore:
         for write in ready:
             write.node.unanswered.add(write.commit.position)
         try:
+            if failpoints.ENABLED:
+                failpoints.reach("before_commit")
             stats = await self._zk.multi([write.operation() for write in ready], epoch=epoch)
+            if failpoints.ENABLED:
+                failpoints.reach("after_commit")
         except OutcomeUnknown:
             return await self._judge(epoch, ready, outcomes)
         except MultiFailed as error:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from consumerd import failpoints
 from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.model import TopicPartition
 from consumerd.sinks.chain import (
@@ -116,7 +117,11 @@ class HiddenFile:
     def sync(self) -> int:
         """Make the content durable and return the time of modification in ns. Raises OSError."""
         assert self._descriptor is not None
+        if failpoints.ENABLED:
+            failpoints.reach("before_fsync")
         self._files.sync(self._descriptor)
+        if failpoints.ENABLED:
+            failpoints.reach("after_fsync")
         self._synced_size = self.size
         return self._files.modified_ns(self._descriptor)
 
@@ -130,12 +135,20 @@ class HiddenFile:
             return Outcome.TAKEN
         assert self._descriptor is not None
         try:
+            if failpoints.ENABLED:
+                failpoints.reach("before_link")
             self._files.link(self._path, self._target)
+            if failpoints.ENABLED:
+                failpoints.reach("after_link")
         except (FileExistsError, FileNotFoundError):
             # A server that repeats a link whose answer was lost finds the name taken by this very file.
             if not self._files.is_same(self._descriptor, self._target):
                 return Outcome.TAKEN
+        if failpoints.ENABLED:
+            failpoints.reach("before_folder_sync")
         self._files.sync_folder(self._target.parent)
+        if failpoints.ENABLED:
+            failpoints.reach("after_folder_sync")
         self.discard()
         return Outcome.PUBLISHED
 
