@@ -56,6 +56,9 @@ class Daemon:
     arguments: tuple[str, ...] = ()
     keep_output: bool = True
     niceness: int = 0
+    python_path: tuple[str, ...] = ()
+    fail_points: str = ""
+    """What ``consumerd.failpoints`` is told: where the process stops, dies or fails by itself."""
     process: subprocess.Popen[bytes] = field(init=False)
     deliveries: list[Delivery] = field(default_factory=list)
 
@@ -75,6 +78,10 @@ class Daemon:
             *self.arguments,
         ]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CONSUMERD_")}
+        if self.python_path:
+            environment["PYTHONPATH"] = os.pathsep.join(self.python_path)
+        if self.fail_points:
+            environment["CONSUMERD_FAIL_POINTS"] = self.fail_points
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -181,6 +188,22 @@ class Daemon:
             raise DaemonFailed(f"{self.name} did not end within {timeout_s} s:\n{self.log()[-4000:]}") from None
         self._reader.join(10)
         return code
+
+    def wait_killed(self, timeout_s: float = 30.0) -> None:
+        """Wait until a fail point has killed the process. Raises DaemonFailed for any other end, and for none."""
+        code = self.wait_end(timeout_s)
+        if code != -signal.SIGKILL:
+            raise DaemonFailed(f"{self.name} ended with {code}, not by its fail point:\n{self.log()[-4000:]}")
+
+    def wait_stopped(self, timeout_s: float = 30.0) -> str:
+        """Wait until a fail point has stopped the process, and return the point; :meth:`resume` goes on."""
+
+        def stopped() -> bool:
+            # tells of each stop once, and leaves the end of the process to others
+            return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG) is not None
+
+        self.wait(stopped, "stopped at a fail point", timeout_s)
+        return str(self.events("fail_point_reached")[-1]["point"])
 
     def kill(self) -> None:
         """SIGKILL."""
