@@ -49,7 +49,8 @@ class StoredOffset:
 class Commit:
     """Commit ``position`` for the partition of ``claim``, in the claim's session or not at all.
 
-    ``fulfils`` is a request that this commit carries out: its node goes in the same ``multi``.
+    ``fulfils`` is a request that this commit carries out: its node goes in the same ``multi``, and the position is
+    written even where the store holds it already.
     """
 
     claim: Claim
@@ -67,6 +68,8 @@ class CommitOutcome(enum.Enum):
     """Somebody else had written in between; we still own the partition, so ours was written over theirs."""
     NOT_OWNER = "not owner"
     """No longer ours: dropped."""
+    REQUEST_CHANGED = "request changed"
+    """The request that this was to carry out is not there any more, or is another one: nothing was written, look again."""
     FAILED = "failed"
     """Not written now; try again with the newest position."""
 

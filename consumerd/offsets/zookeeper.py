@@ -16,6 +16,12 @@ What is known of a node begins anew with each :meth:`ZooKeeperOffsetStore.load`,
 only succeed after the owner node of the earlier session is gone, and with it the server refuses everything else of
 that session, so nothing of an earlier claim can change a node after that read.
 
+A commit that fulfils an operator's request takes the request's node away in the same ``multi``, on the condition of its
+version, and always writes the position: so the version of the offset node tells, as for every other write, whether it
+took effect. The request is read right before, and again before each new try: one that is another by now, or gone while
+the position is not ours, is not carried out. (Requests are read before positions: when a ``multi`` that was still under
+way lands in between, its position is seen.)
+
 Sources: Kafka's ``ZookeeperConsumerConnector.scala`` (``commitOffsetToZooKeeper``, ``fetchOffsetFromZooKeeper``) and
 ``ZkUtils.updatePersistentPath``; registries recorded from real clusters.
 """
@@ -32,11 +38,13 @@ import structlog
 from consumerd import failpoints
 from consumerd.errors import CoordinationError, LeasePaused, OwnershipLost, SessionLost
 from consumerd.model import SessionEpoch, TopicPartition
-from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
-from consumerd.zk.layout import offset_path, offsets_path, owner_path
+from consumerd.offsets.requests import ZooKeeperOffsetRequests
+from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
+from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path
 from consumerd.zk.port import (
     BadVersion,
     Create,
+    Delete,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -50,7 +58,7 @@ from consumerd.zk.znodes import MalformedZnode, encode_offset, parse_offset
 MULTI_BYTES: Final = 256 * 1024
 """A quarter of what a server accepts by default (``jute.maxbuffer``), so that one commit never delays the rest much."""
 
-MULTI_OPERATIONS: Final = 500
+MULTI_WRITES: Final = 500
 
 _OPERATION_BYTES: Final = 96  # operation header, version or ACL, and some room for a chroot
 _READS_AT_ONCE: Final = 100
@@ -81,6 +89,8 @@ class _Write:
     commit: Commit
     node: _Node
     path: str
+    request: OffsetRequest | None
+    request_path: str
     foreign: bool = False
 
     @property
@@ -89,17 +99,28 @@ class _Write:
 
     @property
     def needed(self) -> bool:
-        return self.node.position != self.commit.position or bool(self.node.unanswered)
+        return self.node.position != self.commit.position or bool(self.node.unanswered) or self.request is not None
 
     @property
     def done(self) -> CommitOutcome:
         return CommitOutcome.FOREIGN_OVERWRITTEN if self.foreign else CommitOutcome.WRITTEN
 
-    def operation(self) -> Operation:
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in a request; 20 digits hold any offset."""
+        size = _OPERATION_BYTES + len(self.path.encode()) + 20
+        return size if self.request is None else size + _OPERATION_BYTES + len(self.request_path.encode())
+
+    def operations(self) -> list[Operation]:
+        """What goes out, the position first."""
         data = encode_offset(self.commit.position)
-        if self.node.version is None:
-            return Create(self.path, data)
-        return SetData(self.path, data, self.node.version)
+        version = self.node.version
+        operations: list[Operation] = [
+            Create(self.path, data) if version is None else SetData(self.path, data, version)
+        ]
+        if self.request is not None:
+            operations.append(Delete(self.request_path, self.request.version))
+        return operations
 
 
 _Outcomes = dict[TopicPartition, CommitOutcome]
@@ -114,6 +135,7 @@ class ZooKeeperOffsetStore:
         self._nodes: dict[TopicPartition, _Node] = {}
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         self._failing = False
+        self._requests = ZooKeeperOffsetRequests(zk, group)
 
     async def load(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, StoredOffset | None]:
         """Read the positions. A node without a number in it is returned as malformed. Raises CoordinationError."""
@@ -156,7 +178,10 @@ class ZooKeeperOffsetStore:
         for write in writes:
             if not write.needed:
                 outcomes[write.partition] = CommitOutcome.UNCHANGED
-        writes = [write for write in writes if write.needed]
+        if fulfilling := [write for write in writes if write.request is not None]:
+            # what was seen of the request may be long ago; and an earlier commit, never answered, may have done it
+            await self._judge(epoch, fulfilling, outcomes)
+        writes = [write for write in writes if write.partition not in outcomes]
         for _ in range(_ROUNDS):
             await self._make_parents(writes)
             again: list[_Write] = []
@@ -177,6 +202,8 @@ class ZooKeeperOffsetStore:
                 commit=commit,
                 node=self._nodes[commit.claim.partition],
                 path=offset_path(self._group, commit.claim.partition),
+                request=commit.fulfils,
+                request_path=request_path(self._group, commit.claim.partition),
             )
             for commit in commits
         ]
@@ -201,24 +228,27 @@ class ZooKeeperOffsetStore:
                 ready.append(write)
         if not ready:
             return []
+        operations = [(write, operation) for write in ready for operation in write.operations()]
         fresh = [write for write in ready if write.commit.position not in write.node.unanswered]
         for write in ready:
             write.node.unanswered.add(write.commit.position)
         try:
             if failpoints.ENABLED:
                 failpoints.reach("before_commit")
-            stats = await self._zk.multi([write.operation() for write in ready], epoch=epoch)
+            stats = await self._zk.multi([operation for _, operation in operations], epoch=epoch)
             if failpoints.ENABLED:
                 failpoints.reach("after_commit")
         except OutcomeUnknown:
             return await self._judge(epoch, ready, outcomes)
         except MultiFailed as error:
             self._forget(fresh)
-            return await self._judge_failure(epoch, ready, error, outcomes)
+            return await self._judge_failure(epoch, ready, error, operations[error.index][0], outcomes)
         except CoordinationError:
             self._forget(fresh)
             raise
-        for write, stat in zip(ready, stats, strict=True):
+        for (write, operation), stat in zip(operations, stats, strict=True):
+            if isinstance(operation, Delete):
+                continue
             write.node.version = 0 if stat is None else stat.version
             write.node.position = write.commit.position
             write.node.unanswered.clear()
@@ -231,18 +261,23 @@ class ZooKeeperOffsetStore:
             write.node.unanswered.discard(write.commit.position)
 
     async def _judge_failure(
-        self, epoch: SessionEpoch, writes: Sequence[_Write], error: MultiFailed, outcomes: _Outcomes
+        self,
+        epoch: SessionEpoch,
+        writes: Sequence[_Write],
+        error: MultiFailed,
+        refused: _Write,
+        outcomes: _Outcomes,
     ) -> list[_Write]:
         if isinstance(error.cause, BadVersion | NodeExists | NoNode):
             return await self._judge(epoch, writes, outcomes)
         # refused for a reason of its own (no permission): it must not hold up the others
-        refused = writes[error.index]
         outcomes[refused.partition] = CommitOutcome.FAILED
         self._note_failure(error)
         return [write for write in writes if write is not refused]
 
     async def _judge(self, epoch: SessionEpoch, writes: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
         """Read the nodes of a multi that failed, or may have, and return what is still to be written."""
+        requests = await self._read_requests(writes)
         found = await self._read_nodes([write.partition for write in writes])
         changed = [write for write in writes if not self._recognise(write, found[write.partition])]
         owned = await self._find_owned(epoch, [write.partition for write in changed])
@@ -255,7 +290,9 @@ class ZooKeeperOffsetStore:
         for write in writes:
             if write.partition in outcomes:
                 continue
-            if write.needed:
+            if write.request is not None and not self._renew_request(write, requests[write.partition]):
+                outcomes[write.partition] = CommitOutcome.REQUEST_CHANGED
+            elif write.needed:
                 again.append(write)
             else:
                 outcomes[write.partition] = write.done
@@ -301,6 +338,16 @@ class ZooKeeperOffsetStore:
             ours=write.commit.position,
         )
 
+    @staticmethod
+    def _renew_request(write: _Write, found: OffsetRequest | None) -> bool:
+        """Take note of the request as it is now; return False when it is not to be carried out by this commit."""
+        if found is not None and write.request is not None and found.id == write.request.id:
+            write.request = found
+            return True
+        # carried out already where the node holds what was asked for: the two go in one multi
+        write.request = None
+        return write.node.position == write.commit.position
+
     def _settle_rest(self, commits: Sequence[Commit], error: CoordinationError, outcomes: _Outcomes) -> None:
         """Give an outcome to what could not be tried: a session that is over holds no claims any more."""
         rest = CommitOutcome.NOT_OWNER if isinstance(error, SessionLost) else CommitOutcome.FAILED
@@ -317,6 +364,10 @@ class ZooKeeperOffsetStore:
         if self._failing and outcomes and CommitOutcome.FAILED not in outcomes.values():
             self._failing = False
             _log.info("offsets_commit_recovered", group=self._group)
+
+    async def _read_requests(self, writes: Sequence[_Write]) -> dict[TopicPartition, OffsetRequest | None]:
+        fulfilling = [write.partition for write in writes if write.request is not None]
+        return await self._read_all(fulfilling, self._requests.find)
 
     async def _read_nodes(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset | None]:
         return await self._read_all(partitions, self._read_node)
@@ -362,11 +413,9 @@ def _split(writes: Sequence[_Write]) -> Iterator[Sequence[_Write]]:
     """Cut into multis within the limits of size and count."""
     begin = size = 0
     for index, write in enumerate(writes):
-        # 20 digits hold any offset
-        cost = _OPERATION_BYTES + len(write.path.encode()) + 20
-        if index > begin and (size + cost > MULTI_BYTES or index - begin == MULTI_OPERATIONS):
+        if index > begin and (size + write.size > MULTI_BYTES or index - begin == MULTI_WRITES):
             yield writes[begin:index]
             begin, size = index, 0
-        size += cost
+        size += write.size
     if begin < len(writes):
         yield writes[begin:]

@@ -69,3 +69,38 @@ def broker_path(broker: BrokerId) -> str:
 def topic_path(topic: str) -> str:
     """A topic's node; its ``czxid`` is the topic's incarnation."""
     return f"{BROKER_TOPICS}/{topic}"
+
+
+def own_path(group: str) -> str:
+    """Everything of a group that is ours alone; Java members never look here."""
+    return f"{CONSUMERS}/{group}/consumerd"
+
+
+def requests_root(group: str) -> str:
+    """Parent of the topics' folders of operators' requests."""
+    return f"{own_path(group)}/requests"
+
+
+def requests_path(group: str, topic: str) -> str:
+    """Parent of a topic's requests."""
+    return f"{requests_root(group)}/{topic}"
+
+
+def request_path(group: str, partition: TopicPartition) -> str:
+    """Where an operator wants a partition to go on; persistent until it is carried out."""
+    return f"{requests_path(group, partition.topic)}/{partition.partition}"
+
+
+def roots_root(group: str) -> str:
+    """Parent of what is known of the file sinks' roots: it has children where files of this group have been landed."""
+    return f"{own_path(group)}/roots"
+
+
+def members_root(group: str) -> str:
+    """Parent of the nodes that tell members of ours from Java's."""
+    return f"{own_path(group)}/members"
+
+
+def member_path(group: str, consumer: ConsumerId) -> str:
+    """A member's ephemeral node: it is one of ours, and carries requests out."""
+    return f"{members_root(group)}/{consumer}"

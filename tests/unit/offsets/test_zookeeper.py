@@ -8,7 +8,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.errors import CoordinationError
 from consumerd.model import TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
-from consumerd.offsets.zookeeper import MULTI_BYTES, MULTI_OPERATIONS, ZooKeeperOffsetStore
+from consumerd.offsets.zookeeper import MULTI_BYTES, MULTI_WRITES, ZooKeeperOffsetStore
 from consumerd.zk.layout import offset_path, offsets_path, owner_path
 from consumerd.zk.port import MultiFailed, OutcomeUnknown
 from tests.support.delivery import FakeClaim
@@ -358,13 +358,13 @@ def test_multis_stay_within_their_limits():
     async def scenario(member):
         long = "x" * 2000
         claims = [FakeClaim(TopicPartition.modern(long, n), 1) for n in range(200)]
-        claims += [FakeClaim(TopicPartition.modern("short", n), 1) for n in range(MULTI_OPERATIONS + 10)]
+        claims += [FakeClaim(TopicPartition.modern("short", n), 1) for n in range(MULTI_WRITES + 10)]
         outcomes = await member.store.commit([Commit(claim, 10**18) for claim in claims])
         assert set(outcomes.values()) == {CommitOutcome.WRITTEN}
         sizes = [sum(len(op.path) + len(op.data) for op in multi) for multi in member.spy.multis]
         assert sum(len(multi) for multi in member.spy.multis) == len(claims)
         assert max(sizes) <= MULTI_BYTES
-        assert max(len(multi) for multi in member.spy.multis) <= MULTI_OPERATIONS
+        assert max(len(multi) for multi in member.spy.multis) <= MULTI_WRITES
         assert len(member.spy.multis) == 3  # two by size, one of which takes short ones too, and one by count
 
     with_member(scenario)

@@ -1,0 +1,279 @@
+"""Operators' requests: where a partition is to go on, kept in ZooKeeper until a member carries them out.
+
+A request is a JSON object at ``/consumers/G/consumerd/requests/T/P``. It goes in the ``multi`` that commits its position
+(:class:`consumerd.offsets.zookeeper.ZooKeeperOffsetStore`), and by nobody else. One that is put over another replaces
+it *in place*, so that the node's version grows and a commit that carries out the older one fails: deleting and creating
+it would begin at version 0 again, and such a commit would take the newer one away with it.
+
+What is watched is a topic's folder, not each request. Setting a node's data changes nothing there, so a replacement
+creates and deletes a child beside it in the same ``multi``: nobody ever sees that one, but the watch fires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import structlog
+
+from consumerd.aio.parallel import map_bounded
+from consumerd.errors import CoordinationError, OffsetError
+from consumerd.model import PartitionKey, TopicPartition
+from consumerd.offsets.store import OffsetRequest
+from consumerd.zk.layout import request_path, requests_path, requests_root
+from consumerd.zk.port import (
+    BadVersion,
+    Create,
+    Delete,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    OutcomeUnknown,
+    SetData,
+    Watch,
+    WatchKind,
+    ZkClient,
+)
+
+_FORMAT: Final = 1
+_INT64_MAX: Final = 2**63 - 1
+_MARK: Final = ".replaced"
+_ATTEMPTS: Final = 4
+_RETRY_S: Final = 1.0
+"""How soon a look that failed is taken again; a connection that comes back calls for one by itself."""
+
+_T = TypeVar("_T")
+
+_log = structlog.get_logger(__name__)
+
+
+def encode_request(request: OffsetRequest) -> bytes:
+    """Encode a request as its node holds it."""
+    payload = {
+        "version": _FORMAT,
+        "id": request.id,
+        "position": request.position,
+        "new_chain": request.new_chain,
+        "author": request.author,
+        "created_ms": request.created_ms,
+    }
+    return json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def parse_request(data: bytes, *, partition: TopicPartition, version: int) -> OffsetRequest:
+    """Read a request's node; ``version`` is that of the node. Raises OffsetError that says what was expected."""
+    try:
+        payload: object = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise OffsetError(f"expected a JSON object in UTF-8: {error}") from error
+    if not isinstance(payload, dict):
+        raise OffsetError(f"expected a JSON object, got {type(payload).__name__}")
+    if payload.get("version") != _FORMAT:
+        raise OffsetError(
+            f"version: expected {_FORMAT}, got {payload.get('version')!r:.40}; written by a newer release?"
+        )
+    return OffsetRequest(
+        id=_get(payload, "id", str, bool, "a text"),
+        partition=partition,
+        position=_get(payload, "position", int, lambda number: 0 <= number <= _INT64_MAX, "a number from 0 on"),
+        new_chain=_get(payload, "new_chain", bool, lambda _: True, "true or false"),
+        author=_get(payload, "author", str, lambda _: True, "a text"),
+        created_ms=_get(payload, "created_ms", int, lambda number: number >= 0, "a number from 0 on"),
+        version=version,
+    )
+
+
+def _get(payload: Mapping[str, object], key: str, kind: type[_T], legal: Callable[[_T], bool], expected: str) -> _T:
+    value = payload.get(key)
+    # a bool is an int to Python, not to whoever reads the node
+    if type(value) is not kind or not legal(value):
+        raise OffsetError(f"{key}: expected {expected}, got {type(value).__name__}")
+    return value
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """A topic that somebody wants to hear of."""
+
+    watch: Watch
+    listeners: list[_Listener]
+
+
+class _Listener:
+    """One caller of :meth:`ZooKeeperOffsetRequests.watch`."""
+
+    def __init__(self, changed: Callable[[TopicPartition], None], forget: Callable[[_Listener], None]) -> None:
+        self.changed = changed
+        self._forget: Callable[[_Listener], None] | None = forget
+
+    @property
+    def open(self) -> bool:
+        return self._forget is not None
+
+    def close(self) -> None:
+        """Stop calling back. Idempotent."""
+        forget, self._forget = self._forget, None
+        if forget is not None:
+            forget(self)
+
+
+class ZooKeeperOffsetRequests:
+    """The requests of one group. Callbacks come while :meth:`run` runs."""
+
+    def __init__(self, zk: ZkClient, group: str) -> None:
+        self._zk = zk
+        self._group = group
+        self._topics: dict[str, _Watched] = {}
+        self._dirty: set[str] = set()
+        self._woken = asyncio.Event()
+        self._told: dict[str, int] = {}
+        """The transaction of each malformed node that has been logged."""
+
+    # -- for who carries them out
+
+    async def find(self, partition: TopicPartition) -> OffsetRequest | None:
+        """Return the request for a partition, if there is one; a malformed one is logged once and counts as none.
+
+        Raises CoordinationError.
+        """
+        path = request_path(self._group, partition)
+        found = await self._zk.find(path)
+        if found is None:
+            return None
+        data, stat = found
+        try:
+            return parse_request(data, partition=partition, version=stat.version)
+        except OffsetError as error:
+            self._tell_malformed(path, stat.mzxid, str(error))
+            return None
+
+    def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> _Listener:
+        """Call back for each partition of the topic that may have a request new to us, until closed; soon for the first
+        time, and after each change and each reconnect.
+        """
+        listener = _Listener(changed, lambda gone: self._forget(topic, gone))
+        watched = self._topics.get(topic)
+        if watched is None:
+            watch = self._zk.watch(
+                requests_path(self._group, topic), WatchKind.CHILDREN, lambda: self._note_change(topic)
+            )
+            watched = self._topics[topic] = _Watched(watch=watch, listeners=[])
+        watched.listeners.append(listener)
+        self._note_change(topic)
+        return listener
+
+    async def run(self) -> None:
+        """Look where watches have fired, until cancelled. Waits without bound for the next one."""
+        failing = False
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            # taken out before the look, so that a change which comes during it calls for another one
+            looking, self._dirty = self._dirty, set()
+            try:
+                while looking:
+                    topic = min(looking)
+                    self._tell(topic, await list_names(self._zk, requests_path(self._group, topic)))
+                    looking.discard(topic)
+            except CoordinationError as error:
+                if not failing:
+                    failing = True
+                    _log.warning("requests_lookup_failed", group=self._group, error=str(error))
+                self._dirty |= looking
+                await asyncio.sleep(_RETRY_S)
+                self._woken.set()
+            else:
+                failing = False
+
+    # -- for operators
+
+    async def put(self, request: OffsetRequest) -> OffsetRequest:
+        """Leave a request, over any other of its partition, and return it with its node's version.
+
+        ``version`` is not looked at. Raises CoordinationError.
+        """
+        path = request_path(self._group, request.partition)
+        data = encode_request(request)
+        for _ in range(_ATTEMPTS):
+            found = await self._zk.find(path)
+            if found is not None and found[0] == data:
+                return parse_request(data, partition=request.partition, version=found[1].version)
+            try:
+                if found is None:
+                    await self._zk.create(path, data)
+                else:
+                    await self._replace(path, data, found[1].version)
+            except NoNode:
+                await self._zk.ensure_path(requests_path(self._group, request.partition.topic))
+            except MultiFailed as error:
+                if not isinstance(error.cause, BadVersion | NoNode | NodeExists):
+                    raise
+            except (NodeExists, OutcomeUnknown):
+                continue  # read it again: it may be ours
+        raise CoordinationError(f"{path}: the request could not be written in {_ATTEMPTS} tries; try again")
+
+    async def list_requests(self) -> Sequence[OffsetRequest]:
+        """Return every request of the group, in order; malformed ones are logged and left out. Raises CoordinationError."""
+        root = requests_root(self._group)
+        paths = {topic: await list_names(self._zk, f"{root}/{topic}") for topic in await list_names(self._zk, root)}
+        partitions = [
+            partition for topic, names in paths.items() for name in names if (partition := self._read_name(topic, name))
+        ]
+        found = await map_bounded(sorted(partitions), self.find)
+        return [request for request in found.values() if request is not None]
+
+    # -- the inside
+
+    async def _replace(self, path: str, data: bytes, version: int) -> None:
+        mark = f"{path.rpartition('/')[0]}/{_MARK}"
+        await self._zk.multi([SetData(path, data, version), Create(mark, b""), Delete(mark)])
+
+    def _note_change(self, topic: str) -> None:
+        self._dirty.add(topic)
+        self._woken.set()
+
+    def _forget(self, topic: str, listener: _Listener) -> None:
+        watched = self._topics[topic]
+        watched.listeners.remove(listener)
+        if not watched.listeners:
+            watched.watch.close()
+            del self._topics[topic]
+
+    def _tell(self, topic: str, names: Sequence[str]) -> None:
+        watched = self._topics.get(topic)
+        if watched is None:
+            return
+        partitions = [partition for name in names if (partition := self._read_name(topic, name)) is not None]
+        for listener in list(watched.listeners):
+            for partition in partitions:
+                if listener.open:
+                    listener.changed(partition)
+
+    def _read_name(self, topic: str, name: str) -> TopicPartition | None:
+        try:
+            return TopicPartition(topic, PartitionKey.parse(name))
+        except ValueError as error:
+            self._tell_malformed(f"{requests_path(self._group, topic)}/{name}", 0, str(error))
+            return None
+
+    def _tell_malformed(self, path: str, mzxid: int, reason: str) -> None:
+        if self._told.get(path) != mzxid:
+            self._told[path] = mzxid
+            _log.error(
+                "request_malformed",
+                path=path,
+                reason=reason,
+                advice="nobody carries it out; delete the node, and ask again with: consumerd offsets set",
+            )
+
+
+async def list_names(zk: ZkClient, path: str) -> Sequence[str]:
+    """Return the names of a node's children, none where there is no such node. Raises CoordinationError."""
+    try:
+        names, _ = await zk.children(path)
+    except NoNode:
+        return ()
+    return names
