@@ -13,7 +13,9 @@ class SinkOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    on_rejected: Literal["stop"] = Field(default="stop", description="What follows a record that cannot be written.")
+    on_rejected: Literal["stop", "skip", "quarantine"] = Field(
+        default="stop", description="What follows a record that cannot be written."
+    )
 
 
 class ChainOptions(SinkOptions):
@@ -22,4 +24,7 @@ class ChainOptions(SinkOptions):
     path: Path = Field(description="The folder below which files land: one cluster's, one group's, one sink's.")
     roll_bytes: int = Field(default=128 << 20, ge=1, description="A file is published when it is this large.")
     roll_ms: int = Field(default=60_000, ge=1, description="A file is published this long after its first record.")
-    shared: Literal[True] = Field(default=True, description="All replicas write below this path, on one file system.")
+    shared: bool = Field(
+        default=True,
+        description="Whether the replicas' path is one folder on one file system, or one of each replica's own.",
+    )

@@ -40,7 +40,7 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
         ("jsonl", {}, "path"),
         ("jsonl", {"path": "/data", "shared": False}, "shared"),
         ("jsonl", {"path": "/data", "compression": "zstd"}, "compression"),
-        ("jsonl", {"path": "/data", "on_rejected": "skip"}, "on_rejected"),
+        ("jsonl", {"path": "/data", "on_rejected": "drop"}, "on_rejected"),
         ("parquet", {"path": "/data", "compression": "lz77"}, "compression"),
         ("parquet", {"path": "/data", "roll_ms": 0}, "roll_ms"),
         ("stdout", {"path": "/data"}, "path"),
