@@ -38,7 +38,7 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     ("name", "options", "key"),
     [
         ("jsonl", {}, "path"),
-        ("jsonl", {"path": "/data", "shared": False}, "shared"),
+        ("jsonl", {"path": "/data", "shared": "maybe"}, "shared"),
         ("jsonl", {"path": "/data", "compression": "zstd"}, "compression"),
         ("jsonl", {"path": "/data", "on_rejected": "drop"}, "on_rejected"),
         ("parquet", {"path": "/data", "compression": "lz77"}, "compression"),
