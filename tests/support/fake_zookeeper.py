@@ -8,7 +8,8 @@ What it keeps of the real one, since protocols rest on it:
 - Ephemeral nodes live as long as their session, which the server ends some time after the client was last heard. The
   client learns of it when it is connected again. Its lease runs from the last answered probe, which is earlier.
 
-Times are those of the running loop: use :func:`tests.support.virtual_time.run`.
+Times are those of the running loop: use :func:`tests.support.virtual_time.run`. Where clients live in processes with loops
+of their own (:mod:`tests.support.simulation.processes`), the server and the network are given theirs.
 """
 
 from __future__ import annotations
@@ -85,12 +86,24 @@ class _Node:
 class FakeZooKeeper:
     """The server: its tree, its sessions. The synchronous methods are for scenarios, which act without a session.
 
-    ``latency_s`` bounds each way of each request.
+    ``latency_s`` bounds each way of each request. ``repeats`` is how often a watch fires once more, some time later, though
+    nothing has changed. ``loop`` is where the server and the network live, if not in the running one.
     """
 
-    def __init__(self, *, seed: int = 0, latency_s: tuple[float, float] = (0.0005, 0.002)) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        latency_s: tuple[float, float] = (0.0005, 0.002),
+        repeats: float = 0.0,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self.random = random.Random(seed)
         self.latency_s = latency_s
+        self.repeats = repeats
+        self.writer = 0
+        """The session whose request is being carried out; 0: none."""
+        self._loop = loop
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0)}
         self._zxid = 0
         self._sessions: dict[int, set[str]] = {}
@@ -99,6 +112,11 @@ class FakeZooKeeper:
         self._clients: list[FakeZkClient] = []
         self.on_change: Callable[[str], None] = lambda path: None
         """Called with each path that is created, changed or deleted, after the fact."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where the server and the network live."""
+        return self._loop or asyncio.get_running_loop()
 
     def client(self, name: str, *, session_timeout_s: float = 6.0, call_timeout_s: float = 2.0) -> FakeZkClient:
         """Return a client that is not connected yet."""
@@ -208,7 +226,7 @@ class FakeZooKeeper:
 
     def apply_multi(self, operations: Sequence[Operation], owner: int) -> list[Stat | None]:
         """Do all or none."""
-        with self._all_or_nothing():
+        with self._all_or_nothing(operations):
             return [self._apply_one(index, operation, owner) for index, operation in enumerate(operations)]
 
     def _apply_one(self, index: int, operation: Operation, owner: int) -> Stat | None:
@@ -227,8 +245,9 @@ class FakeZooKeeper:
         return None
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        nodes = {path: replace(node, children=set(node.children)) for path, node in self._nodes.items()}
+    def _all_or_nothing(self, operations: Sequence[Operation]) -> Iterator[None]:
+        touched = {path: None for operation in operations for path in (operation.path, _split(operation.path)[0])}
+        nodes = {path: _copy(self._nodes.get(path)) for path in touched}
         sessions = {session: set(paths) for session, paths in self._sessions.items()}
         clients, self._clients = self._clients, []  # nobody hears of what may be undone
         changed: list[str] = []
@@ -236,7 +255,12 @@ class FakeZooKeeper:
         try:
             yield
         except MultiFailed:
-            self._nodes, self._sessions = nodes, sessions
+            self._sessions = sessions
+            for path, node in nodes.items():
+                if node is None:
+                    self._nodes.pop(path, None)
+                else:
+                    self._nodes[path] = node
             changed.clear()
             raise
         finally:
@@ -276,6 +300,7 @@ class _StandingWatch:
         self._client = client
         self._key = key
         self._dirty = dirty
+        self._loop = asyncio.get_running_loop()
         self._pending = False
         self._closed = False
 
@@ -289,7 +314,8 @@ class _StandingWatch:
         """Deliver an event, unless one is on its way."""
         if not self._pending:
             self._pending = True
-            self._client.call_inbound(self._deliver)
+            self._client.call_inbound(lambda: self._loop.call_soon(self._deliver))
+            self._client.fire_again(self)
 
     def _deliver(self) -> None:
         self._pending = False
@@ -310,11 +336,15 @@ class FakeZkClient:
         self._connected = False
         self._closed = False
         self._heard_at = 0.0
-        """When the last answered probe was sent, while not connected."""
+        """When the last answered probe was sent, while not connected or ageing."""
+        self._ageing = False
+        """Connected, yet no probe is answered."""
+        self._lossy = False
+        """Connected, yet nothing gets through."""
         self._expiry: asyncio.TimerHandle | None = None
         self._outbound_at = 0.0
         self._inbound_at = 0.0
-        self._in_flight: set[asyncio.Future[object]] = set()
+        self._in_flight: dict[asyncio.Future[object], None] = {}
         self._changed = asyncio.Event()
         self.watches: dict[tuple[str, WatchKind], list[_StandingWatch]] = {}
 
@@ -345,27 +375,65 @@ class FakeZkClient:
         """
         if not self._connected:
             return
-        chance = self._server.random
-        if heard_ago_s is None:
-            heard_ago_s = chance.uniform(0, self._timeout_s / 6)
-        now = asyncio.get_running_loop().time()
-        self._heard_at = now - heard_ago_s
-        self._connected = False
+        if not self._ageing:
+            self._age(heard_ago_s)
+        self._connected = self._ageing = self._lossy = False
         for future in self._in_flight:
             if not future.done():
                 future.set_exception(_Broken())
         self._in_flight.clear()
+        self._wake()
+
+    def _age(self, heard_ago_s: float | None = None) -> None:
+        """From now on no probe is answered."""
+        chance, now = self._server.random, self._server.loop.time()
+        if heard_ago_s is None:
+            heard_ago_s = chance.uniform(0, self._timeout_s / 6)
+        self._heard_at = now - heard_ago_s
+        self._ageing = True
         # the server heard the last probe no earlier than it was sent, and looks for the dead in ticks
         ends = max(now, self._heard_at + self._timeout_s + chance.uniform(0, self._timeout_s / 3))
         session = self._session_id
-        self._expiry = asyncio.get_running_loop().call_at(ends, lambda: self._server.end_session(session))
-        self._wake()
+        self._expiry = self._server.loop.call_at(ends, lambda: self._server.end_session(session))
+
+    def silence(self) -> None:
+        """Let nothing through any more, either way, though nobody closes the connection; ends by :meth:`cut`."""
+        if self._connected and not self._ageing:
+            self._age()
+            self._lossy = True
+            self._wake()  # whoever waits for the lease's next phase looks at the clock again
+
+    def stop(self) -> None:
+        """Send no probe any more: its process is stopped. What the server sends waits in the socket."""
+        if self._connected and not self._ageing:
+            self._age()
+
+    def proceed(self) -> None:
+        """Its process goes on: a probe is answered, or it learns that the session is over."""
+        if self._ageing and not self._lossy:
+            self._wake()
+            loop = self._server.loop
+            loop.call_at(loop.time() + 2 * self._server.draw_latency(), self._probe)
+
+    def _probe(self) -> None:
+        if not self._ageing or self._lossy:
+            return
+        if self._server.is_alive(self._session_id):
+            self._ageing = False
+            if self._expiry is not None:
+                self._expiry.cancel()
+                self._expiry = None
+            self._wake()
+            return
+        self.cut()
+        loop = self._server.loop
+        loop.call_at(loop.time() + 2 * self._server.draw_latency(), self.connect)
 
     def expire(self) -> None:
         """End the session as if it had been silent for its whole timeout, and begin a new one."""
         was_connected = self._connected
         self.cut(heard_ago_s=self._timeout_s)
-        self._heard_at = min(self._heard_at, asyncio.get_running_loop().time() - self._timeout_s)
+        self._heard_at = min(self._heard_at, self._server.loop.time() - self._timeout_s)
         self._server.end_session(self._session_id)
         if was_connected:
             self.connect()
@@ -399,9 +467,9 @@ class FakeZkClient:
     def _phase(self) -> LeasePhase:
         if self._epoch == NO_SESSION:
             return LeasePhase.NONE
-        if self._connected:
+        if self._connected and not self._ageing:
             return LeasePhase.FRESH
-        silence = asyncio.get_running_loop().time() - self._heard_at
+        silence = self._server.loop.time() - self._heard_at
         if silence < self._timeout_s / 2:
             return LeasePhase.FRESH
         return LeasePhase.PAUSED if silence < self._timeout_s * 2 / 3 else LeasePhase.SUSPENDED
@@ -413,7 +481,8 @@ class FakeZkClient:
             changed = self._changed
             boundaries = [self._heard_at + self._timeout_s * part for part in (0.5, 2 / 3)]
             ahead = [at for at in boundaries if at > loop.time()]
-            delay = None if self._connected or not ahead else min(ahead) - loop.time() + 1e-6
+            fresh = self._connected and not self._ageing
+            delay = None if fresh or not ahead else min(ahead) - loop.time() + 1e-6
             try:
                 async with timeout(delay):
                     await changed.wait()
@@ -498,11 +567,18 @@ class FakeZkClient:
 
     # -- requests
 
-    def call_inbound(self, deliver: Callable[[], None]) -> None:
+    def call_inbound(self, deliver: Callable[[], object]) -> None:
         """Call back after one way, in the order of everything else that this client is told."""
-        loop = asyncio.get_running_loop()
+        loop = self._server.loop
         self._inbound_at = max(loop.time() + self._server.draw_latency(), self._inbound_at + _INSTANT_S)
-        loop.call_at(self._inbound_at, deliver)
+        loop.call_at(self._inbound_at, lambda: None if self._lossy else deliver())
+
+    def fire_again(self, watch: _StandingWatch) -> None:
+        """Perhaps fire a watch once more later, without a reason."""
+        chance = self._server.random
+        if self._server.repeats and chance.random() < self._server.repeats:
+            loop = self._server.loop
+            loop.call_at(loop.time() + chance.uniform(0, 1), watch.fire)
 
     async def _write(self, work: Callable[[int], T], epoch: SessionEpoch | None) -> T:
         deadline = asyncio.get_running_loop().time() + self._call_timeout_s
@@ -539,14 +615,19 @@ class FakeZkClient:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         in_flight = self._in_flight
-        in_flight.add(answer)  # type: ignore[arg-type]  # only ever broken or discarded there
+        in_flight[answer] = None  # type: ignore[index]  # only ever broken or discarded there
         session = self._session_id
         self._outbound_at = max(loop.time() + self._server.draw_latency(), self._outbound_at + _INSTANT_S)
 
+        lost = self._lossy
+
         def arrive() -> None:
+            if lost:
+                return
             # a request that was sent before the connection broke may still arrive, if its session is there
             if not self._server.is_alive(session) or (answer.done() and self._server.random.random() < 0.5):
                 return
+            self._server.writer = session
             try:
                 result = work()
             except Exception as error:  # noqa: BLE001 - a scenario's fault is the caller's to show, too
@@ -554,12 +635,18 @@ class FakeZkClient:
                 self.call_inbound(lambda: None if answer.done() else answer.set_exception(refusal))
             else:
                 self.call_inbound(lambda: None if answer.done() else answer.set_result(result))
+            finally:
+                self._server.writer = 0
 
-        loop.call_at(self._outbound_at, arrive)
+        self._server.loop.call_at(self._outbound_at, arrive)
         try:
             return await answer
         finally:
-            in_flight.discard(answer)
+            in_flight.pop(answer, None)  # type: ignore[arg-type]  # as above
+
+
+def _copy(node: _Node | None) -> _Node | None:
+    return None if node is None else replace(node, children=set(node.children))
 
 
 def _split(path: str) -> tuple[str, str]:
