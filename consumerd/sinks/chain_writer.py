@@ -24,21 +24,17 @@ from typing import Final, NoReturn, TypeVar
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import (
     ConfigError,
-    CoordinationError,
     CorruptMessageError,
-    IncarnationChanged,
-    LeasePaused,
     LocalProtocolError,
-    OwnershipLost,
     PermanentSinkError,
     RetriableSinkError,
-    SessionLost,
     SinkError,
 )
 from consumerd.model import Claim, Gap, GapReason
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain import ChainRecord, FileSummary
 from consumerd.sinks.chain_store import ChainStore
+from consumerd.sinks.confirming import confirm_claim
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.files import OpenFile
 from consumerd.sinks.publish import Chain, Outcome, find_chain, prepare_chain, sync_upwards
@@ -94,7 +90,7 @@ class ChainWriter:
         """The chain is of a later incarnation than the claim: either the topic was made again since the claim, or
         ZooKeeper does not remember making that topic, and claiming again would change nothing.
         """
-        await self._confirm()
+        await confirm_claim(self._claim)
         raise PermanentSinkError(
             f"{chain.folder} is of incarnation {chain.record.incarnation} of the topic, which is later than "
             f"{self._claim.incarnation}, the one there is: ZooKeeper has lost its data, or the path is another "
@@ -226,7 +222,7 @@ class ChainWriter:
             return outcome
 
         try:
-            await self._confirm()
+            await confirm_claim(self._claim)
         except BaseException:
             store.threads.post(hidden.discard)
             raise
@@ -279,7 +275,7 @@ class ChainWriter:
             )
             self._finished = True
             self._charge()
-        await self._confirm()
+        await confirm_claim(self._claim)
         outcome = await self._do("publish the file", file.publish)
         if outcome is Outcome.TAKEN:
             await self._yield_to_other()
@@ -295,7 +291,7 @@ class ChainWriter:
         position = self._get_chain().end
         self._drop()
         try:
-            await self._confirm()
+            await confirm_claim(self._claim)
             await self._refresh()
         except RetriableSinkError as error:
             raise RetriableSinkError(str(error), resume_position=self._acknowledged) from error
@@ -323,25 +319,6 @@ class ChainWriter:
         self._chain = Chain(number=chain.number, folder=chain.folder, record=chain.record, end=end)
         self._acknowledged = max(self._acknowledged, end)
         self._next = max(self._next, self._acknowledged)
-
-    async def _confirm(self) -> None:
-        """Return when the partition is ours at this moment, waiting out a paused lease.
-
-        Raises OwnershipLost, IncarnationChanged, and RetriableSinkError when nobody can tell: the file is kept then.
-        """
-        while True:
-            try:
-                return await self._claim.confirm()
-            except LeasePaused:
-                await self._claim.wait_usable()
-            except (OwnershipLost, IncarnationChanged):
-                raise
-            except SessionLost as error:
-                raise OwnershipLost(str(error)) from error
-            except CoordinationError as error:
-                raise RetriableSinkError(
-                    f"{self._claim.partition}: the claim could not be confirmed: {error}"
-                ) from error
 
     # -- failures
 

@@ -1,0 +1,209 @@
+"""Quarantined units on paper: the names of their files and what these say. Pure; nothing here touches a disk.
+
+``<topic>/<partition>/<incarnation>/<first offset>-<index>.jsonl`` below the quarantine's path: one file a unit, one JSON
+object on one line, with everything that is known of the unit and its bytes in base64. Bytes that are not those of the
+unit which has the name already go to ``<first offset>-<index>.<n>.jsonl``, so that nothing is dropped for its name.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote
+
+from consumerd.model import PartitionKey, TimestampType, TopicPartition
+from consumerd.sinks.base import QuarantinedUnit
+from consumerd.sinks.record_fields import (
+    FORMAT_VERSION,
+    MalformedRecord,
+    decode_fields,
+    encode_fields,
+    find_number,
+    get_incarnation,
+    get_number,
+    get_text,
+)
+from consumerd.wire.records import Headers, Record
+
+_PIECE_BYTES: Final = 3 << 18  # a multiple of three, so that pieces of base64 join without padding
+_UNIT_NAME: Final = re.compile(r"(?P<offset>[0-9]{20})-(?P<index>[0-9]+)(\.(?P<copy>[1-9][0-9]*))?\.jsonl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptUnit:
+    """A unit as it is kept: whose it was, and when (milliseconds since the epoch) it was passed over."""
+
+    unit: QuarantinedUnit
+    cluster: str
+    group: str
+    when_ms: int
+
+    @property
+    def payload_bytes(self) -> int:
+        """How many of the unit's bytes are here."""
+        record = self.unit.record
+        if record is None:
+            return len(self.unit.raw)
+        values = [record.key, record.value, *(part for key, value in record.headers for part in (key.encode(), value))]
+        return sum(len(value) for value in values if value is not None)
+
+    @property
+    def complete(self) -> bool | None:
+        """Whether all of the unit is here; None where nobody knows how large it was."""
+        if self.unit.record is not None:
+            return True
+        return None if self.unit.size is None else self.payload_bytes >= self.unit.size
+
+    def covers(self, other: QuarantinedUnit) -> bool:
+        """Tell whether ``other`` is the same unit, with no byte that is not here too."""
+        mine = self.unit
+        return (
+            (mine.partition, mine.incarnation, mine.offset, mine.next_offset, mine.index)
+            == (other.partition, other.incarnation, other.offset, other.next_offset, other.index)
+            and mine.record == other.record
+            and mine.raw.startswith(other.raw)
+        )
+
+
+# -- names
+
+
+def unit_folders(unit: QuarantinedUnit) -> tuple[str, str, str]:
+    """Return the names of a unit's folders, percent-encoded where a file system would misread them.
+
+    Names that begin with a dot or an underscore are for what is no unit's.
+    """
+    topic = quote(unit.partition.topic, safe="")
+    if topic[:1] in "._":
+        topic = f"%{ord(topic[0]):02X}{topic[1:]}"
+    return topic, quote(str(unit.partition.partition), safe=""), str(unit.incarnation)
+
+
+def parse_topic_folder(name: str) -> str | None:
+    """Read a topic off a folder's name, or None if the name is no topic's."""
+    return None if not name or name[0] in "._" else unquote(name)
+
+
+def unit_name(offset: int, index: int, copy: int = 0) -> str:
+    """Return a unit's final name; ``copy`` counts other units that have it already."""
+    return f"{offset:020d}-{index}{f'.{copy}' if copy else ''}.jsonl"
+
+
+def parse_unit_name(name: str) -> tuple[int, int] | None:
+    """Read offset and index off a file's name, or None if the name is no unit's."""
+    match = _UNIT_NAME.fullmatch(name)
+    return (int(match["offset"]), int(match["index"])) if match else None
+
+
+# -- content
+
+
+def encode_unit(kept: KeptUnit) -> Iterator[bytes]:
+    """Yield a file's content in pieces, so that a large unit is never in memory a second time."""
+    unit, record = kept.unit, kept.unit.record
+    fields: dict[str, object] = {
+        "format": FORMAT_VERSION,
+        "cluster": kept.cluster,
+        "group": kept.group,
+        "topic": unit.partition.topic,
+        "partition": str(unit.partition.partition),
+        "incarnation": str(unit.incarnation),
+        "offset": unit.offset,
+        "next_offset": unit.next_offset,
+        "index": unit.index,
+        "cause": unit.cause,
+        "reason": unit.reason,
+        "when": kept.when_ms,
+        "size": unit.size if record is None else kept.payload_bytes,
+        "complete": kept.complete,
+    }
+    if record is not None:
+        fields["timestamp"] = record.timestamp
+        fields["timestamp_type"] = int(record.timestamp_type)
+        fields["headers"] = [{"key": key, "value_base64": _encode_short(value)} for key, value in record.headers]
+    yield encode_fields(fields)[:-1]
+    if record is None:
+        yield from _encode_long("raw_base64", unit.raw)
+    else:
+        yield from _encode_long("key_base64", record.key)
+        yield from _encode_long("value_base64", record.value)
+    yield b"}\n"
+
+
+def parse_unit(data: bytes) -> KeptUnit:
+    """Read a file's content. Raises MalformedRecord."""
+    fields = decode_fields(data)
+    try:
+        partition = TopicPartition(get_text(fields, "topic"), PartitionKey.parse(get_text(fields, "partition")))
+    except ValueError as error:
+        raise MalformedRecord(str(error)) from error
+    is_record = "raw_base64" not in fields
+    unit = QuarantinedUnit(
+        partition=partition,
+        incarnation=get_incarnation(fields),
+        offset=get_number(fields, "offset"),
+        next_offset=get_number(fields, "next_offset"),
+        index=get_number(fields, "index"),
+        cause=get_text(fields, "cause"),
+        reason=get_text(fields, "reason"),
+        raw=b"" if is_record else _get_bytes(fields, "raw_base64"),
+        size=find_number(fields, "size"),
+        record=_parse_record(fields) if is_record else None,
+    )
+    return KeptUnit(
+        unit=unit,
+        cluster=get_text(fields, "cluster"),
+        group=get_text(fields, "group"),
+        when_ms=get_number(fields, "when"),
+    )
+
+
+def _encode_short(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _encode_long(name: str, value: bytes | None) -> Iterator[bytes]:
+    if value is None:
+        yield f',"{name}":null'.encode()
+        return
+    yield f',"{name}":"'.encode()
+    with memoryview(value) as view:
+        for start in range(0, len(view), _PIECE_BYTES):
+            yield base64.b64encode(view[start : start + _PIECE_BYTES])
+    yield b'"'
+
+
+def _parse_record(fields: Mapping[str, object]) -> Record:
+    try:
+        timestamp_type = TimestampType(get_number(fields, "timestamp_type"))
+    except ValueError as error:
+        raise MalformedRecord(str(error)) from error
+    return Record(
+        offset=get_number(fields, "offset"),
+        timestamp=get_number(fields, "timestamp"),
+        timestamp_type=timestamp_type,
+        key=_find_bytes(fields, "key_base64"),
+        value=_find_bytes(fields, "value_base64"),
+        headers=_parse_headers(fields.get("headers")),
+        index=get_number(fields, "index"),
+    )
+
+
+def _parse_headers(entries: object) -> Headers:
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise MalformedRecord("headers: expected a list of objects")
+    return tuple((get_text(entry, "key"), _find_bytes(entry, "value_base64")) for entry in entries)
+
+
+def _find_bytes(fields: Mapping[str, object], name: str) -> bytes | None:
+    return None if fields.get(name) is None else _get_bytes(fields, name)
+
+
+def _get_bytes(fields: Mapping[str, object], name: str) -> bytes:
+    try:
+        return base64.b64decode(get_text(fields, name), validate=True)
+    except ValueError as error:
+        raise MalformedRecord(f"{name}: {error}") from error
