@@ -13,10 +13,11 @@ from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.model import TopicPartition
 from consumerd.offsets.history import ZooKeeperPartitionHistory
-from consumerd.offsets.store import Commit, CommitOutcome
+from consumerd.offsets.requests import ZooKeeperOffsetRequests
+from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.zk.aiozk_client import AiozkClient
-from consumerd.zk.layout import offset_path, owner_path, topic_path
+from consumerd.zk.layout import offset_path, owner_path, request_path, topic_path
 from consumerd.zk.layout_modern import partition_path
 from tests.support.delivery import FakeClaim
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
@@ -202,3 +203,118 @@ async def test_a_partition_added_to_a_known_topic_is_told_from_an_old_one(
         assert stored is not None
         assert made is not None
         assert stored.mzxid > made.czxid
+
+
+def wish(position: int, request_id: str, partition: TopicPartition = P) -> OffsetRequest:
+    """Return what an operator asks for."""
+    return OffsetRequest(
+        id=request_id,
+        partition=partition,
+        position=position,
+        new_chain=False,
+        author="ops@desk",
+        created_ms=1_700_000_000_000,
+        version=0,
+    )
+
+
+async def test_each_request_wakes_the_member_and_the_newest_is_the_one_that_is_carried_out(
+    server: EmbeddedZooKeeper, group: str
+) -> None:
+    """Made where no folder was, put over another, and made again after the last one was carried out."""
+    async with (
+        member_of(group, server.connect_string) as ours,
+        make_client(server.connect_string) as desk,
+        asyncio.TaskGroup() as tasks,
+    ):
+        requests, operator = ZooKeeperOffsetRequests(ours.zk, group), ZooKeeperOffsetRequests(desk, group)
+        seen: list[str] = []
+        woken = asyncio.Event()
+
+        async def look() -> None:
+            while True:
+                await woken.wait()
+                woken.clear()
+                if found := await requests.find(P):
+                    seen.append(found.id)
+
+        members = [tasks.create_task(requests.run()), tasks.create_task(look())]
+        requests.watch("t", lambda _: woken.set())
+        (claim,) = await ours.claim([P])
+        await ours.commit((claim, 10))
+        for number, position in enumerate((5, 6, 10, 0)):
+            first = await operator.put(wish(99, f"old-{number}"))
+            await eventually(lambda expected=first.id: expected in seen)
+            second = await operator.put(wish(position, f"new-{number}"))
+            await eventually(lambda expected=second.id: expected in seen)
+            assert (first.version, second.version) == (0, 1)
+            assert await ours.store.commit([Commit(claim, 99, first)]) == {P: CommitOutcome.REQUEST_CHANGED}
+            assert await ours.store.commit([Commit(claim, position, second)]) == {P: CommitOutcome.WRITTEN}
+            assert await ours.held(P) == (b"%d" % position, number + 1)
+            assert await requests.find(P) is None
+        for member in members:
+            member.cancel()
+
+
+async def test_a_version_that_has_grown_is_refused_by_the_server(server: EmbeddedZooKeeper, group: str) -> None:
+    """Between the last look at a request and the write the operator may have thought again."""
+    replaced = []
+
+    async with (
+        TcpProxy(server.port) as proxy,
+        member_of(group, proxy.connect_string) as member,
+        make_client(server.connect_string) as desk,
+    ):
+        operator = ZooKeeperOffsetRequests(desk, group)
+        request = await operator.put(wish(5, "old"))
+        claims = await member.claim([P, Q])
+        await member.commit((claims[0], 10))
+        multi, zk = member.zk.multi, member.zk
+
+        class Interfering:
+            """The real client, with an operator who is quicker than its multi."""
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(zk, name)
+
+            async def multi(self, operations, *, epoch=None):  # type: ignore[no-untyped-def]  # as the port's
+                if not replaced:
+                    replaced.append(await operator.put(wish(3, "new")))
+                return await multi(operations, epoch=epoch)
+
+        store = ZooKeeperOffsetStore(Interfering(), group)  # type: ignore[arg-type]  # the rest is the real one's
+        outcomes = await store.commit([Commit(claims[0], 5, request), Commit(claims[1], 7)])
+        assert outcomes == {P: CommitOutcome.REQUEST_CHANGED, Q: CommitOutcome.WRITTEN}
+        assert await member.held(P) == (b"10", 0)
+        assert await ZooKeeperOffsetRequests(member.zk, group).find(P) == replaced[0]
+
+
+@pytest.mark.parametrize("action", [Action.CUT, Action.CUT_AFTER])
+async def test_a_connection_cut_around_a_fulfilment_carries_it_out_once(
+    server: EmbeddedZooKeeper, group: str, action: Action
+) -> None:
+    """Position and request change together or not at all, and the answer to that is in the nodes."""
+    cuts = []
+
+    def cut_once(direction: Direction, frame: bytes) -> Action:
+        is_multi = (
+            direction is Direction.TO_SERVER and len(frame) > 12 and struct.unpack_from("!i", frame, 8)[0] == MULTI
+        )
+        if not is_multi or cuts:
+            return Action.FORWARD
+        cuts.append(frame)
+        return action
+
+    async with TcpProxy(server.port) as proxy, member_of(group, proxy.connect_string) as member:
+        (claim,) = await member.claim([P])
+        await member.commit((claim, 10))
+        request = await ZooKeeperOffsetRequests(member.zk, group).put(wish(10, "same"))
+        proxy.on_frame = cut_once
+        outcomes = []
+        async with timeout(20):
+            while CommitOutcome.WRITTEN not in outcomes:
+                outcomes += (await member.store.commit([Commit(claim, 10, request)])).values()
+        assert cuts
+        assert set(outcomes) <= {CommitOutcome.WRITTEN, CommitOutcome.FAILED}
+        assert await member.held(P) == (b"10", 1)
+        assert await member.zk.exists(request_path(group, P)) is None

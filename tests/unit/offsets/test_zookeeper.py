@@ -1,15 +1,18 @@
 """Positions in ZooKeeper: fenced, conditional, and honest about answers that never came."""
 
 import asyncio
+import dataclasses
+import json
 
 import pytest
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import CoordinationError
 from consumerd.model import TopicPartition
-from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
+from consumerd.offsets.requests import ZooKeeperOffsetRequests, encode_request
+from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
 from consumerd.offsets.zookeeper import MULTI_BYTES, MULTI_WRITES, ZooKeeperOffsetStore
-from consumerd.zk.layout import offset_path, offsets_path, owner_path
+from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path, requests_path
 from consumerd.zk.port import MultiFailed, OutcomeUnknown
 from tests.support.delivery import FakeClaim
 from tests.support.fake_zookeeper import FakeZooKeeper
@@ -390,5 +393,218 @@ def test_reloading_while_an_answer_is_missing_keeps_what_was_sent():
         await member.store.load([P])
         member.server.put(offset_path(G, P), b"10")  # it arrives after all
         assert await member.commit((claim, 20)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
+
+
+# -- commits that carry an operator's request out
+
+
+def ask(member, position=5, *, id="a1", partition=P):  # noqa: A002 - the field's name
+    """Leave a request as an operator does; returns it with its version."""
+    path = request_path(G, partition)
+    request = OffsetRequest(
+        id=id, partition=partition, position=position, new_chain=False, author="ops", created_ms=1, version=0
+    )
+    member.server.put(path, encode_request(request))
+    return dataclasses.replace(request, version=member.server.read(path)[1].version)
+
+
+async def fulfil(member, claim, request):
+    """Commit what a request asks for."""
+    outcomes = await member.store.commit([Commit(claim, request.position, request)])
+    return outcomes[claim.partition]
+
+
+def asked(member, partition=P):
+    """The id of the request that stands, if any."""
+    found = member.server.read(request_path(G, partition))
+    return None if found is None else json.loads(found[0])["id"]
+
+
+@pytest.mark.parametrize("before", [None, b"9", b"5"])
+def test_a_request_goes_with_the_commit_that_carries_it_out(before):
+    """Backwards, to where the store stands already, or where there was nothing: the version tells that it happened."""
+
+    async def scenario(member):
+        if before is not None:
+            member.server.put(offset_path(G, P), before)
+        claim, other = await member.claim(P), await member.claim(Q)
+        request = ask(member)
+        outcomes = await member.store.commit([Commit(other, 7), Commit(claim, 5, request)])
+        assert outcomes == {P: CommitOutcome.WRITTEN, Q: CommitOutcome.WRITTEN}
+        assert len(member.spy.multis) == 1
+        assert asked(member) is None
+        assert member.held(P) == (b"5", 0 if before is None else 1)
+        assert await member.commit((claim, 6)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+@pytest.mark.parametrize("change", ["replaced", "gone", "malformed"])
+def test_a_request_that_has_changed_is_not_carried_out(change, when):
+    """The operator has thought again: nothing of the old wish takes effect, and the newer one stays."""
+
+    async def scenario(member):
+        member.server.put(offset_path(G, P), b"9")
+        claim, other = await member.claim(P), await member.claim(Q)
+        request = ask(member)
+
+        def change_it():
+            match change:
+                case "replaced":
+                    ask(member, 3, id="b2")
+                case "gone":
+                    member.server.remove(request_path(G, P))
+                case "malformed":
+                    member.server.put(request_path(G, P), b"junk")
+
+        async def interfere(_):
+            member.spy.before = None
+            change_it()
+
+        if when == "before":
+            change_it()
+        else:
+            member.spy.before = interfere
+        outcomes = await member.store.commit([Commit(claim, 5, request), Commit(other, 7)])
+        assert outcomes == {P: CommitOutcome.REQUEST_CHANGED, Q: CommitOutcome.WRITTEN}
+        assert member.held(P) == (b"9", 0)
+        if change == "replaced":
+            assert asked(member) == "b2"
+            newer = await ZooKeeperOffsetRequests(member.zk, G).find(P)
+            assert await fulfil(member, claim, newer) is CommitOutcome.WRITTEN
+            assert member.held(P) == (b"3", 1)
+
+    with_member(scenario)
+
+
+def test_a_request_made_anew_is_not_taken_for_the_old_one():
+    """Somebody deleted the node by hand and asked again: the version is the same, the wish is not."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+        request = ask(member)
+        member.server.remove(request_path(G, P))
+        assert ask(member, 3, id="b2").version == request.version
+        assert await fulfil(member, claim, request) is CommitOutcome.REQUEST_CHANGED
+        assert asked(member) == "b2"
+
+    with_member(scenario)
+
+
+@pytest.mark.parametrize("before", [None, b"9", b"5"])
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_fulfilment_that_was_never_answered_is_read_from_the_nodes(applied, before):
+    """Taken for undone it would move the partition a second time; taken for done it would never be moved."""
+
+    async def scenario(member):
+        if before is not None:
+            member.server.put(offset_path(G, P), before)
+        claim = await member.claim(P)
+        request = ask(member)
+
+        async def lose_answer(_):
+            member.spy.before = member.spy.after = None
+            raise OutcomeUnknown("the connection broke")
+
+        if applied:
+            member.spy.after = lose_answer
+        else:
+            member.spy.before = lose_answer
+        assert await fulfil(member, claim, request) is CommitOutcome.WRITTEN
+        assert len(member.spy.multis) == (1 if applied else 2)
+        assert asked(member) is None
+        assert member.held(P) == (b"5", 0 if before is None else 1)
+
+    with_member(scenario)
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_fulfilment_that_was_cancelled_after_it_took_effect_is_not_repeated(newer):
+    """The pipeline is told to stop at that very moment, and begins again; the next request may be there already."""
+
+    async def scenario(member):
+        member.server.put(offset_path(G, P), b"9")
+        claim = await member.claim(P)
+        request = ask(member)
+
+        async def never_answer(_):
+            await asyncio.Event().wait()
+
+        member.spy.after = never_answer
+        with pytest.raises(TimeoutError):
+            async with timeout(1):
+                await fulfil(member, claim, request)
+        member.spy.after = None
+        if newer:
+            ask(member, 3, id="b2")
+        assert await fulfil(member, claim, request) is CommitOutcome.WRITTEN
+        assert member.held(P) == (b"5", 1)
+        assert asked(member) == ("b2" if newer else None)
+
+    with_member(scenario)
+
+
+def test_a_plain_commit_to_the_same_place_that_lands_late_does_not_pass_for_the_fulfilment():
+    """It was sent before the operator spoke, and its answer was lost: the request has still to go."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+
+        async def lose(_):
+            raise OutcomeUnknown("the connection broke")
+
+        async def unreadable(path):
+            raise CoordinationError("not connected")
+
+        member.spy.before = lose
+        find, member.spy.find = member.zk.find, unreadable
+        assert await member.commit((claim, 5)) == [CommitOutcome.FAILED]
+        member.spy.find = find
+        request = ask(member)
+
+        async def land(_):
+            member.spy.before = None
+            member.server.put(offset_path(G, P), b"5")
+
+        member.spy.before = land
+        assert await fulfil(member, claim, request) is CommitOutcome.WRITTEN
+        assert asked(member) is None
+        assert member.held(P) == (b"5", 1)
+
+    with_member(scenario)
+
+
+def test_a_request_is_carried_out_over_a_foreign_write_by_the_owner_only():
+    """The wish names a position, not a difference; who has lost the partition leaves the wish to the next owner."""
+
+    async def scenario(member):
+        member.server.put(offset_path(G, P), b"9")
+        claim = await member.claim(P)
+        member.server.put(offset_path(G, P), b"70")
+        assert await fulfil(member, claim, ask(member)) is CommitOutcome.FOREIGN_OVERWRITTEN
+        assert (member.held(P)[0], asked(member)) == (b"5", None)
+        request = ask(member, 3, id="b2")
+        member.server.put(offset_path(G, P), b"80")
+        member.server.remove(owner_path(G, P))
+        assert await fulfil(member, claim, request) is CommitOutcome.NOT_OWNER
+        assert (member.held(P)[0], asked(member)) == (b"80", "b2")
+
+    with_member(scenario)
+
+
+def test_requests_count_in_what_a_multi_may_hold():
+    """Two operations a partition, one of which has no data but a path."""
+
+    async def scenario(member):
+        partitions = [TopicPartition.modern("x" * 2000, n) for n in range(120)]
+        commits = [Commit(FakeClaim(one, 1), 5, ask(member, partition=one)) for one in partitions]
+        outcomes = await member.store.commit(commits)
+        assert set(outcomes.values()) == {CommitOutcome.WRITTEN}
+        sizes = [sum(len(op.path) for op in multi) for multi in member.spy.multis]
+        assert sum(sizes) > MULTI_BYTES > max(sizes)
+        assert not member.server.names(requests_path(G, "x" * 2000))
 
     with_member(scenario)
