@@ -170,6 +170,12 @@ class Fetch(Section):
         return self
 
 
+class Quarantine(Section):
+    """Where what a policy of ``quarantine`` passes over is kept."""
+
+    path: Path | None = None
+
+
 class Http(Section):
     """Where metrics, health and the status page are served; ``off`` serves none."""
 
@@ -220,6 +226,7 @@ class Settings(BaseSettings):
     sinks: dict[str, SinkSettings] = Field(min_length=1)
     offsets: Offsets = Offsets()
     fetch: Fetch = Fetch()
+    quarantine: Quarantine = Quarantine()
     http: Http = Http()
     log: Log = Log()
     shutdown: Shutdown = Shutdown()
