@@ -200,7 +200,9 @@ class Daemon:
 
         def stopped() -> bool:
             # tells of each stop once, and leaves the end of the process to others
-            return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG) is not None
+            with contextlib.suppress(ChildProcessError):
+                return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG) is not None
+            return False
 
         self.wait(stopped, "stopped at a fail point", timeout_s)
         return str(self.events("fail_point_reached")[-1]["point"])

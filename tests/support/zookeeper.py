@@ -16,10 +16,12 @@ from consumerd.zk.aiozk_client import AiozkClient
 from tests.support.tcp_proxy import Action, Direction, FrameHook
 
 CREATE: Final = 1
+DELETE: Final = 2
 EXISTS: Final = 3
 GET: Final = 4
 SYNC: Final = 9
 """What the session's probe asks."""
+MULTI: Final = 14
 AUTH: Final = 100
 SET_WATCHES: Final = 101
 
