@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test unit check format interop interop-full fuzz bench coverage new-user clean
+.PHONY: help venv test unit check format interop interop-full fuzz fuzz-frames bench coverage new-user clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -48,6 +48,9 @@ interop-full: venv  ## the same on every release of the matrix
 
 fuzz: venv  ## the decoders under a coverage-guided fuzzer, FUZZ_SECONDS each (30)
 	$(BIN)/python tests/fuzz/run.py --seconds $${FUZZ_SECONDS:-30}
+
+fuzz-frames: venv  ## a million mutated frames through every decoder, with memory capped (FRAMES to read another number)
+	$(BIN)/python tests/fuzz/frames.py --count $${FRAMES:-1000000}
 
 bench: venv  ## side by side with peers, on real brokers (needs Java, and maven on first use)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'

@@ -1,0 +1,21 @@
+"""Some thousands of the mutated frames of ``tests/fuzz/frames.py``; ``make fuzz-frames`` reads a million."""
+
+from __future__ import annotations
+
+import random
+
+from tests.fuzz import frames
+
+FRAMES = 10_000
+
+
+def test_mutated_frames_give_records_or_more_or_a_named_error() -> None:
+    """Every version of every answer, every magic and codec, and sets that decompress to more than is allowed."""
+    report = frames.run(20120801, range(FRAMES))
+
+    assert frames.missed(report) == []
+
+
+def test_frames_that_nobody_has_seen_before_do_as_well() -> None:
+    """Another seed in each run; a failure names it, and the frame."""
+    frames.run(random.SystemRandom().randrange(1 << 31), range(FRAMES))
