@@ -15,6 +15,7 @@ from typing import Final
 from consumerd import __version__
 from consumerd.cli import inspection, running
 from consumerd.cli.options import add_connection_options, add_settings_options, add_subscription_options
+from consumerd.cli.quarantine import add_quarantine_command
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, CoordinationError
 from consumerd.telemetry.logs import configure_logging
 
@@ -136,4 +137,5 @@ def make_parser() -> argparse.ArgumentParser:
         help="zookeeper.session.timeout.ms of Java members (6000)",
     )  # fmt: skip
     explain.set_defaults(command=inspection.explain_rebalance)
+    add_quarantine_command(commands)
     return parser
