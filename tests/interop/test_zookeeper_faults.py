@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -17,7 +15,7 @@ from tests.interop.conftest import ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.landing_reader import read_landing
 from tests.support.load import SteadyLoad
-from tests.support.registry import Registry, open_registry
+from tests.support.registry import CommitWatch, open_registry
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.zookeeper import SYNC, at_answer_to
 
@@ -160,35 +158,6 @@ def test_a_process_stopped_past_its_session_harms_nobody_when_it_wakes_up(
         assert sleeper.terminate() == 0
     assert commits.regressions == []
     check_landing(landing, ledger)
-
-
-class CommitWatch:
-    """Reads the stored positions again and again, and remembers every one that went backwards."""
-
-    def __init__(self, registry: Registry, group: str, topic: str) -> None:
-        self._registry, self._group, self._topic = registry, group, topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="commits", daemon=True)
-        self.seen: dict[int, int] = {}
-        self.regressions: list[tuple[int, int, int]] = []
-        self.count = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._stop.set()
-        self._thread.join(10)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.02):
-            for partition, position in self._registry.offsets(self._group, self._topic).items():
-                before = self.seen.get(partition, 0)
-                if position < before:
-                    self.regressions.append((partition, before, position))
-                self.count += position != before
-                self.seen[partition] = position
 
 
 def _landed(landing: Path) -> Counter[tuple[str, int, int]]:

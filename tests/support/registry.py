@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -109,6 +110,35 @@ class Registry:
         return all(
             members.get(consumer_of(owner.thread), {}).get("session") == owner.session for owner in owners.values()
         )
+
+
+class CommitWatch:
+    """Reads the stored positions again and again, and remembers every one that went backwards. A context manager."""
+
+    def __init__(self, registry: Registry, group: str, topic: str) -> None:
+        self._registry, self._group, self._topic = registry, group, topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="commits", daemon=True)
+        self.seen: dict[int, int] = {}
+        self.regressions: list[tuple[int, int, int]] = []
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            for partition, position in self._registry.offsets(self._group, self._topic).items():
+                before = self.seen.get(partition, 0)
+                if position < before:
+                    self.regressions.append((partition, before, position))
+                self.count += position != before
+                self.seen[partition] = position
 
 
 def consumer_of(thread: str) -> str:

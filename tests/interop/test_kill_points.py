@@ -1,0 +1,135 @@
+"""One member after the other is killed right before or after a step that others can see, while records flow.
+
+The process dies at a named point in its own code (``consumerd.failpoints``), which no timing from outside can hit. The
+files are read by an independent reader (pyarrow and json, none of our code) and compared with the producer's own ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from consumerd.failpoints import POINTS
+from tests.interop.conftest import ClusterFactory, Figure
+from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.kafka import Cluster, JavaConsumer
+from tests.support.landing_check import find_faults, log_ends
+from tests.support.load import SteadyLoad
+from tests.support.registry import open_registry
+
+FULL = os.environ.get("CONSUMERD_FULL_MATRIX") == "1"
+ROUNDS, ROUNDS_ON_EACH_RELEASE = (20, 20) if FULL else (2, 1)
+"""How often a process dies at each point."""
+LIMIT_S = 3600 if FULL else 300
+
+PARTITIONS = 8
+PER_PARTITION = 25
+SESSION_MS = 3000
+REPEATED_POINTS = 6
+"""Files are synced and linked all the time: which of the first so many is the last one, is drawn."""
+
+
+@pytest.mark.smoke
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+def test_a_member_killed_at_each_point_beside_java_loses_and_doubles_nothing(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
+) -> None:
+    """Promises 1 and 2 in a mixed group: what is not in our files, once, was consumed by the Java member, and said so."""
+    deaths = ROUNDS_ON_EACH_RELEASE * len(POINTS)
+    kill_at_each_point(shared_clusters(release), unique("killed"), "jsonl", tmp_path, figure, java=True, deaths=deaths)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize(
+    ("sink", "java"), [("parquet", False), *([("jsonl", False), ("parquet", True)] if FULL else [])]
+)
+def test_a_member_killed_at_each_point_loses_and_doubles_nothing(
+    release: str,
+    sink: str,
+    java: bool,
+    shared_clusters: ClusterFactory,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    figure: Figure,
+) -> None:
+    """Promises 1 and 2: every record lands once, whichever step of a member was its last."""
+    deaths = ROUNDS * len(POINTS)
+    kill_at_each_point(shared_clusters(release), unique("killed"), sink, tmp_path, figure, java=java, deaths=deaths)
+
+
+def kill_at_each_point(
+    cluster: Cluster, name: str, sink: str, folder: Path, figure: Figure, *, java: bool, deaths: int
+) -> None:
+    """Let a steady member, and perhaps one of Java's, go on while victims come and die; then judge the files."""
+    cluster.create_topic(name, PARTITIONS)
+    landing = folder / "landing"
+    settings = settings_for(
+        cluster.zookeeper,
+        name,
+        topics=(name,),
+        sink={"type": sink, "path": str(landing), "roll_ms": 400},
+        group={"session_timeout_ms": SESSION_MS},
+        offsets={"commit_interval_ms": 300},
+        log={"level": "info"},
+    )
+    seed = random.randrange(1 << 30)
+    dice = random.Random(seed)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    producer = cluster.ledger_producer(linger_ms="5")
+    began = time.monotonic()
+    with (
+        open_registry(cluster.zookeeper) as registry,
+        running_java(cluster, name, wanted=java) as oracle,
+        Daemon(folder, "steady", settings) as steady,
+    ):
+        with SteadyLoad(producer, {name: PARTITIONS}, per_second=PER_PARTITION):
+            steady.wait(lambda: bool(registry.offsets(name, name)), "the first commits", 60)
+            for number in range(deaths):
+                if number % len(POINTS) == 0:
+                    points = dice.sample(POINTS, len(POINTS))
+                die_at(points[number % len(POINTS)], folder, f"victim-{number}", settings, dice)
+                assert steady.process.poll() is None, steady.log()[-3000:]
+        figure("deaths", deaths)
+        figure("seconds a death", (time.monotonic() - began) / deaths)
+        ledger = producer.finish()
+        ends = {partition: end for (_, partition), end in log_ends(ledger).items()}
+        wait_until(lambda: registry.offsets(name, name) == ends, "everything consumed and committed", 60, 0.2)
+        assert steady.terminate() == 0, steady.log()[-3000:]
+
+    elsewhere = {(topic, partition, offset) for topic, partition, offset, _ in oracle.records()} if oracle else set()
+    figure("records", len(ledger))
+    figure("of them consumed by Java", len(elsewhere))
+    assert find_faults(landing, ledger, elsewhere) == []
+
+
+def die_at(point: str, folder: Path, name: str, settings: dict[str, object], dice: random.Random) -> None:
+    """Start a member that kills itself at a point, and wait until it has."""
+    often = not point.endswith(("register", "claim", "release"))
+    count = dice.randint(1, REPEATED_POINTS) if often else 1
+    with Daemon(folder, name, settings, fail_points=f"{point}=kill@{count}") as victim:
+        if point.endswith("release"):
+            victim.wait(lambda: bool(victim.events("delivery_started")), "owns something", 60)
+            victim.process.send_signal(signal.SIGTERM)
+        victim.wait_killed(60)
+
+
+@contextlib.contextmanager
+def running_java(cluster: Cluster, group: str, *, wanted: bool) -> Iterator[JavaConsumer | None]:
+    """Run a Java member, and let it leave in order at the end, so that all it has consumed is committed and printed."""
+    if not wanted:
+        yield None
+        return
+    member = cluster.java_consumer(group, group)
+    try:
+        yield member
+    finally:
+        member.terminate()

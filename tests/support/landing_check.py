@@ -1,0 +1,64 @@
+"""Judges a landing folder against the producer's own ledger, and what other members of the group have consumed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.support.kafka import Sent
+from tests.support.landing_reader import Landing, read_landing
+
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+CONSUMED_ELSEWHERE: Final = "consumed elsewhere"
+_SHOWN: Final = 20
+
+
+def log_ends(ledger: Collection[Place]) -> dict[tuple[str, int], int]:
+    """Return the next offset of each partition, by what was acknowledged."""
+    ends: dict[tuple[str, int], int] = {}
+    for topic, partition, offset in ledger:
+        ends[topic, partition] = max(ends.get((topic, partition), 0), offset + 1)
+    return ends
+
+
+def find_faults(folder: Path, ledger: Mapping[Place, Sent], elsewhere: Collection[Place] = ()) -> list[str]:
+    """Return everything that is wrong with what has landed: of no fault, nothing.
+
+    Each acknowledged record is to be there once, with its key and value, or to be among those consumed ``elsewhere``;
+    nothing overlaps; every gap is of the reason "consumed elsewhere", and covers only what was.
+    """
+    landing = read_landing(folder)
+    consumed = frozenset(elsewhere)
+    landed: dict[Place, tuple[bytes | None, bytes | None]] = {}
+    counts: Counter[Place] = Counter()
+    for one in landing.partitions.values():
+        for record in one.records:
+            place = (one.topic, int(one.partition), record.offset)
+            landed[place] = (record.key, record.value)
+            counts[place] += 1
+    faults = list(landing.problems)
+    faults += _list("lost", (place for place in ledger if place not in landed and place not in consumed))
+    faults += _list("landed twice", (place for place, count in counts.items() if count > 1))
+    faults += _list("never sent", (place for place in landed if place not in ledger))
+    faults += _list(
+        "altered",
+        (place for place, found in landed.items() if (s := ledger.get(place)) and (s.key, s.value) != found),
+    )
+    return faults + list(_find_unexplained(landing, consumed))
+
+
+def _find_unexplained(landing: Landing, consumed: frozenset[Place]) -> Iterator[str]:
+    for one in landing.partitions.values():
+        for gap in one.gaps:
+            places = [(one.topic, int(one.partition), offset) for offset in range(gap["start"], gap["end"])]
+            if gap["reason"] != CONSUMED_ELSEWHERE or not consumed.issuperset(places):
+                yield f"{one.topic}/{one.partition}: a gap that nothing explains: {gap}"
+
+
+def _list(what: str, places: Iterator[Place]) -> list[str]:
+    found = sorted(places)
+    return [f"{what}: {len(found)} records, {found[:_SHOWN]}"] if found else []
