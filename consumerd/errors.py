@@ -18,6 +18,7 @@
     │   ├── LeasePaused             a claim may not be used at this moment
     │   ├── IncarnationChanged      the topic was deleted and made again
     │   └── RebalanceFailed
+    ├── ClusterChanged              ZooKeeper is another one, or has lost its data
     ├── OffsetError
     │   └── OffsetOutOfRange
     ├── RecordTooLarge
@@ -84,6 +85,10 @@ class CorruptMessageError(ProtocolError):
         self.raw = raw
 
 
+class DecompressedTooLarge(CorruptMessageError):
+    """A unit that gives more than the limit when it is decompressed; nothing else is known to be wrong with it."""
+
+
 class BrokerError(ConsumerdError):
     """A broker answered with an error code.
 
@@ -130,6 +135,10 @@ class IncarnationChanged(CoordinationError):
 
 class RebalanceFailed(CoordinationError):
     """A rebalance pass could not finish; it is tried again with backoff."""
+
+
+class ClusterChanged(ConsumerdError):
+    """What ZooKeeper holds is of another cluster than at the start. Trying again does not help."""
 
 
 class OffsetError(ConsumerdError):

@@ -32,6 +32,7 @@ from consumerd.aio.clock import monotonic
 from consumerd.aio.tasks import unless
 from consumerd.config.settings import Settings
 from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
+from consumerd.daemon.admission import Admission, describe_cluster
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
@@ -49,6 +50,7 @@ from consumerd.group.rebalancer import Rebalancer
 from consumerd.group.settings import RebalanceSettings
 from consumerd.net.versions import parse_broker_version
 from consumerd.offsets.history import ZooKeeperPartitionHistory
+from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.sinks.base import Sink, SinkContext
 from consumerd.sinks.registry import load_sink
@@ -58,6 +60,7 @@ from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.connect_string import parse_connect_string
 from consumerd.zk.layout import BROKER_TOPICS
 from consumerd.zk.port import WatchKind
+from consumerd.zk.session import ChrootMissing
 
 _SINK_SHARE: Final = 4
 """All open writers together may hold this part of the memory budget, so that they never starve the fetching."""
@@ -78,6 +81,7 @@ class _Running:
     budget: MemoryBudget
     fetcher: Fetcher
     deliveries: Deliveries
+    requests: ZooKeeperOffsetRequests
     rebalancer: Rebalancer
 
 
@@ -117,10 +121,13 @@ class Daemon:
             self._zk = await stack.enter_async_context(
                 make_zookeeper(settings.cluster, settings.group.session_timeout_ms)
             )
-            await unless(stop, self._zk.wait_connected())
+            await unless(stop, _wait_usable(self._zk))
             if stop.is_set():
                 return
-            self._waiting = "waiting for brokers: none has registered in ZooKeeper yet"
+            self._waiting = (
+                f"waiting for brokers: none has registered in ZooKeeper yet ({BROKER_TOPICS} under the chroot "
+                f"{self._zk.address.chroot or '/'} is not there)"
+            )
             cluster_id = await unless(stop, _find_cluster(self._zk))
             if cluster_id is None:
                 return
@@ -137,7 +144,7 @@ class Daemon:
             sinks = self._make_sinks(cluster_id, budget)
             for sink in sinks.values():
                 stack.push_async_callback(sink.close)
-            self._running = self._make_parts(access, budget, sinks, stop)
+            self._running = self._make_parts(access, budget, sinks, cluster_id, stop)
             self._waiting = None
             await self._consume(self._running, stop)
 
@@ -146,6 +153,7 @@ class Daemon:
             working = [
                 tasks.create_task(parts.fetcher.run(), name="fetcher"),
                 tasks.create_task(parts.deliveries.run(), name="deliveries"),
+                tasks.create_task(parts.requests.run(), name="operators' requests"),
                 tasks.create_task(self._follow_topics(parts), name="follow topics"),
                 tasks.create_task(parts.rebalancer.run(), name="rebalancer"),
                 tasks.create_task(self._report_missing(parts), name="report missing topics"),
@@ -208,7 +216,12 @@ class Daemon:
         return sinks
 
     def _make_parts(
-        self, access: ClusterAccess, budget: MemoryBudget, sinks: Mapping[str, Sink], stop: asyncio.Event
+        self,
+        access: ClusterAccess,
+        budget: MemoryBudget,
+        sinks: Mapping[str, Sink],
+        cluster_id: str,
+        stop: asyncio.Event,
     ) -> _Running:
         settings, fetch, offsets = self._settings, self._settings.fetch, self._settings.offsets
         fetcher = Fetcher(
@@ -229,6 +242,7 @@ class Daemon:
             now=monotonic,
             random=random.random,
         )
+        requests = ZooKeeperOffsetRequests(access.zk, settings.group.id)
         deliveries = Deliveries(
             route=SinkRoutes(settings, sinks).find,
             feeds=fetcher,
@@ -263,8 +277,21 @@ class Daemon:
             strategy=Strategy(settings.group.assignor),
             settings=RebalanceSettings(**settings.rebalance.model_dump()),
             hooks=self._hooks,
+            admit=Admission(
+                access.zk,
+                settings.group.id,
+                cluster_id=cluster_id,
+                about={"consumerd": __version__, "host": socket.gethostname(), "pid": str(os.getpid())},
+            ).admit,
         )
-        return _Running(access=access, budget=budget, fetcher=fetcher, deliveries=deliveries, rebalancer=rebalancer)
+        return _Running(
+            access=access,
+            budget=budget,
+            fetcher=fetcher,
+            deliveries=deliveries,
+            requests=requests,
+            rebalancer=rebalancer,
+        )
 
     # -- status
 
@@ -344,6 +371,14 @@ def _end(stop: asyncio.Event, error: SinkClosed) -> None:
         stop.set()
 
 
+async def _wait_usable(zk: AiozkClient) -> None:
+    """Wait for a session. A chroot that is not there is no reason to end: brokers make it when they start."""
+    try:
+        await zk.wait_connected()
+    except ChrootMissing as error:
+        _log.warning("chroot_missing", reason=str(error))
+
+
 async def _find_cluster(zk: AiozkClient) -> str:
     """Wait until brokers have made their registry, and return what tells this cluster from another one. Unbounded."""
     changed = asyncio.Event()
@@ -359,7 +394,7 @@ async def _find_cluster(zk: AiozkClient) -> str:
                 await asyncio.sleep(1.0)  # the session is away: calls wait for it themselves, up to their deadline
                 continue
             if stat is not None:
-                return f"{stat.czxid}-{stat.ctime_ms}"
+                return describe_cluster(stat)
             if not told:
                 told = True
                 _log.warning(

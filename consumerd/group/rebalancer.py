@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from random import Random
 from typing import Final, assert_never
 
@@ -45,7 +45,7 @@ from consumerd.group.settings import RebalanceSettings
 from consumerd.group.status import Conflict, GroupStatus, PastRebalance
 from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MOVING, MemberState, PartitionState
-from consumerd.model import ThreadId, TopicPartition
+from consumerd.model import SessionEpoch, ThreadId, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, topic_path
 from consumerd.zk.port import Watch, WatchKind, ZkClient
@@ -64,7 +64,11 @@ _REVIEW_PASSES: Final = 12
 
 
 class Rebalancer:
-    """One member of a group. ``now`` is the loop's kind of clock, ``wall_ms`` the calendar's, for what is shown."""
+    """One member of a group. ``now`` is the loop's kind of clock, ``wall_ms`` the calendar's, for what is shown.
+
+    ``admit`` is asked before each registration. A CoordinationError is tried again later; any other error ends
+    :meth:`run`, and the member with it.
+    """
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class Rebalancer:
         strategy: Strategy = Strategy.RANGE,
         settings: RebalanceSettings | None = None,
         hooks: Hooks | None = None,
+        admit: Callable[[SessionEpoch], Awaitable[None]] | None = None,
     ) -> None:
         self._zk = zk
         self._identity = identity
@@ -89,6 +94,7 @@ class Rebalancer:
         self._strategy = strategy
         self._settings = settings if settings is not None else RebalanceSettings()
         self._hooks = hooks if hooks is not None else Hooks()
+        self._admit = admit
         self._log = structlog.get_logger(__name__).bind(group=identity.group)
         self._registry = GroupRegistry(zk, identity.group, wall_ms=wall_ms, random=random)
         self._owners = PartitionOwners(zk, identity.group)
@@ -117,7 +123,8 @@ class Rebalancer:
     # -- what others call
 
     async def run(self) -> None:
-        """Take part in the group until :meth:`leave` is done. Unbounded; never raises what ZooKeeper answers.
+        """Take part in the group until :meth:`leave` is done. Unbounded; never raises what ZooKeeper answers, but
+        (in a group) what ``admit`` does.
 
         Cancelled, it revokes every claim; the nodes go with the session.
         """
@@ -298,6 +305,8 @@ class Rebalancer:
 
     async def _register(self, effect: ev.Register) -> None:
         try:
+            if self._admit is not None:
+                await self._admit(effect.epoch)
             consumer = await self._registry.register(self._identity, self._subscription, effect.epoch)
         except CoordinationError as error:
             self._failed("registration_failed", error)

@@ -131,7 +131,8 @@ class AiozkClient:
     async def wait_connected(self) -> None:
         """Wait for the first connection, or the next one. Unbounded; cancel freely.
 
-        Raises ConfigError when the chroot does not exist or the credentials are refused.
+        Raises ChrootMissing when the chroot does not exist (calls work, and find nothing), ConfigError when the credentials
+        are refused.
         """
         await self._session.wait_connected()
 

@@ -7,6 +7,7 @@ Directories, and the registries dumped from real clusters.
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
 
 from consumerd.model import BrokerId, ConsumerId, TopicPartition
 
@@ -96,11 +97,23 @@ def roots_root(group: str) -> str:
     return f"{own_path(group)}/roots"
 
 
+def root_path(group: str, sink: str, consumer_id: str | None = None) -> str:
+    """A file sink's root, or that of one replica's own path; holds the id that stands in ``_consumerd.json``."""
+    shared = f"{roots_root(group)}/{_encode_name(sink)}"
+    return shared if consumer_id is None else f"{shared}/{consumer_id}"
+
+
 def members_root(group: str) -> str:
     """Parent of the nodes that tell members of ours from Java's."""
     return f"{own_path(group)}/members"
 
 
-def member_path(group: str, consumer: ConsumerId) -> str:
-    """A member's ephemeral node: it is one of ours, and carries requests out."""
-    return f"{members_root(group)}/{consumer}"
+def member_path(group: str, session_id: int) -> str:
+    """The ephemeral node of one of our members, named after its session: such a member carries requests out."""
+    return f"{members_root(group)}/{session_id:x}"
+
+
+def _encode_name(name: str) -> str:
+    """Make one path component of a name that may hold anything."""
+    encoded = quote(name, safe="")
+    return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded

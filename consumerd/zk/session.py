@@ -123,6 +123,10 @@ class Codec(Protocol):
         """Read a watch event; None for one that is about no node."""
 
 
+class ChrootMissing(ConfigError):
+    """The chroot does not exist: a wrong one, or that of a cluster whose brokers have not started yet."""
+
+
 class _AttachFailed(ConsumerdError):
     """This server could not give us a connection with a session."""
 
@@ -195,7 +199,9 @@ class Session:
         return state
 
     async def wait_connected(self) -> None:
-        """Wait for a connection. Unbounded. Raises ConfigError for a missing chroot or refused credentials."""
+        """Wait for a connection. Unbounded. Raises ConfigError for refused credentials, ChrootMissing (the
+        session is there all the same: everything below the chroot may yet be created by others).
+        """
         while self._connection is None and self._refusal is None:
             await self._changed.wait()
         if self._refusal is not None:
@@ -371,7 +377,7 @@ class Session:
         self._refusal = None
         if rooted.error == _NO_NODE:
             reason = f"the chroot {self._codec.root_path} does not exist: create it, or correct cluster.zookeeper"
-            self._refuse(reason, server)
+            self._refuse(reason, server, ChrootMissing)
         self._establish(connection, server, welcome, sent_at)
         return connection
 
@@ -407,10 +413,12 @@ class Session:
             raise _AttachFailed(connection.reason)
         return reply
 
-    def _refuse(self, reason: str, server: Server | None = None) -> None:
+    def _refuse(self, reason: str, server: Server | None = None, kind: type[ConfigError] = ConfigError) -> None:
         if self._refusal is None:
-            log.error("zookeeper_unusable", reason=reason, server=str(server or self._servers[self._next_server]))
-        self._refusal = ConfigError(f"ZooKeeper {','.join(map(str, self._servers))}: {reason}")
+            # a chroot may yet be made; whoever cannot wait for it says so to the user
+            report = log.warning if kind is ChrootMissing else log.error
+            report("zookeeper_unusable", reason=reason, server=str(server or self._servers[self._next_server]))
+        self._refusal = kind(f"ZooKeeper {','.join(map(str, self._servers))}: {reason}")
         self._notify()
 
     def _establish(self, connection: Connection, server: Server, welcome: Welcome, sent_at: float) -> None:
