@@ -35,6 +35,7 @@ from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, ope
 from consumerd.daemon.admission import Admission, describe_cluster
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
+from consumerd.daemon.sinks import check_paths, check_sinks
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
@@ -51,6 +52,7 @@ from consumerd.group.settings import RebalanceSettings
 from consumerd.net.versions import parse_broker_version
 from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
+from consumerd.offsets.roots import ZooKeeperRootRegistry
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.sinks.base import Sink, SinkContext
 from consumerd.sinks.registry import load_sink
@@ -91,6 +93,7 @@ def check_assembly(settings: Settings) -> None:
     parse_connect_string(settings.cluster.zookeeper)
     parse_broker_version(settings.cluster.broker_version)
     make_tls(settings.cluster.tls)
+    check_paths(settings)
     MemberIdentity(group=settings.group.id, host="host", consumer_id=settings.group.consumer_id)
 
 
@@ -141,9 +144,10 @@ class Daemon:
                 )
             )
             budget = MemoryBudget(settings.fetch.memory_budget_bytes)
-            sinks = self._make_sinks(cluster_id, budget)
+            sinks = self._make_sinks(access, cluster_id, budget)
             for sink in sinks.values():
                 stack.push_async_callback(sink.close)
+            await check_sinks(sinks)
             self._running = self._make_parts(access, budget, sinks, cluster_id, stop)
             self._waiting = None
             await self._consume(self._running, stop)
@@ -194,7 +198,7 @@ class Daemon:
 
     # -- making the parts
 
-    def _make_sinks(self, cluster_id: str, budget: MemoryBudget) -> dict[str, Sink]:
+    def _make_sinks(self, access: ClusterAccess, cluster_id: str, budget: MemoryBudget) -> dict[str, Sink]:
         settings = self._settings
         used = {subscription.sink for subscription in settings.subscriptions}
         writer_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -211,6 +215,8 @@ class Daemon:
                 charge=budget.charge,
                 buffer_bytes=settings.fetch.memory_budget_bytes // _SINK_SHARE // len(used),
                 hooks=self._hooks,
+                consumer_id=settings.group.consumer_id,
+                roots=ZooKeeperRootRegistry(access.zk, settings.group.id),
             )
             sinks[name] = factory(context, factory.Options.model_validate(chosen.options))
         return sinks

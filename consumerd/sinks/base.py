@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from consumerd.model import Claim, Incarnation, TopicPartition
 from consumerd.telemetry.hooks import Hooks
@@ -50,6 +50,9 @@ class RootRegistry(Protocol):
 
     async def record(self, sink: str, root: str, *, consumer_id: str | None) -> str:
         """Record a root unless one is recorded already, and return the one that is. Raises CoordinationError."""
+
+    def describe(self, sink: str, *, consumer_id: str | None) -> str:
+        """Return where the root is recorded, for whoever is to delete it by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +164,16 @@ class PartitionWriter(Protocol):
 
     async def abandon(self) -> None:
         """Drop what is not acknowledged and remove its traces. Never raises SinkError; safe after any failure."""
+
+
+@runtime_checkable
+class CheckedSink(Protocol):
+    """A sink that can tell, before it is given anything, that it must not be used as it is configured."""
+
+    async def check(self) -> None:
+        """Look at the destination. Raises ConfigError for what only another configuration heals, and RetriableSinkError
+        for what may pass; :meth:`Sink.open` looks again.
+        """
 
 
 class Sink(Protocol):

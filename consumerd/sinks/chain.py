@@ -4,6 +4,10 @@
 named by its *chain position*, twenty digits, which is the ``next_offset`` of the file before it, or the chain's origin
 for the first. So the name that the next file must have follows from what is there, and a name can be taken only once.
 
+A partition's chains follow each other by their numbers, and only the newest one grows: every other one ends with a *seal*, a
+file without records whose ``next_offset`` is its own position. As long as nobody removes it, no file can have that name, and
+no writer can get past it.
+
 Readers skip names that begin with ``_`` or ``.``, as Spark does: those are the records of this module and the files
 that are still being written. Every record is one JSON object; keys that a reader does not know are to be passed over.
 """
@@ -34,6 +38,8 @@ ROOT_RECORD: Final = "_consumerd.json"
 CHAIN_RECORD: Final = "_chain.json"
 META_FOLDER: Final = "_meta"
 HIDDEN_PREFIX: Final = "."
+SEALED: Final = "sealed"
+"""The reason of a chain that goes on behind a seal whose maker died before it began the chain it was made for."""
 MAX_GAPS: Final = 1000
 """Gaps a file lists one by one; beyond, those of the most frequent reason are summed up in one entry."""
 
@@ -120,26 +126,36 @@ class RootRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRecord:
-    """``_chain.json``: what is fixed when a chain begins."""
+    """``_chain.json``: what is fixed when a chain begins.
+
+    ``request_id`` is the operator's request that asked for it. A chain that only goes on behind the seal of another
+    (``reason`` is ``SEALED``) has that of the other.
+    """
 
     origin: int
     incarnation: Incarnation
     extension: str
     reason: str
     writer: str
+    request_id: str | None = None
+
+    def continues(self, other: ChainRecord) -> bool:
+        """Tell whether this chain, a later one, holds what the other would have held: no step back or over lies between."""
+        return self.reason == SEALED and (self.incarnation, self.request_id) == (other.incarnation, other.request_id)
 
     def encode(self) -> bytes:
         """Return the record's bytes."""
-        return encode_fields(
-            {
-                "format": FORMAT_VERSION,
-                "origin": self.origin,
-                "incarnation": str(self.incarnation),
-                "extension": self.extension,
-                "reason": self.reason,
-                "writer": self.writer,
-            }
-        )
+        fields: dict[str, object] = {
+            "format": FORMAT_VERSION,
+            "origin": self.origin,
+            "incarnation": str(self.incarnation),
+            "extension": self.extension,
+            "reason": self.reason,
+            "writer": self.writer,
+        }
+        if self.request_id is not None:
+            fields["request_id"] = self.request_id
+        return encode_fields(fields)
 
     @classmethod
     def parse(cls, data: bytes) -> ChainRecord:
@@ -151,6 +167,7 @@ class ChainRecord:
             extension=get_text(fields, "extension"),
             reason=get_text(fields, "reason"),
             writer=get_text(fields, "writer"),
+            request_id=get_text(fields, "request_id") if "request_id" in fields else None,
         )
 
 
@@ -169,8 +186,9 @@ class FileMetadata:
     """What a landed file says of itself: a Parquet footer's ``consumerd`` entry, or a JSON file in ``_meta``.
 
     ``next_offset`` is where the chain goes on. Between ``position`` and ``next_offset`` every offset is a record of
-    this file or lies in one of ``gaps``. Where the metadata stands beside the data (JSON lines), ``size``, ``sha256``
-    and ``modified_ns`` say which data it belongs to.
+    this file or lies in one of ``gaps``. ``sealed``: the chain ends here, at ``position``, for good; only a seal says so.
+    Where the metadata stands beside the data (JSON lines), ``size``, ``sha256`` and ``modified_ns`` say which data it
+    belongs to.
     """
 
     writer: str
@@ -188,6 +206,7 @@ class FileMetadata:
     min_timestamp: int | None
     max_timestamp: int | None
     gaps: tuple[LandedGap, ...]
+    sealed: bool = False
     size: int | None = None
     sha256: str | None = None
     modified_ns: int | None = None
@@ -197,9 +216,8 @@ class FileMetadata:
         fields: dict[str, object] = {"format": FORMAT_VERSION, **asdict(self)}
         fields["partition"] = str(self.partition)
         fields["incarnation"] = str(self.incarnation)
-        return encode_fields(
-            {name: value for name, value in fields.items() if name not in _BESIDE or value is not None}
-        )
+        absent = [name for name in _OPTIONAL if fields[name] is None or fields[name] is False]
+        return encode_fields({name: value for name, value in fields.items() if name not in absent})
 
     @classmethod
     def parse(cls, data: bytes) -> FileMetadata:
@@ -225,16 +243,19 @@ class FileMetadata:
             min_timestamp=find_number(fields, "min_timestamp"),
             max_timestamp=find_number(fields, "max_timestamp"),
             gaps=_gaps(fields),
+            sealed=fields.get("sealed") is True,
             size=find_number(fields, "size"),
             sha256=get_text(fields, "sha256") if "sha256" in fields else None,
             modified_ns=find_number(fields, "modified_ns"),
         )
         if metadata.next_offset < metadata.position:
             raise MalformedRecord(f"next_offset {metadata.next_offset} is below the position {metadata.position}")
+        if metadata.sealed and metadata.next_offset != metadata.position:
+            raise MalformedRecord(f"a seal at {metadata.position} whose next_offset is {metadata.next_offset}")
         return metadata
 
 
-_BESIDE: Final = frozenset({"size", "sha256", "modified_ns"})
+_OPTIONAL: Final = ("sealed", "size", "sha256", "modified_ns")
 
 
 # -- what a file is going to say
@@ -301,9 +322,17 @@ class FileSummary:
         self.next_offset = batch.next_offset
 
     def describe(
-        self, partition: TopicPartition, *, writer: str, group: str, cluster: str, incarnation: Incarnation, chain: int
+        self,
+        partition: TopicPartition,
+        *,
+        writer: str,
+        group: str,
+        cluster: str,
+        incarnation: Incarnation,
+        chain: int,
+        sealed: bool = False,
     ) -> FileMetadata:
-        """Return the metadata of a file with this content."""
+        """Return the metadata of a file with this content, or of the chain's seal."""
         return FileMetadata(
             writer=writer,
             group=group,
@@ -320,6 +349,7 @@ class FileSummary:
             min_timestamp=self._min_timestamp,
             max_timestamp=self._max_timestamp,
             gaps=self._gaps.entries(),
+            sealed=sealed,
         )
 
     def _add_timestamps(self, batch: RecordBatch) -> None:

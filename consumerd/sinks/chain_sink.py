@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from consumerd.errors import RetriableSinkError
 from consumerd.model import Claim
 from consumerd.sinks.base import SinkContext
 from consumerd.sinks.chain_store import ChainStore
 from consumerd.sinks.chain_writer import ChainWriter
-from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.files import FileFormat
 from consumerd.sinks.filesystem import FileSystem, OsFileSystem
 from consumerd.sinks.options import ChainOptions
@@ -27,18 +25,20 @@ class ChainSink:
         self._store = ChainStore(
             context,
             path=options.path.absolute(),
+            shared=options.shared,
             file_format=file_format,
             roll_bytes=options.roll_bytes,
             roll_s=options.roll_ms / 1000,
             files=files or OsFileSystem(),
         )
 
+    async def check(self) -> None:
+        """See CheckedSink: whose path is it?"""
+        await self._store.check_root()
+
     async def open(self, claim: Claim) -> ChainWriter:
         """See Sink: check whose path it is, then find the partition's chain. Raises IncarnationChanged, too."""
-        try:
-            await self._store.check_root()
-        except OSError as error:
-            raise RetriableSinkError(describe_failure(error, "use the path", self._store.path)) from error
+        await self._store.check_root()
         writer = ChainWriter(self._store, claim)
         await writer.recover()
         return writer

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import uuid
 from pathlib import Path
 from typing import Final, Protocol
 
-from consumerd.errors import ConfigError, RetriableSinkError
-from consumerd.model import Claim
+from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext
-from consumerd.sinks.chain import ROOT_RECORD, FileId, FileMetadata, FileSummary, RootRecord
+from consumerd.sinks.chain import ChainRecord, FileId, FileMetadata, FileSummary
+from consumerd.sinks.chain_root import ChainRoot
 from consumerd.sinks.files import FileFormat, OpenFile
 from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.publish import Chain, claim_root, find_root
+from consumerd.sinks.publish import Chain, HiddenFile, Outcome, find_chain, prepare_chain
 from consumerd.sinks.threads import WorkThreads
 
 _THREADS: Final = 4
@@ -36,6 +34,7 @@ class ChainStore:
         context: SinkContext,
         *,
         path: Path,
+        shared: bool,
         file_format: FileFormat,
         roll_bytes: int,
         roll_s: float,
@@ -49,41 +48,48 @@ class ChainStore:
         self.now = context.now
         self.writer_id = context.writer_id
         self.threads = WorkThreads(name=f"sink-{context.sink_name}", count=_THREADS)
+        self._root = ChainRoot(context, path=path, shared=shared, files=files, threads=self.threads)
         self._context = context
         self._attempts = itertools.count(1)
-        self._root: RootRecord | None = None
-        self._opening = asyncio.Lock()
         self._held: dict[BufferingWriter, int] = {}
         self._held_total = 0
 
     async def check_root(self) -> None:
-        """Make sure that the path is this cluster's and this group's, and the one it was before.
+        """See ChainRoot.check."""
+        await self._root.check(self.next_file_id)
 
-        Raises ConfigError for somebody else's path, RetriableSinkError, OSError.
-        """
-        context = self._context
-        async with self._opening:
-            if self._root is None:
-                ours = RootRecord(root=uuid.uuid4().hex, cluster=context.cluster_id, group=context.group)
-                file_id = self.next_file_id()
-                found = await self.threads.run(lambda: claim_root(self.files, self.path, ours, file_id))
-            else:
-                found = await self.threads.run(self._find_known_root)
-            if (found.cluster, found.group) != (context.cluster_id, context.group):
-                raise ConfigError(
-                    f"{self.path} belongs to group {found.group!r} of cluster {found.cluster}, and this is group "
-                    f"{context.group!r} of cluster {context.cluster_id}: give sink {context.sink_name!r} another path"
-                )
-            self._root = found
-
-    def _find_known_root(self) -> RootRecord:
-        found, known = find_root(self.files, self.path), self._root
-        if found is None or (known is not None and found.root != known.root):
-            raise RetriableSinkError(
-                f"{self.path / ROOT_RECORD} is {'missing' if found is None else 'that of another volume'}, though it "
-                "was there before: mount the volume that was mounted when the daemon started"
-            )
+    def find_chain(self, partition: TopicPartition) -> Chain | None:
+        """Find a partition's newest chain, on the volume that belongs here. Blocks; raises as ``publish.find_chain``."""
+        self._root.require()
+        found = find_chain(
+            self.files,
+            self.path,
+            partition,
+            extension=self.format.extension,
+            read_metadata=self.format.read_metadata,
+        )
+        self._root.require()  # what was not found may have been unmounted meanwhile
         return found
+
+    def prepare_chain(self, partition: TopicPartition, *, number: int, record: ChainRecord) -> tuple[Path, HiddenFile]:
+        """Make a chain's folders and its record, still hidden. Blocks; raises OSError, RetriableSinkError."""
+        self._root.require()
+        return prepare_chain(
+            self.files,
+            self.path,
+            partition,
+            number=number,
+            record=record,
+            file_id=self.next_file_id(),
+            subfolders=self.format.subfolders,
+        )
+
+    def publish(self, file: OpenFile | HiddenFile) -> Outcome:
+        """Publish a file, on the volume that belongs here. Blocks; raises OSError, and RetriableSinkError with nothing
+        done.
+        """
+        self._root.require()
+        return file.publish()
 
     def next_file_id(self) -> FileId:
         """Name an attempt at a file, as no other attempt of any process is named."""
@@ -95,15 +101,18 @@ class ChainStore:
         hidden, encoder = self.format.open(self.files, folder=chain.folder, position=chain.end, file_id=file_id)
         return OpenFile(file_id, hidden, encoder)
 
-    def describe(self, chain: Chain, claim: Claim, summary: FileSummary, file: OpenFile) -> FileMetadata:
-        """Return the metadata of a file that is complete."""
+    def describe(
+        self, chain: Chain, partition: TopicPartition, summary: FileSummary, file: OpenFile, *, sealed: bool = False
+    ) -> FileMetadata:
+        """Return the metadata of a file that is complete, or of the chain's seal."""
         return summary.describe(
-            claim.partition,
+            partition,
             writer=file.file_id,
             group=self._context.group,
             cluster=self._context.cluster_id,
             incarnation=chain.record.incarnation,
             chain=chain.number,
+            sealed=sealed,
         )
 
     def report_published(self, summary: FileSummary, file: OpenFile) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NoReturn, TypeVar
 
 from consumerd.aio.timeouts import timeout
@@ -32,18 +33,18 @@ from consumerd.errors import (
 )
 from consumerd.model import Claim, Gap, GapReason
 from consumerd.sinks.base import Start
-from consumerd.sinks.chain import ChainRecord, FileSummary
+from consumerd.sinks.chain import SEALED, FileSummary
 from consumerd.sinks.chain_store import ChainStore
+from consumerd.sinks.chain_succession import ChainSuccession, expect_chain
 from consumerd.sinks.confirming import confirm_claim
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.files import OpenFile
-from consumerd.sinks.publish import Chain, Outcome, find_chain, prepare_chain, sync_upwards
+from consumerd.sinks.publish import Chain, Outcome
 from consumerd.wire.records import RecordBatch
 
 T = TypeVar("T")
 
 CLEAN_UP_S: Final = 5.0
-_OPEN_ATTEMPTS: Final = 8
 
 
 class ChainWriter:
@@ -52,10 +53,11 @@ class ChainWriter:
     def __init__(self, store: ChainStore, claim: Claim) -> None:
         self._store = store
         self._claim = claim
+        self._chains = ChainSuccession(store, claim)
         self._chain: Chain | None = None
         self._acknowledged = 0
         self._next = 0
-        self._reason = ""
+        self._skipped = GapReason.CONSUMED_ELSEWHERE
         self._file: OpenFile | None = None
         self._summary = FileSummary(0)
         self._finished = False
@@ -71,18 +73,20 @@ class ChainWriter:
     @property
     def resume_position(self) -> int | None:
         """The chain's end; None if there is none for this incarnation of the topic."""
-        return self._chain.end if self._chain is not None and self._is_current(self._chain) else None
+        chain = self._find_current()
+        return None if chain is None else chain.end
 
     @property
     def request_id(self) -> str | None:
         """See PartitionWriter."""
-        return None
+        chain = self._find_current()
+        return None if chain is None else chain.record.request_id
 
     async def recover(self) -> None:
         """Find the partition's chain and remove what others left half done. Raises SinkError, ConfigError,
         IncarnationChanged.
         """
-        self._chain = await self._do("find the chain", self._find_chain)
+        self._chain = await self._do("find the chain", self._chains.look)
         if self._chain is not None and self._chain.record.incarnation.czxid > self._claim.incarnation.czxid:
             await self._refuse_later(self._chain)
 
@@ -98,18 +102,28 @@ class ChainWriter:
         )
 
     async def start(self, start: Start) -> None:
-        """See PartitionWriter; opens the chain if there is none for this incarnation."""
+        """See PartitionWriter; begins the chain if there is none for this incarnation, or if a new one is asked for.
+
+        Raises PermanentSinkError for a position below the chain's end, RetriableSinkError besides when another writer was
+        at work meanwhile: what the start was decided upon is no longer so, and a new writer is to be opened.
+        """
         async with self._turn:
+            if self._file is not None or self._stale:
+                self._drop()
+                await self._refresh()
             chain = self._chain
-            if chain is None or not self._is_current(chain):
-                chain = await self._open_chain(start.position, start.reason)
-            elif start.position < chain.end:
+            if chain is None or not self._chains.goes_on(chain, start):
+                chain = await self._chains.begin(chain, start)
+            elif start.position < chain.end and not start.new_chain:
                 raise PermanentSinkError(
                     f"{self._claim.partition}: cannot start at {start.position}, below {chain.end}, the end of {chain.folder}"
                 )
             self._chain = chain
             self._acknowledged = self._next = max(start.position, chain.end)
-            self._reason = start.reason
+            self._skipped = _gap_reason(start.reason)
+            if self._next > chain.end and self._skipped is not GapReason.CONSUMED_ELSEWHERE:
+                # nobody has committed that position yet, and what is committed is to be some chain's end
+                await self._publish(self._open_file())
 
     async def write(self, batch: RecordBatch) -> int:
         """See PartitionWriter; acknowledges when the batch made the file large enough."""
@@ -163,74 +177,6 @@ class ChainWriter:
                 self._failure = self._give_up(error, "write the file")
             self._charge()
 
-    # -- chain
-
-    def _is_current(self, chain: Chain) -> bool:
-        return chain.record.incarnation.czxid == self._claim.incarnation.czxid
-
-    def _find_chain(self) -> Chain | None:
-        store = self._store
-        return find_chain(
-            store.files,
-            store.path,
-            self._claim.partition,
-            extension=store.format.extension,
-            read_metadata=store.format.read_metadata,
-        )
-
-    async def _open_chain(self, position: int, reason: str) -> Chain:
-        """Open the partition's next chain, or join one that another writer of this incarnation has just opened."""
-        record = ChainRecord(
-            origin=position,
-            incarnation=self._claim.incarnation,
-            extension=self._store.format.extension,
-            reason=reason,
-            writer=self._store.writer_id,
-        )
-        newest = self._chain
-        for _ in range(_OPEN_ATTEMPTS):
-            number = 1 if newest is None else newest.number + 1
-            opened = await self._try_open_chain(number, record)
-            if opened is not None:
-                return opened
-            newest = await self._do("find the chain", self._find_chain)
-            if newest is not None and self._is_current(newest):
-                return newest
-        raise RetriableSinkError(f"{self._claim.partition}: others keep opening chains below {self._store.path}")
-
-    async def _try_open_chain(self, number: int, record: ChainRecord) -> Chain | None:
-        store = self._store
-        folder, hidden = await self._do(
-            "open the next chain",
-            lambda: prepare_chain(
-                store.files,
-                store.path,
-                self._claim.partition,
-                number=number,
-                record=record,
-                file_id=store.next_file_id(),
-                subfolders=store.format.subfolders,
-            ),
-        )
-
-        def publish() -> Outcome:
-            try:
-                outcome = hidden.publish()
-                sync_upwards(store.files, folder, store.path)
-            finally:
-                hidden.discard()
-            return outcome
-
-        try:
-            await confirm_claim(self._claim)
-        except BaseException:
-            store.threads.post(hidden.discard)
-            raise
-        outcome = await self._do("open the next chain", publish)
-        if outcome is Outcome.TAKEN:
-            return None
-        return Chain(number=number, folder=folder, record=record, end=record.origin)
-
     # -- file
 
     async def _settle(self) -> None:
@@ -261,7 +207,7 @@ class ChainWriter:
         chain = self._get_chain()
         self._summary = FileSummary(chain.end)
         if self._acknowledged > chain.end:
-            self._summary.pass_over(Gap(chain.end, self._acknowledged, _gap_reason(self._reason)))
+            self._summary.pass_over(Gap(chain.end, self._acknowledged, self._skipped))
         self._file = self._store.open_file(chain)
         self._finished = False
         self._opened_at = self._store.now()
@@ -271,12 +217,13 @@ class ChainWriter:
         chain = self._get_chain()
         if not self._finished:
             await self._do(
-                "finish the file", lambda: file.finish(self._store.describe(chain, self._claim, self._summary, file))
+                "finish the file",
+                lambda: file.finish(self._store.describe(chain, self._claim.partition, self._summary, file)),
             )
             self._finished = True
             self._charge()
         await confirm_claim(self._claim)
-        outcome = await self._do("publish the file", file.publish)
+        outcome = await self._do("publish the file", lambda: self._store.publish(file))
         if outcome is Outcome.TAKEN:
             await self._yield_to_other()
         self._file = None
@@ -302,21 +249,25 @@ class ChainWriter:
         )
 
     async def _refresh(self) -> None:
-        """Read the chain's end again, after something whose outcome is unknown."""
+        """Read the chain's end again, after something whose outcome is unknown.
+
+        A seal in place of the next file: this chain is over. The writer goes on in the chain that goes on there, or begins
+        it; ``ChainSuccession.check_line`` says when it ends instead.
+        """
         await self._empty_trash()
-        chain, known = await self._do("find the chain", self._find_chain), self._get_chain()
-        if chain is None or chain.number != known.number or chain.end < known.end:
-            found = "no chain" if chain is None else f"{chain.folder} up to {chain.end}"
-            raise RetriableSinkError(
-                f"{self._claim.partition}: expected {known.folder} up to {known.end}, found {found}; was "
-                f"{self._store.path} unmounted, moved, or cleaned?"
-            )
-        self._move_end(chain.end)
+        found, known = await self._do("find the chain", self._chains.look), self._get_chain()
+        expect_chain(known, found, self._claim)
+        assert found is not None
+        self._chains.check_line(known, found)
+        if found.sealed:
+            found = await self._chains.begin(found, Start(position=found.end, reason=SEALED))
+            self._chains.check_line(known, found)
+        self._chain = found
+        self._move_end(found.end)
         self._stale = False
 
     def _move_end(self, end: int) -> None:
-        chain = self._get_chain()
-        self._chain = Chain(number=chain.number, folder=chain.folder, record=chain.record, end=end)
+        self._chain = replace(self._get_chain(), end=end)
         self._acknowledged = max(self._acknowledged, end)
         self._next = max(self._next, self._acknowledged)
 
@@ -365,6 +316,9 @@ class ChainWriter:
 
     def _charge(self) -> None:
         self._store.charge(self, 0 if self._file is None else self._file.held_bytes)
+
+    def _find_current(self) -> Chain | None:
+        return self._chain if self._chain is not None and self._chains.is_current(self._chain) else None
 
     def _get_chain(self) -> Chain:
         assert self._chain is not None, "start comes before write"

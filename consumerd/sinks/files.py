@@ -88,9 +88,7 @@ class OpenFile:
     def append(self, batch: RecordBatch) -> None:
         """Take a batch. Raises as :meth:`FileEncoder.append`."""
         with self._step():
-            if not self._created:
-                self._hidden.create()
-                self._created = True
+            self._create()
             if len(batch):
                 self._encoder.append(batch)
 
@@ -100,8 +98,9 @@ class OpenFile:
             self._encoder.spill()
 
     def finish(self, metadata: FileMetadata) -> None:
-        """Complete the file and make it durable. Raises OSError."""
+        """Complete the file, which may be empty, and make it durable. Raises OSError."""
         with self._step():
+            self._create()
             self._encoder.finish(metadata)
 
     def publish(self) -> Outcome:
@@ -118,6 +117,11 @@ class OpenFile:
         with self._turn:
             self._hidden.discard()
             self._encoder.drop()
+
+    def _create(self) -> None:
+        if not self._created:
+            self._hidden.create()
+            self._created = True
 
     @contextmanager
     def _step(self) -> Iterator[None]:

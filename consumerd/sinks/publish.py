@@ -9,6 +9,9 @@ content is durable, and link(2) never replaces a name.** What follows from it:
   check of the lease before the link need not be atomic with it: a process that is stalled between the two, wakes up when
   another has published at that position, and links, finds the name taken; and if nobody has, its file is what belongs
   there, and whoever claims the partition next starts behind it. The lease saves work; the name keeps the order.
+* A chain is ended the same way: its seal takes the one name that the next file could have. Whoever has been sent there
+  loses that race as any other, sees the seal, and knows that this chain is over for good; a data file that was there
+  first has moved the end, and the seal is tried again behind it.
 * A name that is visible need not be durable yet: its publisher may have died before it synced the folder. So
   :func:`find_chain` syncs what it has found before it believes it, for the position that it gives is going to be
   committed.
@@ -218,12 +221,13 @@ def find_root(files: FileSystem, path: Path) -> RootRecord | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A chain as it was found: ``end`` is the position of the next file."""
+    """A chain as it was found: ``end`` is the position of the next file, or of the seal that stands there."""
 
     number: int
     folder: Path
     record: ChainRecord
     end: int
+    sealed: bool = False
 
 
 def find_chain(
@@ -249,9 +253,9 @@ def find_chain(
                 f"{folder} holds .{record.extension} files and this sink writes .{extension}: give the sink another "
                 "path, or the type that it had"
             )
-        end = _find_end(files, folder, record, partition, read_metadata)
+        end, sealed = _find_end(files, folder, record, partition, read_metadata)
         sync_upwards(files, folder, root)
-        return Chain(number=number, folder=folder, record=record, end=end)
+        return Chain(number=number, folder=folder, record=record, end=end, sealed=sealed)
     return None
 
 
@@ -301,12 +305,12 @@ def _find_chain_record(files: FileSystem, folder: Path) -> ChainRecord | None:
 
 def _find_end(
     files: FileSystem, folder: Path, record: ChainRecord, partition: TopicPartition, read_metadata: MetadataReader
-) -> int:
-    """Return the ``next_offset`` of the last file, or the origin of a chain that has none."""
+) -> tuple[int, bool]:
+    """Return the ``next_offset`` of the last file, or the origin of a chain that has none; and whether it is sealed."""
     positions = [parse_data_name(name, record.extension) for name in files.names(folder)]
     newest = max((position for position in positions if position is not None), default=None)
     if newest is None:
-        return record.origin
+        return record.origin, False
     path = folder / data_name(newest, record.extension)
     try:
         metadata = read_metadata(files, folder, newest)
@@ -317,4 +321,4 @@ def _find_end(
             f"{path}: its metadata is that of position {metadata.position} of {metadata.topic}/{metadata.partition}; "
             "was the file moved here?"
         )
-    return metadata.next_offset
+    return metadata.next_offset, metadata.sealed

@@ -176,23 +176,38 @@ async def test_gaps_are_recorded_with_their_reasons(rig: SinkRig):
     ]
 
 
-@pytest.mark.parametrize(("reason", "recorded"), [("committed", "consumed elsewhere"), ("reset", "reset")])
-async def test_start_beyond_the_chains_end_is_recorded_in_the_next_file(rig: SinkRig, reason: str, recorded: str):
+async def test_start_beyond_the_chains_end_is_recorded_in_the_next_file(rig: SinkRig):
     """A Java member consumed in between; the chain stays a chain, by name and by metadata."""
     first = await rig.writer()
     await first.write(run_of(0, 10))
     await first.flush()
 
     second = await rig.member().open(rig.claim())
-    await second.start(Start(position=50, reason=reason))
+    await second.start(Start(position=50, reason="committed"))
     assert await second.flush() == 50
     await second.write(run_of(50, 52))
     assert await second.flush() == 52
     landed = rig.landing().partitions["orders", "3"]
     assert landed.problems == []
     assert [file.position for file in landed.chains[0].files] == [0, 10]
-    assert landed.gaps == [{"start": 10, "end": 50, "reason": recorded, "offsets": 40}]
+    assert landed.gaps == [{"start": 10, "end": 50, "reason": "consumed elsewhere", "offsets": 40}]
     assert landed.offsets == [*range(10), 50, 51]
+
+
+@pytest.mark.parametrize("reason", ["reset", "retention", "skipped", "corrupt"])
+async def test_start_that_passes_records_over_lands_the_gap_at_once(rig: SinkRig, reason: str):
+    """Its position is committed next: were the gap lost in a crash, the files would blame another member for it."""
+    first = await rig.writer()
+    await first.write(run_of(0, 10))
+    await first.flush()
+
+    second = await rig.member().open(rig.claim())
+    await second.start(Start(position=50, reason=reason))
+    await second.abandon()
+    landed = rig.landing().partitions["orders", "3"]
+    assert landed.problems == []
+    assert [(file.position, file.next_offset) for file in landed.chains[0].files] == [(0, 10), (10, 50)]
+    assert landed.gaps == [{"start": 10, "end": 50, "reason": reason, "offsets": 40}]
 
 
 async def test_start_below_the_chains_end_is_refused(rig: SinkRig):

@@ -1,0 +1,56 @@
+"""Which root each file sink of a group has, in ZooKeeper: what tells an unmounted volume from a new path.
+
+``/consumers/G/consumerd/roots/<sink>`` holds the random id that stands in ``_consumerd.json`` at the sink's path; where
+each replica has a path of its own, ``.../<sink>/<consumer id>`` does. Nodes are persistent and written once. Whoever gives a
+sink a new volume for good deletes its node; nothing else ever changes one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumerd.errors import CoordinationError
+from consumerd.zk.layout import root_path
+from consumerd.zk.port import BadVersion, NodeExists, NoNode, OutcomeUnknown, ZkClient
+
+_ATTEMPTS: Final = 8
+
+
+class ZooKeeperRootRegistry:
+    """The roots of one group's sinks."""
+
+    def __init__(self, zk: ZkClient, group: str) -> None:
+        self._zk = zk
+        self._group = group
+
+    async def find(self, sink: str, *, consumer_id: str | None) -> str | None:
+        """Return the recorded root, or None. Raises CoordinationError."""
+        found = await self._zk.find(self.describe(sink, consumer_id=consumer_id))
+        return None if found is None else _read_root(found[0])
+
+    async def record(self, sink: str, root: str, *, consumer_id: str | None) -> str:
+        """Record a root unless one is recorded already, and return the one that is. Raises CoordinationError."""
+        path = self.describe(sink, consumer_id=consumer_id)
+        for _ in range(_ATTEMPTS):
+            found = await self._zk.find(path)
+            recorded = None if found is None else _read_root(found[0])
+            if recorded is not None:
+                return recorded
+            try:
+                if found is None:
+                    await self._zk.ensure_path(path.rpartition("/")[0])
+                    await self._zk.create(path, root.encode())
+                else:
+                    # an empty node: the parent of the replicas' own roots, from before they began to share one path
+                    await self._zk.set(path, root.encode(), version=found[1].version)
+            except (NodeExists, BadVersion, NoNode, OutcomeUnknown):
+                continue  # another member, or we ourselves without hearing of it: read what is there now
+        raise CoordinationError(f"{path}: others keep changing it")
+
+    def describe(self, sink: str, *, consumer_id: str | None) -> str:
+        """Return the path of the node."""
+        return root_path(self._group, sink, consumer_id)
+
+
+def _read_root(data: bytes) -> str | None:
+    return data.decode(errors="replace") or None

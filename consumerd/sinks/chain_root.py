@@ -1,0 +1,145 @@
+"""Whose path it is, and whether the volume that is there now is the one that was there before.
+
+``_consumerd.json`` says whose a path is and holds a random id, its *root*. The group remembers the root of each sink
+(:class:`~consumerd.sinks.base.RootRegistry`), so that the folder that an unmounted volume leaves behind is not taken for a
+new path. The record on the disk is made first and made durable, then it is remembered:
+
+* A crash in between leaves a path of ours that nobody remembers: the next start remembers it.
+* The other way round it would leave a memory of a root that was never made, and every start would wait for its volume.
+
+While the daemon runs the record is read again right before each name is made public (:meth:`ChainRoot.require`, in the
+thread that links). That need not be one step with the link: the hidden file and its final name are in one folder, so a
+volume that goes away between the two takes the hidden file with it, and the link fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from consumerd.errors import ConfigError, CoordinationError, RetriableSinkError
+from consumerd.sinks.base import SinkContext
+from consumerd.sinks.chain import ROOT_RECORD, FileId, RootRecord
+from consumerd.sinks.failures import describe_failure
+from consumerd.sinks.filesystem import FileSystem
+from consumerd.sinks.publish import claim_root, find_root
+from consumerd.sinks.threads import WorkThreads
+
+_AGAIN: Final = "it is tried again"
+
+_log = structlog.get_logger(__name__)
+
+
+class ChainRoot:
+    """One sink's path, as this process has come to know it."""
+
+    def __init__(
+        self, context: SinkContext, *, path: Path, shared: bool, files: FileSystem, threads: WorkThreads
+    ) -> None:
+        self._context = context
+        self._path = path
+        self._files = files
+        self._threads = threads
+        self._consumer_id = None if shared else context.consumer_id
+        self._nameless = not shared and context.consumer_id is None
+        self._registry = None if self._nameless else context.roots
+        self._known: RootRecord | None = None
+        self._turn = asyncio.Lock()
+
+    async def check(self, next_file_id: Callable[[], FileId]) -> None:
+        """Make sure that the path is this cluster's and this group's, and the one it was before; make it so if it is new.
+
+        Raises ConfigError for a path that is somebody else's or lies within another, RetriableSinkError for one that
+        is not there.
+        """
+        async with self._turn:
+            try:
+                if self._known is None:
+                    self._known = await self._get_acquainted(next_file_id())
+                else:
+                    await self._threads.run(self.require)
+            except OSError as error:
+                raise RetriableSinkError(describe_failure(error, "use the path", self._path)) from error
+            except CoordinationError as error:
+                raise RetriableSinkError(
+                    f"{self._path}: the root of sink {self._context.sink_name!r} could not be looked up: {error}"
+                ) from error
+
+    def require(self) -> None:
+        """Raise RetriableSinkError unless the volume is the one that was checked. Blocks; raises OSError, too."""
+        found, known = find_root(self._files, self._path), self._known
+        if found is None or known is None or found.root != known.root:
+            raise RetriableSinkError(
+                f"{self._path / ROOT_RECORD} is {'missing' if found is None else 'that of another volume'}, though it "
+                f"was there before: mount the volume that was mounted when the daemon started ({_AGAIN})"
+            )
+
+    async def _get_acquainted(self, file_id: FileId) -> RootRecord:
+        context, registry = self._context, self._registry
+        if self._nameless:
+            self._nameless = False
+            _log.warning(
+                "root_unrecorded",
+                sink=context.sink_name,
+                path=str(self._path),
+                reason="shared is false and there is no group.consumer_id to record the path under: a volume that is not "
+                "mounted cannot be told from a new one",
+            )
+        recorded = None
+        if registry is not None:
+            recorded = await registry.find(context.sink_name, consumer_id=self._consumer_id)
+        found = await self._threads.run(lambda: self._look(recorded, file_id))
+        if registry is not None and recorded is None:
+            recorded = await registry.record(context.sink_name, found.root, consumer_id=self._consumer_id)
+        if recorded is not None and found.root != recorded:
+            raise RetriableSinkError(self._describe_stranger(f"has root {found.root}", recorded))
+        return found
+
+    def _look(self, recorded: str | None, file_id: FileId) -> RootRecord:
+        """Return the path's record, which is made if there is none and there never was. Blocks; raises OSError, too."""
+        context = self._context
+        found = find_root(self._files, self._path)
+        if found is None and recorded is not None:
+            raise RetriableSinkError(self._describe_stranger(f"has no {ROOT_RECORD}", recorded))
+        if recorded is None:
+            if found is None:
+                self._refuse_within()
+            ours = RootRecord(root=uuid.uuid4().hex, cluster=context.cluster_id, group=context.group)
+            found = claim_root(self._files, self._path, ours, file_id)
+        assert found is not None
+        if (found.cluster, found.group) != (context.cluster_id, context.group):
+            raise ConfigError(
+                f"{self._path} belongs to group {found.group!r} of cluster {found.cluster}, and this is group "
+                f"{context.group!r} of cluster {context.cluster_id}: give sink {context.sink_name!r} another path"
+            )
+        return found
+
+    def _refuse_within(self) -> None:
+        for parent in self._path.parents:
+            try:
+                self._files.read(parent / ROOT_RECORD)
+            except OSError:
+                continue
+            raise ConfigError(
+                f"{self._path} lies within {parent}, where a sink lands files already: give sink "
+                f"{self._context.sink_name!r} a path beside it"
+            )
+
+    def _describe_stranger(self, found: str, recorded: str) -> str:
+        context = self._context
+        assert self._registry is not None
+        place = self._registry.describe(context.sink_name, consumer_id=self._consumer_id)
+        elsewhere = (
+            ""
+            if self._consumer_id is not None
+            else ", set shared to false if each replica is to have a path of its own,"
+        )
+        return (
+            f"{self._path} {found}, and the root of sink {context.sink_name!r} is {recorded}: mount the volume ({_AGAIN})"
+            f"{elsewhere} or, if it is gone for good, stop the group, delete ZooKeeper node {place}, and start again"
+        )
