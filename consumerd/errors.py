@@ -160,7 +160,8 @@ class OffsetOutOfRange(OffsetError):
 
 
 class RecordTooLarge(ConsumerdError):
-    """A message is larger than ``fetch.max_message_bytes``; ``size`` is its size in bytes when known, else None.
+    """A message or batch is larger than ``fetch.max_message_bytes``, as it is or decompressed; ``size`` is its size in
+    bytes when known, else None.
 
     ``next_offset`` is where the next unit begins when its header could be read, ``raw`` as much of it as was fetched.
     """
@@ -178,7 +179,8 @@ class RecordTooLarge(ConsumerdError):
         known = f"{size} bytes" if size is not None else "more"
         super().__init__(
             f"{partition}: the message at offset {offset} has {known}, the limit is {limit}; "
-            "raise fetch.max_message_bytes, or set fetch.on_oversized"
+            "raise fetch.max_message_bytes (and fetch.memory_budget_bytes, a quarter of which is the most), or set "
+            "fetch.on_oversized"
         )
         self.partition = partition
         self.offset = offset

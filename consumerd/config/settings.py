@@ -16,6 +16,9 @@ Milliseconds = Annotated[int, Field(ge=0)]
 PositiveMilliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
 
+#: No message may be larger than one part in so many of the memory budget
+LARGEST_SHARE = 4
+
 #: Java's check of group and client ids (kafka.common.Config)
 LEGAL_NAME = r"^[a-zA-Z0-9._\-]+$"
 
@@ -168,6 +171,11 @@ class Fetch(Section):
         if self.memory_budget_bytes < self.max_partition_bytes:
             raise ValueError("memory_budget_bytes must be at least max_partition_bytes")
         return self
+
+    @property
+    def largest_unit_bytes(self) -> int:
+        """The largest message or batch, fetched or decompressed, whose copies the budget can hold."""
+        return min(self.max_message_bytes, self.memory_budget_bytes // LARGEST_SHARE)
 
 
 class Quarantine(Section):

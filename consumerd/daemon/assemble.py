@@ -233,7 +233,7 @@ class Daemon:
         fetcher = Fetcher(
             settings=FetchSettings(
                 max_partition_bytes=fetch.max_partition_bytes,
-                max_message_bytes=fetch.max_message_bytes,
+                max_message_bytes=fetch.largest_unit_bytes,
                 max_response_bytes=fetch.max_response_bytes,
                 max_wait_ms=fetch.max_wait_ms,
                 min_bytes=fetch.min_bytes,

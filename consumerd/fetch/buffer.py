@@ -1,10 +1,10 @@
 """The process's memory account: who holds how many bytes, and who waits for room.
 
-Pure: no tasks, no clock; whoever waits gives a callback. Three kinds of bytes are held against one limit:
+Pure: no tasks, no clock; whoever waits gives a callback. All kinds of bytes (:class:`Kind`) are held against one limit:
 
 * what requests may bring (reserved before they are sent) and, once it came, the record sets not yet consumed;
-* decoded batches, reserved by an estimate before decoding and corrected to their true size after it;
-* what sinks keep in open files (:meth:`MemoryBudget.charge`).
+* decoded batches: before decoding what it may take at its worst is reserved, after it what the batch has is kept;
+* what sinks keep in open files, and what they take while they convert batches (:meth:`MemoryBudget.charge`).
 
 Requests and batches queue in **lanes** of their own, first come first served, batches first: they are what gives memory
 back. A lane whose first in the queue cannot be served may still let that one through when nothing of the lane is over
@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 Granted = Callable[["Hold"], None]
 
@@ -31,6 +32,26 @@ class Lane(enum.Enum):
 
     BATCH = "batch"
     REQUEST = "request"
+
+
+class Kind(enum.Enum):
+    """What held bytes are."""
+
+    REQUESTED = "requested"
+    """Room for what a request may bring."""
+    FETCHED = "fetched"
+    """Record sets as they came, until their last piece is decoded."""
+    DECODING = "decoding"
+    """What decoding may take: copies, what is decompressed, columns."""
+    BATCHES = "batches"
+    """Decoded records on their way into a sink."""
+    SINKS = "sinks"
+    """What sinks keep in open files, and take while they convert."""
+    QUARANTINE = "quarantine"
+    """Units on their way into quarantine."""
+
+
+_RESERVED_AS: Final = {Lane.BATCH: Kind.DECODING, Lane.REQUEST: Kind.REQUESTED}
 
 
 class _Overdraft:
@@ -45,13 +66,19 @@ class _Overdraft:
 class Hold:
     """Bytes held; given back by :meth:`release`, once, whatever happens."""
 
-    __slots__ = ("_budget", "_lane", "_overdraft", "_size")
+    __slots__ = ("_budget", "_kind", "_lane", "_overdraft", "_size")
 
     def __init__(self, budget: MemoryBudget, lane: Lane, size: int, overdraft: _Overdraft | None) -> None:
         self._budget = budget
+        self._kind = _RESERVED_AS[lane]
         self._lane = lane
         self._size = size
         self._overdraft = overdraft
+
+    @property
+    def kind(self) -> Kind:
+        """What the bytes are now."""
+        return self._kind
 
     @property
     def size(self) -> int:
@@ -62,7 +89,14 @@ class Hold:
         """Correct the size to what is really there; never refused."""
         change = size - self._size
         self._size = size
-        self._budget._change(change)  # noqa: SLF001 - a hold is part of its budget
+        self._budget._change(change, self._kind)  # noqa: SLF001 - a hold is part of its budget
+
+    def become(self, kind: Kind, size: int) -> None:
+        """Be something else from now on, of another size; never refused."""
+        budget, before, self._kind = self._budget, self._kind, kind
+        budget._kinds[before] -= self._size  # noqa: SLF001 - a hold is part of its budget
+        budget._kinds[kind] += self._size  # noqa: SLF001 - a hold is part of its budget
+        self.resize(size)
 
     def split(self, size: int) -> Hold:
         """Move ``size`` bytes into a hold of their own; more than there is left is charged in addition."""
@@ -71,6 +105,7 @@ class Hold:
         if self._overdraft is not None:
             self._overdraft.holds += 1
         part = Hold(self._budget, self._lane, moved, self._overdraft)
+        part._kind = self._kind
         if size > moved:
             part.resize(size)
         return part
@@ -83,7 +118,7 @@ class Hold:
             overdraft.holds -= 1
             if overdraft.holds == 0:
                 self._budget._settle(self._lane)  # noqa: SLF001 - a hold is part of its budget
-        self._budget._change(-size)  # noqa: SLF001 - a hold is part of its budget
+        self._budget._change(-size, self._kind)  # noqa: SLF001 - a hold is part of its budget
 
 
 class Ticket:
@@ -109,6 +144,7 @@ class MemoryBudget:
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._held = 0
+        self._kinds = dict.fromkeys(Kind, 0)
         self._waiting: dict[Lane, deque[Ticket]] = {lane: deque() for lane in Lane}
         self._overdrawn: dict[Lane, bool] = dict.fromkeys(Lane, False)
         self._pumping = False
@@ -124,13 +160,18 @@ class MemoryBudget:
         return self._held
 
     @property
+    def held_by_kind(self) -> Mapping[Kind, int]:
+        """The same, by what it is."""
+        return dict(self._kinds)
+
+    @property
     def under_pressure(self) -> bool:
         """Whether somebody waits for memory: the moment for sinks to flush what they hold."""
         return any(self._waiting.values())
 
-    def charge(self, size: int) -> None:
+    def charge(self, size: int, kind: Kind = Kind.SINKS) -> None:
         """Add bytes that somebody else holds (negative: gives them back); never refused."""
-        self._change(size)
+        self._change(size, kind)
 
     def take(self, lane: Lane, *, least: int, most: int) -> Hold | None:
         """Reserve between ``least`` and ``most`` bytes at once; None where one has to queue."""
@@ -155,13 +196,15 @@ class MemoryBudget:
         else:
             return None
         self._held += size
+        self._kinds[_RESERVED_AS[lane]] += size
         return Hold(self, lane, size, overdraft)
 
     def _settle(self, lane: Lane) -> None:
         self._overdrawn[lane] = False
 
-    def _change(self, size: int) -> None:
+    def _change(self, size: int, kind: Kind) -> None:
         self._held += size
+        self._kinds[kind] += size
         if size <= 0:
             self._pump()
 

@@ -10,6 +10,9 @@ slower: pure Python holds the interpreter's lock for 5 ms at a time, and each re
 What the headers promised (:mod:`consumerd.fetch.slices`) is only a prediction that lets the next request leave early. The
 decoder's word counts: where it ends elsewhere, what was fetched beyond is dropped and fetched again from there. A record
 set that fails its checksum is fetched once more before anybody hears of it, since the fault may lie on the way.
+
+Memory for decoding is reserved first, by what compressed units say they expand to, and they are held to that while they
+are decompressed. One that gives more is tried again with room for the largest that is allowed.
 """
 
 from __future__ import annotations
@@ -18,12 +21,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from consumerd.aio.backoff import Backoff
-from consumerd.errors import ConsumerdError, CorruptMessageError, LocalProtocolError, RecordTooLarge
-from consumerd.fetch.buffer import Hold, Lane, MemoryBudget, PartitionAccount
+from consumerd.errors import (
+    ConsumerdError,
+    CorruptMessageError,
+    DecompressedTooLarge,
+    LocalProtocolError,
+    RecordTooLarge,
+)
+from consumerd.fetch.buffer import Hold, Kind, Lane, MemoryBudget, PartitionAccount
 from consumerd.fetch.cursor import Cursor, CursorState
 from consumerd.fetch.ports import FetchSettings
 from consumerd.fetch.reserving import reserve
@@ -33,7 +42,12 @@ from consumerd.model import TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.modern.fetch import FetchedPartition
 from consumerd.wire.modern.record_set import decode_record_set
-from consumerd.wire.records import RecordBatch
+from consumerd.wire.records import Limits, RecordBatch
+
+_COPIES: Final = 2
+"""While a piece is decoded its bytes are there twice (for checksums and codecs), and what they expand to as well."""
+_THREAD_EXPANSION: Final = 8
+"""A piece that expands to this many times ``FetchSettings.thread_bytes`` is decoded in a thread, however small it is."""
 
 
 class FeedOwner(Protocol):
@@ -79,12 +93,23 @@ class _Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """A piece that is being decoded, from position ``start`` on, and the memory reserved for its batch."""
+    """A piece that is being decoded, from position ``start`` on, and the memory reserved for it.
+
+    ``expanded_bytes`` is what decompressing it may give.
+    """
 
     chunk: _Chunk
     piece: Piece
     start: int
+    expanded_bytes: int
     hold: Hold
+
+
+def _keep(hold: Hold, size: int) -> Hold:
+    """Take what came out of what was reserved for it."""
+    kept = hold.split(size)
+    kept.become(Kind.FETCHED, size)
+    return kept
 
 
 class PartitionFeed:
@@ -228,7 +253,7 @@ class PartitionFeed:
             compressed = any(piece.compressed for piece in pieces)
             pieces = [Piece(0, pieces[-1].end, pieces[-1].next_offset, compressed)]
         if pieces:
-            self._append(_Chunk(data, pieces, hold.split(len(data)), answer))
+            self._append(_Chunk(data, pieces, _keep(hold, len(data)), answer))
             if pieces[-1].next_offset > answer.high_watermark:  # see _check: the decoder must have its say first
                 cursor.fail()
             else:
@@ -237,7 +262,7 @@ class PartitionFeed:
         unit_bytes = first_unit_bytes(data)
         if unit_bytes == 0:  # no size that can be one: nothing more is asked for until the decoder has had its say
             self._append(
-                _Chunk(data, [Piece(0, len(data), cursor.position, compressed=False)], hold.split(len(data)), answer)
+                _Chunk(data, [Piece(0, len(data), cursor.position, compressed=False)], _keep(hold, len(data)), answer)
             )
             cursor.fail()
         elif (too_large := cursor.grow(asked_bytes, unit_bytes)) is not None:
@@ -315,9 +340,11 @@ class PartitionFeed:
         """Decode the next piece, here or in a thread; None if there is nothing to hand out yet."""
         chunk = self._chunks[0]
         piece = chunk.pieces[0]
+        settings = self._tools.settings
         size = piece.end - piece.begin
-        needed = int(size * self.cursor.expansion)
-        await self._tools.turnstile.enter(needed)
+        expanded = min(piece.expanded_bytes, settings.max_message_bytes)
+        await self._tools.turnstile.enter(max(size, expanded))
+        needed = _COPIES * (size + expanded)
         hold = await reserve(self._tools.budget, Lane.BATCH, least=needed, most=needed)
         if not self._chunks or self._chunks[0] is not chunk:  # dropped by a seek or a close meanwhile
             hold.release()
@@ -325,23 +352,26 @@ class PartitionFeed:
         chunk.pieces.popleft()
         if not chunk.pieces:
             self._chunks.popleft()
-        work = _Work(chunk=chunk, piece=piece, start=self._position, hold=hold)
-        settings = self._tools.settings
-        if size > (settings.thread_bytes if piece.compressed else 2 * settings.slice_bytes):
+        work = _Work(chunk=chunk, piece=piece, start=self._position, expanded_bytes=expanded, hold=hold)
+        large = size > (settings.thread_bytes if piece.compressed else 2 * settings.slice_bytes)
+        if large or expanded > _THREAD_EXPANSION * settings.thread_bytes:
             loop = asyncio.get_running_loop()
             self._decoding = loop.run_in_executor(self._tools.executor, self._decode, work), work
             return None
         try:
             return self._lend(work, self._decode(work))
+        except DecompressedTooLarge as error:
+            self._widen(work, error)
         except CorruptMessageError as error:
             self._doubt(work, error)
-            return None
+        return None
 
     def _decode(self, work: _Work) -> RecordBatch:
         return decode_record_set(
             work.chunk.data[work.piece.begin : work.piece.end],
             partition=self.partition,
             start=work.start,
+            limits=Limits(decompressed_bytes=work.expanded_bytes),
             read_committed=self._tools.settings.read_committed,
             aborted=work.chunk.aborted,
         )
@@ -353,13 +383,15 @@ class PartitionFeed:
         (future, work), self._decoding = self._decoding, None
         try:
             return self._lend(work, future.result())
+        except DecompressedTooLarge as error:
+            self._widen(work, error)
         except CorruptMessageError as error:
             self._doubt(work, error)
-            return None
+        return None
 
     def _lend(self, work: _Work, batch: RecordBatch) -> RecordBatch:
         self._check(work, batch)
-        work.hold.resize(batch.size_bytes)
+        work.hold.become(Kind.BATCHES, batch.size_bytes)
         self.cursor.observe_expansion(work.piece.end - work.piece.begin, batch.size_bytes)
         self._finish_pieces(work.chunk)
         self._lent[id(batch)] = work.hold
@@ -383,6 +415,20 @@ class PartitionFeed:
             offset=work.start,
             raw=work.chunk.data[work.piece.begin : work.piece.end],
         )
+
+    def _widen(self, work: _Work, error: DecompressedTooLarge) -> None:
+        """Try a piece again that gives more than it says, with all the room that there may be, or refuse it."""
+        limit = self._tools.settings.max_message_bytes
+        work.hold.release()
+        if work.expanded_bytes < limit:
+            work.chunk.pieces.appendleft(replace(work.piece, expanded_bytes=limit))
+            if not self._chunks or self._chunks[0] is not work.chunk:
+                self._chunks.appendleft(work.chunk)
+            return
+        self._finish_pieces(work.chunk)
+        offset = work.start if error.offset is None else error.offset
+        self._rewind(work.start)
+        self.fail(RecordTooLarge(self.partition, offset, limit, next_offset=error.next_offset, raw=error.raw))
 
     def _doubt(self, work: _Work, error: CorruptMessageError) -> None:
         """Fetch a corrupt record set once more; when it is corrupt again, say so."""

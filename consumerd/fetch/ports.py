@@ -70,6 +70,7 @@ class LogRanges(Protocol):
 class FetchSettings:
     """How to fetch. Sizes in bytes.
 
+    ``max_message_bytes`` is the largest unit (message, wrapper, batch), fetched as well as decompressed.
     ``slice_bytes`` is about how much is decoded in one turn of the event loop; a compressed unit larger than
     ``thread_bytes`` is decoded in a thread instead.
     """

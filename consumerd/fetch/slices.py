@@ -14,6 +14,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.wire.compression import expected_size
+
 _OFFSET = struct.Struct(">q").unpack_from
 _SIZE = struct.Struct(">i").unpack_from
 _UNSIGNED_SIZE = struct.Struct(">I").unpack_from
@@ -25,19 +27,23 @@ _HEADER_BYTES: Final = _PREFIX_BYTES + _LEAST_SIZE
 _BATCH_BYTES: Final = 61
 _BATCH_MAGIC: Final = 2
 _CODEC_MASK: Final = 0x07
+_DOUBT: Final = 4
+"""Codecs with blocks tell no more than how many there are, full or not: a unit counts as this part of it at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Bytes ``[begin, end)`` of a record set, whole units only; ``next_offset`` follows the last of them.
 
-    ``compressed`` is whether any of the units is.
+    ``compressed`` is whether any of the units is, and ``expanded_bytes`` what the compressed ones give by their own
+    account, which is not to be believed.
     """
 
     begin: int
     end: int
     next_offset: int
     compressed: bool
+    expanded_bytes: int = 0
 
 
 def cut_record_set(data: bytes, *, slice_bytes: int, expansion: float) -> list[Piece]:
@@ -49,15 +55,16 @@ def cut_record_set(data: bytes, *, slice_bytes: int, expansion: float) -> list[P
     begin = 0
     last_header = len(data) - _HEADER_BYTES
     while begin <= last_header:
-        compressed, batch = _codec(data, begin), data[begin + _MAGIC_AT] >= _BATCH_MAGIC
+        compressed, batch = bool(_codec(data, begin)), data[begin + _MAGIC_AT] >= _BATCH_MAGIC
+        expanded = 0
         if compressed or batch:
-            end, last = _walk_units(data, begin, slice_bytes, expansion)
-            compressed = compressed or _codec(data, last)
+            end, last, expanded = _walk_units(data, begin, slice_bytes, expansion)
+            compressed = compressed or bool(_codec(data, last))
         else:
             end, last = _walk_messages(data, begin, slice_bytes)
         if end == begin:
             break
-        pieces.append(Piece(begin, end, _following_offset(data, last), compressed))
+        pieces.append(Piece(begin, end, _following_offset(data, last), compressed, expanded))
         begin = end
     return pieces
 
@@ -77,22 +84,42 @@ def _walk_messages(data: bytes, begin: int, slice_bytes: int) -> tuple[int, int]
     return (at, last) if at <= len(data) else (last, before)
 
 
-def _walk_units(data: bytes, begin: int, slice_bytes: int, expansion: float) -> tuple[int, int]:
-    """The same for units that are large, of which it counts the compressed ones by their expected size."""
+def _walk_units(data: bytes, begin: int, slice_bytes: int, expansion: float) -> tuple[int, int, int]:
+    """The same for units that are large, and what the compressed ones of them give by their own account.
+
+    Those are counted by their expected size, or by a part of what they say, which may be far more than they have.
+    """
     at = last = begin
+    expanded = 0
     weight = 0.0
     while at <= len(data) - _HEADER_BYTES and weight < slice_bytes:
         size = _UNSIGNED_SIZE(data, at + 8)[0]
-        if size < _LEAST_SIZE or at + _PREFIX_BYTES + size > len(data):
+        stop = at + _PREFIX_BYTES + size
+        if size < _LEAST_SIZE or stop > len(data):
             break
-        weight += size * expansion if _codec(data, at) else size
-        last, at = at, at + _PREFIX_BYTES + size
-    return at, last
+        if codec := _codec(data, at):
+            said = expected_size(codec, memoryview(data)[_payload_at(data, at) : stop])
+            expanded += said
+            weight += max(size * expansion, said / _DOUBT)
+        else:
+            weight += size
+        last, at = at, stop
+    return at, last, expanded
 
 
-def _codec(data: bytes, at: int) -> bool:
+def _codec(data: bytes, at: int) -> int:
     codec_at = at + 22 if data[at + _MAGIC_AT] >= _BATCH_MAGIC else at + 17
-    return bool(data[codec_at] & _CODEC_MASK)
+    return data[codec_at] & _CODEC_MASK
+
+
+def _payload_at(data: bytes, at: int) -> int:
+    """Return where the compressed bytes of a unit begin: behind the head of a batch, or a message's key and lengths."""
+    magic = data[at + _MAGIC_AT]
+    if magic >= _BATCH_MAGIC:
+        return at + _BATCH_BYTES
+    key_at = at + (26 if magic else 18)
+    key_length: int = _SIZE(data, key_at)[0] if key_at + 4 <= len(data) else 0
+    return key_at + 8 + max(key_length, 0)
 
 
 def _following_offset(data: bytes, at: int) -> int:

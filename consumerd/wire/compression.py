@@ -3,7 +3,8 @@
 Owns the four codecs as Kafka's clients write them, not what is inside. The bytes have passed their checksum before they
 come here, so that they are what a producer wrote; whether that is sane is found out here. Sizes that a stream declares
 are never believed: output is produced in bounded steps, or the size is compared with the most that so much input can
-give. Whatever the bytes, the outcome is bytes of at most ``limit``, or CorruptMessageError.
+give. Whatever the bytes, the outcome is bytes of at most ``limit``, or CorruptMessageError. :func:`expected_size` tells
+what a stream declares, for whoever has to find room first.
 
 What follows a complete gzip or LZ4 stream is ignored, since the Java clients' streams (GZIPInputStream,
 KafkaLZ4BlockInputStream) ignore it too; several gzip members or zstd frames are read as one stream, as there.
@@ -20,7 +21,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from consumerd.errors import CorruptMessageError
+from consumerd.errors import CorruptMessageError, DecompressedTooLarge
 from consumerd.wire.checksum import xxh32_short
 
 _STEP_BYTES: Final = 1 << 18
@@ -40,8 +41,9 @@ class Codec(enum.IntEnum):
 def decompress(codec: int, data: bytes, *, limit: int, magic: int) -> bytes:
     """Return what ``data`` holds, at most ``limit`` bytes of it. ``magic`` is that of the wrapper or batch.
 
-    Raises CorruptMessageError (without coordinates) for a stream that is damaged, ends early or gives more than
-    ``limit``, for a codec that does not exist or not in this magic, and for one whose library is not installed.
+    Raises CorruptMessageError (without coordinates) for a stream that is damaged or ends early, for a codec that does not
+    exist or not in this magic, and for one whose library is not installed; DecompressedTooLarge, which is one, for a
+    stream that gives more than ``limit``.
     """
     if codec == Codec.GZIP:
         return _gunzip(data, limit)
@@ -55,12 +57,31 @@ def decompress(codec: int, data: bytes, *, limit: int, magic: int) -> bytes:
     raise CorruptMessageError(f"compression codec {codec}{known} does not exist in magic {magic}")
 
 
+def expected_size(codec: int, data: bytes | memoryview) -> int:
+    """Return the most that ``data`` gives by its own account, without decompressing any of it; 0 if it makes no sense.
+
+    A sound stream gives no more, but for gzip of several members or of more than 4 GiB.
+    """
+    try:
+        if codec == Codec.GZIP:
+            return _expect_gzip(data)
+        if codec == Codec.SNAPPY:
+            return _expect_snappy(data)
+        if codec == Codec.LZ4:
+            return _expect_lz4(data)
+        if codec == Codec.ZSTD:
+            return _expect_zstd(data)
+    except (IndexError, struct.error):
+        pass  # it ends early
+    return 0
+
+
 def _damaged(codec: Codec, what: object) -> CorruptMessageError:
     return CorruptMessageError(f"{codec.name.lower()}: {what}")
 
 
-def _too_large(codec: Codec, limit: int) -> CorruptMessageError:
-    return CorruptMessageError(f"{codec.name.lower()}: more than {limit} bytes when decompressed")
+def _too_large(codec: Codec, limit: int) -> DecompressedTooLarge:
+    return DecompressedTooLarge(f"{codec.name.lower()}: more than {limit} bytes when decompressed")
 
 
 def _missing(codec: Codec, package: str, error: ImportError) -> CorruptMessageError:
@@ -104,6 +125,13 @@ def _gunzip(data: bytes, limit: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def _expect_gzip(data: bytes | memoryview) -> int:
+    """The last four bytes of a member are the size of what was packed, modulo 4 GiB (RFC 1952, 2.3.1)."""
+    return int.from_bytes(data[-4:], "little") if len(data) >= _LEAST_GZIP_BYTES else 0
+
+
+_LEAST_GZIP_BYTES: Final = 18
+
 # -- snappy
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -138,14 +166,10 @@ def _unsnappy(data: bytes, limit: int) -> bytes:
 
 def _unsnappy_block(block: bytes, left: int, limit: int) -> bytes:
     """Read one block, whose first varint declares its size: the library allocates that much before it looks further."""
-    declared = shift = 0
-    for byte in block[:5]:
-        declared |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    else:
-        raise _damaged(Codec.SNAPPY, "the size of a block is cut off")
+    try:
+        declared = _declared_snappy_bytes(block, 0)
+    except IndexError:
+        raise _damaged(Codec.SNAPPY, "the size of a block is cut off") from None
     if declared > left:
         raise _too_large(Codec.SNAPPY, limit)
     if declared > len(block) * _SNAPPY_MOST_BYTES:
@@ -160,6 +184,34 @@ def _unsnappy_block(block: bytes, left: int, limit: int) -> bytes:
         raise _damaged(Codec.SNAPPY, error.__cause__ or error) from error
     return piece
 
+
+def _expect_snappy(data: bytes | memoryview) -> int:
+    if data[:8] != _XERIAL_MAGIC:
+        return _declared_snappy_bytes(data, 0)
+    size, at = 0, _XERIAL_HEADER_BYTES
+    while at < len(data):
+        (length,) = _BLOCK_LENGTH.unpack_from(data, at)
+        if length < 0:
+            return 0
+        size += _declared_snappy_bytes(data, at + _BLOCK_LENGTH.size)
+        at += _BLOCK_LENGTH.size + length
+    return size
+
+
+def _declared_snappy_bytes(data: bytes | memoryview, at: int) -> int:
+    """Read the varint at the beginning of a block. Raises IndexError where it is cut off."""
+    declared = shift = 0
+    while shift < _SNAPPY_SIZE_BITS:
+        byte = data[at]
+        declared |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return declared
+        shift += 7
+        at += 1
+    raise IndexError
+
+
+_SNAPPY_SIZE_BITS: Final = 35
 
 # -- lz4
 
@@ -202,6 +254,29 @@ def _unlz4(data: bytes, limit: int) -> bytes:
     return whole
 
 
+def _expect_lz4(data: bytes | memoryview) -> int:
+    """Add up the blocks (LZ4 frame format 1.6.1): a packed one gives no more than the frame's block size."""
+    if data[:4] != _LZ4_MAGIC:
+        return 0
+    flags, block_bytes = data[4], _LZ4_BLOCK_BYTES << 2 * (data[5] >> 4 & 7)
+    content_size = 8 if flags & _LZ4_CONTENT_SIZE else 0
+    if content_size:
+        return int.from_bytes(data[6:14], "little")
+    at = 7 + (4 if flags & _LZ4_DICTIONARY_ID else 0)
+    size = 0
+    while word := int.from_bytes(data[at : at + 4], "little"):
+        length = word & _LZ4_LENGTH
+        size += block_bytes if length == word else length
+        at += 4 + length + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+    return size
+
+
+_LZ4_BLOCK_BYTES: Final = 256
+"""Times 4 for each step of the frame's block size; its first legal step is the fourth, 64 KiB."""
+_LZ4_LENGTH: Final = 0x7FFFFFFF
+"""The length of a block; the bit above says that it is not packed."""
+_LZ4_BLOCK_CHECKSUM: Final = 0x10
+
 # -- zstd
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -216,19 +291,30 @@ def _unzstd(data: bytes, limit: int) -> bytes:
     except ImportError as error:
         raise _missing(Codec.ZSTD, "zstandard", error) from error
     try:
-        _check_zstd_ends(data)
+        _walk_zstd(data)
         reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
         return _collect(Codec.ZSTD, reader.read, limit)
     except zstandard.ZstdError as error:
         raise _damaged(Codec.ZSTD, error) from error
 
 
-def _check_zstd_ends(data: bytes) -> None:
+def _expect_zstd(data: bytes | memoryview) -> int:
+    try:
+        return _walk_zstd(data)
+    except CorruptMessageError:
+        return 0
+
+
+_ZSTD_BLOCK_BYTES: Final = 128 << 10
+
+
+def _walk_zstd(data: bytes | memoryview) -> int:
     """Walk the headers of frames and blocks (RFC 8878, 3.1), for the library's reader takes a cut stream for a whole one.
 
+    Returns the most that the blocks give: what raw and RLE blocks say, and for packed ones the largest size there is.
     Raises CorruptMessageError unless ``data`` is one or more whole frames.
     """
-    at = 0
+    at = most = 0
     while at < len(data) or not at:
         if data[at + 1 : at + 4] == _ZSTD_SKIPPABLE and data[at] >> 4 == 5:
             at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
@@ -243,9 +329,12 @@ def _check_zstd_ends(data: bytes) -> None:
         while not last and at < len(data):
             block = int.from_bytes(data[at : at + 3], "little")
             last = block & 1
-            at += 3 + (1 if block >> 1 & 3 == _ZSTD_RLE else block >> 3)
+            kind, length = block >> 1 & 3, block >> 3
+            at += 3 + (1 if kind == _ZSTD_RLE else length)
+            most += _ZSTD_BLOCK_BYTES if kind > _ZSTD_RLE else length
         at += 4 if descriptor & 4 else 0
         if not last or at > len(data):
             raise _damaged(Codec.ZSTD, "the frame ends early")
     if at > len(data):
         raise _damaged(Codec.ZSTD, "the frame ends early")
+    return most

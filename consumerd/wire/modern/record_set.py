@@ -42,8 +42,8 @@ def decode_record_set(
 
     A view is copied once, so that a batch of one partition does not hold the frame of all; ``bytes`` are not.
 
-    Raises CorruptMessageError for the first unit, with partition, offset, raw bytes, and ``next_offset`` if two
-    witnesses agree on it.
+    Raises CorruptMessageError (DecompressedTooLarge, if that is all) for the first unit, with partition, offset, raw
+    bytes, and ``next_offset`` if two witnesses agree on it.
     """
     raw = bytes(data)
     columns = ColumnBuilder(raw, partition, start)
@@ -149,7 +149,7 @@ def _locate(
         next_offset = _confirmed_next_offset(raw, at, stop, start)
         if magic == _RECORD_BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
             offset = max(0, ENTRY.unpack_from(raw, at)[0])
-    return CorruptMessageError(
+    return type(error)(
         f"{partition}: the record set fetched at offset {start}, byte {at}, offset {offset}: {error}",
         partition=partition,
         offset=offset,

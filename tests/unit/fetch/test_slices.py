@@ -55,7 +55,9 @@ def test_a_wrapper_has_the_offset_of_its_last_message() -> None:
     """So its header alone says where to go on."""
     inner = b"".join(message(n, b"x") for n in range(5))
 
-    assert cut(wrapper(24, inner, GZIP)) == [Piece(0, len(wrapper(24, inner, GZIP)), 25, compressed=True)]
+    data = wrapper(24, inner, GZIP)
+
+    assert cut(data) == [Piece(0, len(data), 25, compressed=True, expanded_bytes=len(inner))]
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
@@ -100,3 +102,18 @@ def test_first_unit_size() -> None:
     assert first_unit_bytes(unit[:12]) == len(unit)
     assert first_unit_bytes(b"\0" * 12) == 0
     assert first_unit_bytes(b"\0" * 8 + b"\xff" * 4) == 0
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3])
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_what_a_unit_expands_to_is_known_before_it_is_decompressed(codec: int, magic: int) -> None:
+    """Room for it is reserved first; and units that expand much are decoded one by one."""
+    values = [bytes(100_000)] * 3
+    if magic == 2:
+        units = [batch(n, [RecordSpec(delta=0, value=value)], codec=codec) for n, value in enumerate(values)]
+    else:
+        units = [wrapper(n, message(n, v, magic=magic), codec, key=b"k", magic=magic) for n, v in enumerate(values)]
+    pieces = cut(b"".join(units), slice_bytes=10_000)
+
+    assert len(pieces) == 3
+    assert all(100_000 < piece.expanded_bytes <= 2 * 65536 for piece in pieces)
