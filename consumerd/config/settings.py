@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Milliseconds = Annotated[int, Field(ge=0)]
 PositiveMilliseconds = Annotated[int, Field(gt=0)]
+UnitPolicy = Literal["stop", "skip", "quarantine"]
 Bytes = Annotated[int, Field(gt=0)]
 
 #: No message may be larger than one part in so many of the memory budget
@@ -139,6 +140,12 @@ class SinkSettings(BaseModel):
         """What stands beside ``type``."""
         return dict(self.model_extra or {})
 
+    @property
+    def on_rejected(self) -> UnitPolicy:
+        """The one option that delivery goes by, which every type has; its type's own model checks it."""
+        chosen = self.options.get("on_rejected")
+        return "skip" if chosen == "skip" else "quarantine" if chosen == "quarantine" else "stop"
+
 
 class Offsets(Section):
     """Where positions are kept, and what to do where there is none or it is out of range."""
@@ -161,8 +168,8 @@ class Fetch(Section):
     min_bytes: int = Field(1, ge=0)
     receive_buffer_bytes: int = Field(0, ge=0)
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
-    on_corrupt: Literal["stop"] = "stop"
-    on_oversized: Literal["stop"] = "stop"
+    on_corrupt: UnitPolicy = "stop"
+    on_oversized: UnitPolicy = "stop"
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -263,6 +270,18 @@ class Settings(BaseSettings):
                     f"a subscription names sink {subscription.sink!r}; there is {', '.join(sorted(sinks))}"
                 )
         return sinks
+
+    @model_validator(mode="after")
+    def _quarantine_has_a_place(self) -> Self:
+        policies = {
+            "fetch.on_corrupt": self.fetch.on_corrupt,
+            "fetch.on_oversized": self.fetch.on_oversized,
+            **{f"sinks.{name}.on_rejected": sink.on_rejected for name, sink in self.sinks.items()},
+        }
+        asking = [key for key, policy in policies.items() if policy == "quarantine"]
+        if asking and self.quarantine.path is None:
+            raise ValueError(f"{asking[0]} is quarantine: set quarantine.path, a folder that all replicas share")
+        return self
 
     @model_validator(mode="after")
     def _times_fit(self) -> Self:

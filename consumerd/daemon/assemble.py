@@ -54,7 +54,8 @@ from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.roots import ZooKeeperRootRegistry
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
-from consumerd.sinks.base import Sink, SinkContext
+from consumerd.sinks.base import Quarantine, Sink, SinkContext
+from consumerd.sinks.quarantine import FileQuarantine
 from consumerd.sinks.registry import load_sink
 from consumerd.telemetry.hooks import FanOutHooks
 from consumerd.telemetry.metrics import MetricsHooks, Reading, StatusCollector
@@ -104,6 +105,7 @@ class Daemon:
         check_assembly(settings)
         self._settings = settings
         self._started = monotonic()
+        self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._recent = RecentEvents(monotonic)
         self._metrics = CollectorRegistry()
         self._hooks = FanOutHooks(MetricsHooks(self._metrics), self._recent)
@@ -148,7 +150,10 @@ class Daemon:
             for sink in sinks.values():
                 stack.push_async_callback(sink.close)
             await check_sinks(sinks)
-            self._running = self._make_parts(access, budget, sinks, cluster_id, stop)
+            quarantine = self._make_quarantine(cluster_id)
+            if quarantine is not None:
+                stack.push_async_callback(quarantine.close)
+            self._running = self._make_parts(access, budget, sinks, quarantine, cluster_id, stop)
             self._waiting = None
             await self._consume(self._running, stop)
 
@@ -201,7 +206,6 @@ class Daemon:
     def _make_sinks(self, access: ClusterAccess, cluster_id: str, budget: MemoryBudget) -> dict[str, Sink]:
         settings = self._settings
         used = {subscription.sink for subscription in settings.subscriptions}
-        writer_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         sinks = {}
         for name in sorted(used):
             chosen = settings.sinks[name]
@@ -210,7 +214,7 @@ class Daemon:
                 sink_name=name,
                 group=settings.group.id,
                 cluster_id=cluster_id,
-                writer_id=writer_id,
+                writer_id=self._writer_id,
                 now=monotonic,
                 charge=budget.charge,
                 buffer_bytes=settings.fetch.memory_budget_bytes // _SINK_SHARE // len(used),
@@ -221,11 +225,23 @@ class Daemon:
             sinks[name] = factory(context, factory.Options.model_validate(chosen.options))
         return sinks
 
+    def _make_quarantine(self, cluster_id: str) -> FileQuarantine | None:
+        if self._settings.quarantine.path is None:
+            return None
+        return FileQuarantine(
+            self._settings.quarantine.path,
+            group=self._settings.group.id,
+            cluster_id=cluster_id,
+            writer_id=self._writer_id,
+            wall_ms=lambda: int(time.time() * 1000),
+        )
+
     def _make_parts(
         self,
         access: ClusterAccess,
         budget: MemoryBudget,
         sinks: Mapping[str, Sink],
+        quarantine: Quarantine | None,
         cluster_id: str,
         stop: asyncio.Event,
     ) -> _Running:
@@ -255,10 +271,14 @@ class Daemon:
             store=ZooKeeperOffsetStore(access.zk, settings.group.id),
             ranges=access.ranges,
             history=ZooKeeperPartitionHistory(access.zk, settings.group.id),
+            requests=requests,
+            quarantine=quarantine,
             settings=DeliverySettings(
                 offsets=OffsetPolicy(
                     on_missing=offsets.on_missing, on_below=offsets.on_below, on_above=offsets.on_above
                 ),
+                on_corrupt=fetch.on_corrupt,
+                on_oversized=fetch.on_oversized,
                 commit_interval_ms=offsets.commit_interval_ms,
                 read_committed=fetch.isolation == "read_committed",
             ),

@@ -50,6 +50,7 @@ class SinkRoutes:
 
     def __init__(self, settings: Settings, sinks: Mapping[str, Sink]) -> None:
         self._sinks = sinks
+        self._on_rejected = {name: one.on_rejected for name, one in settings.sinks.items()}
         self._by_topic = {topic: one.sink for one in settings.subscriptions for topic in one.topics}
         self._by_pattern = [
             (one.sink, Subscription.to_white_list([one.pattern], 1, exclude=(one.exclude,) if one.exclude else ()))
@@ -61,7 +62,9 @@ class SinkRoutes:
         """Return where the partition's records go; for a topic that matches two sinks, one that refuses all."""
         names = sorted(self._names(partition.topic))
         if len(names) == 1:
-            return SinkRoute(name=names[0], sink=self._sinks[names[0]])
+            return SinkRoute(
+                name=names[0], sink=self._sinks[names[0]], on_rejected=self._on_rejected.get(names[0], "stop")
+            )
         if not names:
             raise ConfigError(f"no subscription names topic {partition.topic!r}")
         return SinkRoute(name="+".join(names), sink=_Ambiguous(partition.topic, names))

@@ -179,6 +179,10 @@ class RecentEvents(Hooks):
         if gap.reason.value not in {"control", "compaction", "aborted"}:
             self._remember("gap", f"{partition}: [{gap.start}, {gap.end}) {gap.reason}")
 
+    def unit_passed(self, partition: TopicPartition, *, cause: str, kept: bool) -> None:
+        """Remember it."""
+        self._remember("unit quarantined" if kept else "unit skipped", f"{partition}: {cause}")
+
     def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
         """Remember it."""
         self._remember("position reset", f"{partition}: from {before} to {after} ({reason})")

@@ -15,7 +15,7 @@ import structlog
 
 from consumerd.errors import CoordinationError
 from consumerd.model import Claim
-from consumerd.offsets.store import Commit, CommitOutcome, OffsetStore
+from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, OffsetStore
 from consumerd.offsets.tracker import OffsetTracker
 from consumerd.telemetry.hooks import Hooks
 
@@ -32,6 +32,10 @@ class Committable(Protocol):
     @property
     def tracker(self) -> OffsetTracker | None:
         """The positions, or None while nothing may be committed."""
+
+    @property
+    def fulfils(self) -> OffsetRequest | None:
+        """The operator's request that the next commit carries out, if any."""
 
 
 P = TypeVar("P", bound=Committable)
@@ -92,7 +96,7 @@ class Committer:
         for part in parts:
             tracker = part.tracker
             if tracker is not None and (position := tracker.pending) is not None:
-                sent.append((Commit(part.claim, position), tracker))
+                sent.append((Commit(part.claim, position, part.fulfils), tracker))
         if not sent:
             return
         try:
@@ -107,8 +111,8 @@ class Committer:
 
     def _settle(self, commit: Commit, tracker: OffsetTracker, outcome: CommitOutcome) -> None:
         partition = commit.claim.partition
-        if outcome is CommitOutcome.FAILED:
-            self._hooks.commit_failed(partition, "failed")
+        if outcome in (CommitOutcome.FAILED, CommitOutcome.REQUEST_CHANGED):
+            self._hooks.commit_failed(partition, outcome.value)
             return
         if outcome is CommitOutcome.NOT_OWNER:
             self._hooks.commit_failed(partition, "not owner")

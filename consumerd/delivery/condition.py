@@ -7,11 +7,13 @@ pipeline decides what happens; this remembers it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
+from consumerd.delivery.passing import PassedUnit
 from consumerd.delivery.policy import Move, StartAt, StartReason, Stop
 from consumerd.errors import ConsumerdError, OffsetOutOfRange
-from consumerd.model import TopicPartition
+from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.offsets.store import OffsetRequest
 from consumerd.telemetry.hooks import Hooks
 
 
@@ -27,12 +29,36 @@ class Log(Protocol):
     def error(self, event: str, /, **keys: object) -> object:
         """Log what a person must act upon."""
 
+    def exception(self, event: str, /, **keys: object) -> object:
+        """Log a fault in somebody's code, with where it happened."""
+
+
+_EXPECTED: Final = frozenset({GapReason.CONTROL, GapReason.COMPACTION, GapReason.ABORTED})
+"""Offsets that hold no record of anybody's."""
+
+_TO_DO: Final = {
+    GapReason.RETENTION: "the brokers have deleted them; give the topic a longer retention, or the group more members",
+    GapReason.CORRUPT: "see whether another replica's copy is whole, and the quarantine if there is one",
+    GapReason.SKIPPED: "see the quarantine if there is one, else read them by other means while they are retained",
+    GapReason.CONSUMED_ELSEWHERE: "another member of the group has consumed them; they are not in this sink",
+    GapReason.RESET: "a reset policy or an operator asked for it; `consumerd offsets set` goes back",
+}
+
+
+def _count_lost(gap: Gap) -> str:
+    if gap.reason in (GapReason.CORRUPT, GapReason.SKIPPED) and gap.end - gap.start == 1:
+        return "1"
+    return f"unknown, at most {gap.end - gap.start}"
+
 
 class Condition:
     """One partition's condition under one claim. ``now`` is monotonic."""
 
-    def __init__(self, partition: TopicPartition, *, hooks: Hooks, log: Log, now: Callable[[], float]) -> None:
+    def __init__(
+        self, partition: TopicPartition, sink: str, *, hooks: Hooks, log: Log, now: Callable[[], float]
+    ) -> None:
         self._partition = partition
+        self._sink = sink
         self._hooks = hooks
         self._log = log
         self._now = now
@@ -69,18 +95,81 @@ class Condition:
 
     def start(self, plan: StartAt) -> None:
         """Note that a writer was opened and started."""
-        if not self._stopped_open:
+        if not self._stopped_open or plan.request is not None:
             self.resume()
         self.recover()
         if plan.out_of_range is not None:
             self._note_reset(plan.out_of_range, plan.position, plan.reason)
         self._log.info("delivery_started", offset=plan.position, committed=plan.committed, reason=plan.reason.value)
-        if (gap := plan.gap) is not None:
-            self._log.warning("offsets_skipped", start=gap.start, end=gap.end, reason=gap.reason.value)
-            self._hooks.gap_recorded(self._partition, gap)
+        if plan.request is not None:
+            self._note_request(plan.request, plan)
+        for gap in (plan.gap, plan.lead):
+            if gap is not None:
+                self.pass_over(gap)
         if plan.behind and plan.committed is not None:
             self._log.warning("committed_behind_landed", committed=plan.committed, landed=plan.position)
             self._hooks.committed_behind(self._partition, committed=plan.committed, landed=plan.position)
+
+    def _note_request(self, request: OffsetRequest, plan: StartAt) -> None:
+        self._log.warning(
+            "request_carried_out",
+            request=request.id,
+            author=request.author,
+            position=request.position,
+            new_chain=plan.new_chain,
+        )
+        gap = plan.lead or plan.gap
+        before = gap.start if gap is not None else plan.position
+        self._hooks.position_reset(
+            self._partition, before=before, after=plan.first_offset, reason=StartReason.REQUEST.value
+        )
+
+    def pass_over(self, gap: Gap) -> None:
+        """Tell of offsets that hold no delivered record; the one place, whatever the reason.
+
+        Whoever calls has the gap recorded by the sink. How many records were lost is known for one offset that was
+        seen, else only that it cannot be more than there are offsets.
+        """
+        if gap.reason not in _EXPECTED:
+            self._log.warning(
+                "range_skipped",
+                start=gap.start,
+                end=gap.end,
+                reason=gap.reason.value,
+                records=_count_lost(gap),
+                advice=_TO_DO.get(gap.reason, ""),
+            )
+        self._hooks.gap_recorded(self._partition, gap)
+
+    def pass_unit(self, unit: PassedUnit, *, kept: bool) -> None:
+        """Tell of a unit that a policy passes over; ``kept`` is whether it is in quarantine."""
+        self._log.warning(
+            "unit_quarantined" if kept else "unit_skipped",
+            offset=unit.offset,
+            next_offset=unit.next_offset,
+            cause=unit.cause.value,
+            reason=unit.reason,
+            advice="see it with `consumerd quarantine show`" if kept else "set the policy to quarantine to keep such",
+        )
+        self._hooks.unit_passed(self._partition, cause=unit.cause.value, kept=kept)
+
+    def truncated(self, end: int, error: OffsetOutOfRange) -> None:
+        """Tell that the log has lost its end: what was landed up to ``end`` is not what the log holds there now."""
+        self._log.warning(
+            "log_truncated",
+            landed=end,
+            latest=error.latest,
+            advice="an unclean leader election lost records; what comes now lands in a new chain",
+        )
+
+    def sink_failed(self, *, retriable: bool) -> None:
+        """Tell of a call that the sink refused."""
+        self._hooks.sink_failed(self._partition, self._sink, retriable=retriable)
+
+    def fault(self) -> None:
+        """Tell of an error that no sink may raise; called where it is handled."""
+        if self._stop is None:
+            self._log.exception("sink_faulted")
 
     def move(self, error: OffsetOutOfRange, move: Move) -> None:
         """Note that a policy moves the position."""
@@ -118,13 +207,18 @@ class Condition:
             self._hooks.partition_resumed(self._partition)
 
     def halt(self, stop: Stop, *, opened: bool) -> None:
-        """Note that a policy stopped it, with its sink open or while it was being opened."""
+        """Note that a policy stopped it, with its sink open or while it was being opened.
+
+        It is looked at again from time to time; only a change is told.
+        """
         again = self._stop is not None and self._stop.cause is stop.cause
         self._stop, self._stopped_open = stop, opened
         self._failure = self._failed_at = None
         if again:
             return
         self._since = self._now()
+        if stop.by_sink:
+            self.sink_failed(retriable=False)
         self._log.error("partition_stopped", cause=stop.cause.value, advice=stop.advice)
         self._hooks.partition_stopped(self._partition, stop.cause.value)
 

@@ -1,5 +1,7 @@
 """All partitions of this process: pipelines come with claims and go with them.
 
+What is remembered of a partition beyond its claim is one small value (:class:`~consumerd.delivery.policy.Former`).
+
 Has the shape of the listener that ``group`` tells about claims. For one partition, pipelines of successive claims run
 strictly one after the other: a new one waits until the one before has ended to the last line of its clean-up, however
 long that takes.
@@ -22,6 +24,7 @@ from consumerd.aio.tasks import TaskSet
 from consumerd.aio.timeouts import timeout_at
 from consumerd.delivery.committer import Committer
 from consumerd.delivery.pipeline import PartitionPipeline
+from consumerd.delivery.policy import Former
 from consumerd.delivery.ports import (
     DeliveryReports,
     DeliverySettings,
@@ -30,11 +33,13 @@ from consumerd.delivery.ports import (
     PartitionHistory,
     SinkRoute,
 )
+from consumerd.delivery.requests import RequestWatches
 from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import PartitionStatus
 from consumerd.errors import ConsumerdError, OwnershipLost
 from consumerd.model import Claim, TopicPartition
-from consumerd.offsets.store import OffsetStore
+from consumerd.offsets.store import OffsetRequests, OffsetStore
+from consumerd.sinks.base import Quarantine
 from consumerd.telemetry.hooks import Hooks
 
 _COMMIT_SHARE = 0.25
@@ -60,6 +65,8 @@ class Deliveries:
         store: OffsetStore,
         ranges: LogRanges,
         history: PartitionHistory,
+        requests: OffsetRequests,
+        quarantine: Quarantine | None,
         settings: DeliverySettings,
         reports: DeliveryReports,
         hooks: Hooks,
@@ -69,6 +76,9 @@ class Deliveries:
         self._route = route
         self._feeds = feeds
         self._starts = StartFinder(store, ranges, history, settings.offsets)
+        self._requests = requests
+        self._watches = RequestWatches(requests, self._look_up)
+        self._quarantine = quarantine
         self._settings = settings
         self._reports = reports
         self._hooks = hooks
@@ -86,6 +96,7 @@ class Deliveries:
         self._entered = asyncio.Event()
         self._numbers = itertools.count()
         self._running: dict[TopicPartition, _Running] = {}
+        self._formers: dict[TopicPartition, Former] = {}
         self._turns: WeakValueDictionary[TopicPartition, asyncio.Lock] = WeakValueDictionary()
 
     @property
@@ -155,16 +166,20 @@ class Deliveries:
             self._route(claim.partition),
             feeds=self._feeds,
             starts=self._starts,
+            requests=self._requests,
+            quarantine=self._quarantine,
             committer=self._committer,
             settings=self._settings,
             reports=DeliveryReports(lost=self._lose, sink_closed=self._reports.sink_closed),
             hooks=self._hooks,
             now=self._now,
             random=self._random,
+            former=self._formers.get(claim.partition),
         )
         running = _Running(key=(claim.partition, next(self._numbers)), pipeline=pipeline)
         self._running[claim.partition] = running
         self._committer.add(pipeline)
+        self._watches.add(claim.partition)
         self._tasks.start(running.key, self._run(pipeline), name=f"deliver {claim.partition}")
 
     async def _run(self, pipeline: PartitionPipeline) -> None:
@@ -200,7 +215,15 @@ class Deliveries:
         self._tasks.cancel_soon(running.key)
         if self._running.get(partition) is running:
             del self._running[partition]
+            self._watches.remove(partition)
+            if (former := running.pipeline.former) is not None:
+                self._formers[partition] = former
             self._hooks.partition_released(partition)
+
+    def _look_up(self, partition: TopicPartition) -> None:
+        running = self._running.get(partition)
+        if running is not None:
+            running.pipeline.look_up()
 
     def _lose(self, claim: Claim, error: ConsumerdError) -> None:
         """Drop a partition whose claim turned out to be gone, and tell who claimed it."""

@@ -1,23 +1,40 @@
 """Where a partition starts, and where it goes on when its position is not in the log. Pure.
 
-Sources of a start, in order: the sink's own durable record (the newest chain's end) and the committed position, the
-larger of the two; then the rule for partitions younger than the group; then ``on_missing``. A position that the broker
-does not hold goes by ``on_below`` or ``on_above``. Whatever is passed over becomes a :class:`~consumerd.model.Gap`.
+Sources of a start, in order: an operator's request; the sink's own durable record (the newest chain's end) and the
+committed position, the larger of the two; then the rule for partitions younger than the group; then ``on_missing``. A
+position that the broker does not hold goes by ``on_below`` or ``on_above``. Whatever is passed over becomes a
+:class:`~consumerd.model.Gap`.
+
+Going back. Where a log has lost its end, the position moves below what has landed: a new chain is begun there, and then
+the position is committed. A crash between the two would leave a committed position above the new chain's end, which
+looks just as if another member had consumed further. So the chain carries a mark (:func:`mark_truncation`) of the very
+offset node that it makes void; whoever finds the newest chain with the mark of the node as it still is believes the
+chain. (An operator's request needs none: it stays until the commit, and the chain bears its id.)
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Literal, Protocol, assert_never
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol, assert_never
 
 from consumerd.errors import OffsetOutOfRange
 from consumerd.model import Gap, GapReason, Incarnation
-from consumerd.offsets.store import StoredOffset
+from consumerd.offsets.store import OffsetRequest, StoredOffset
 
 OnMissing = Literal["earliest", "latest", "stop"]
 OnOutOfRange = Literal["earliest", "latest", "nearest", "stop"]
 LogEnd = Literal["earliest", "latest"]
+UnitPolicy = Literal["stop", "skip", "quarantine"]
+
+
+OFFSETS_SET: Final = "`consumerd offsets set`"
+"""The command by which an operator says where a partition goes on."""
+
+_WHY: Final = {
+    True: " (retention has overtaken the group)",
+    False: " (the log has lost its end in an unclean leader election, or the offset is another cluster's)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +75,8 @@ class StartReason(enum.StrEnum):
     ON_MISSING = "on_missing"
     ON_BELOW = "on_below"
     ON_ABOVE = "on_above"
+    REQUEST = "request"
+    """An operator said where to go on."""
 
 
 class StopCause(enum.StrEnum):
@@ -76,9 +95,10 @@ class StopCause(enum.StrEnum):
 class StartFacts:
     """What is known when a partition was claimed.
 
-    ``stored`` is the offset node as it was read after the claim, ``resume`` the sink's own record, ``newborn`` whether
-    the partition was made after the group had begun with its topic. When the claim delivered before, ``earlier`` says
-    how far.
+    ``stored`` is the offset node as it was read after the claim, ``resume`` the sink's own record, ``begun_by`` the
+    request or the mark that its newest chain was begun by, ``newborn`` whether the partition was made after the group
+    had begun with its topic. When the claim delivered before, ``earlier`` says how far; when this process held the
+    partition of an older topic of the same name, ``former`` does.
     """
 
     incarnation: Incarnation
@@ -86,6 +106,8 @@ class StartFacts:
     resume: int | None
     newborn: bool
     earlier: Earlier | None = None
+    begun_by: str | None = None
+    former: Former | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +119,32 @@ class Earlier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Former:
+    """What this process may have committed under an older claim: any position of ``[committed, acknowledged]``.
+
+    A commit that is sent at the moment in which the topic is made again carries the younger transaction, though it is
+    about the older topic: only who sent it can know that.
+    """
+
+    incarnation: Incarnation
+    committed: int
+    acknowledged: int
+
+    def voids(self, stored: StoredOffset, incarnation: Incarnation) -> bool:
+        """Tell whether ``stored`` is one of those, met in a later making of the topic."""
+        return self.incarnation < incarnation and self.committed <= stored.position <= self.acknowledged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartAt:
     """Start at ``position``.
 
     ``committed`` is what the store holds and counts, None where it holds nothing valid. ``gap`` is what another member
-    consumed beyond the sink's record; ``behind`` says that the committed position is smaller than that record.
-    ``out_of_range`` is set where a policy has moved a committed position that the broker does not hold.
+    consumed beyond the sink's record, or what a request leaves out; ``behind`` says that the committed position is
+    smaller than that record. ``out_of_range`` is set where a policy has moved a committed position that the broker does
+    not hold. ``lead`` is to be delivered, as a gap, and to be safe before anything is committed. ``new_chain``,
+    ``truncated`` and ``begun_by`` (a request's id, or a mark) are as in :class:`~consumerd.sinks.base.Start`;
+    ``request`` is what the first commit fulfils.
     """
 
     position: int
@@ -111,6 +153,16 @@ class StartAt:
     gap: Gap | None = None
     behind: bool = False
     out_of_range: OffsetOutOfRange | None = None
+    lead: Gap | None = None
+    new_chain: bool = False
+    truncated: bool = False
+    begun_by: str | None = None
+    request: OffsetRequest | None = None
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset to be fetched."""
+        return self.position if self.lead is None else self.lead.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +177,14 @@ class StartAtEnd:
 class Stop:
     """Keep the partition claimed and deliver nothing of it; ``advice`` says what an operator can do.
 
-    ``refused`` is the committed position that it is about, where it was refused before anything was opened there.
+    ``refused`` is the committed position that it is about, where it was refused before anything was opened there;
+    ``by_sink`` is whether it is the sink that refused.
     """
 
     cause: StopCause
     advice: str
     refused: int | None = None
+    by_sink: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +216,12 @@ def counts(stored: StoredOffset, incarnation: Incarnation) -> bool:
 def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd | Stop:
     """Decide where a claimed partition starts."""
     committed = find_committed(facts.stored, facts.incarnation)
+    if facts.former is not None and facts.stored is not None and facts.former.voids(facts.stored, facts.incarnation):
+        committed = None
+        if facts.resume is None:
+            return StartAtEnd(end="earliest", reason=StartReason.NEW_INCARNATION)
+    if facts.resume is not None and facts.stored is not None and is_marked(facts.begun_by, facts.stored):
+        return StartAt(position=facts.resume, committed=None, reason=StartReason.LANDED)
     earlier = facts.earlier
     if earlier is not None and committed in (earlier.committed, earlier.acknowledged):
         # nobody moved the committed position meanwhile: what we know ourselves is the best there is
@@ -172,6 +232,37 @@ def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd 
     if committed is not None:
         return StartAt(position=committed, committed=committed, reason=StartReason.COMMITTED)
     return _plan_missing(facts, policy)
+
+
+def plan_request(request: OffsetRequest, facts: StartFacts) -> StartAt:
+    """Decide how an operator's request is carried out. The same request twice has the same outcome as once."""
+    resume, position = facts.resume, request.position
+    if resume is not None and facts.begun_by == request.id:
+        position = resume  # its chain was begun already; only the commit is missing
+    start = StartAt(position=position, committed=None, reason=StartReason.REQUEST, begun_by=request.id, request=request)
+    if resume is None:
+        committed = find_committed(facts.stored, facts.incarnation)
+        return replace(start, new_chain=request.new_chain, gap=_left_out(committed, position))
+    if position < resume or (request.new_chain and facts.begun_by != request.id):
+        return replace(start, new_chain=True, gap=_left_out(resume, position))
+    return replace(start, position=resume, begun_by=None, lead=_left_out(resume, position))
+
+
+def _left_out(last: int | None, position: int) -> Gap | None:
+    return Gap(last, position, GapReason.RESET) if last is not None and position > last else None
+
+
+_MARK = "truncation"
+
+
+def mark_truncation(stored: StoredOffset | None, position: int) -> str:
+    """Return what a chain bears that is begun at ``position`` since the log has lost its end."""
+    return f"{_MARK}-{stored.mzxid if stored is not None else 0}-{position}"
+
+
+def is_marked(begun_by: str | None, stored: StoredOffset) -> bool:
+    """Tell whether the offset node is still the one that the chain's beginning made void."""
+    return begun_by is not None and begun_by.startswith(f"{_MARK}-{stored.mzxid}-")
 
 
 def _plan_resume(resume: int, committed: int | None) -> StartAt:
@@ -192,14 +283,15 @@ def _plan_missing(facts: StartFacts, policy: OffsetPolicy) -> StartAtEnd | Stop:
             return StartAtEnd(end="earliest", reason=StartReason.NEW_INCARNATION)
         return Stop(
             cause=StopCause.MALFORMED_OFFSET,
-            advice=f"the committed offset reads {facts.stored.malformed!r}: write a decimal number there, or remove it",
+            advice=f"the committed offset reads {facts.stored.malformed!r}: say where to begin with {OFFSETS_SET}, "
+            "or remove the node",
         )
     if facts.newborn:
         return StartAtEnd(end="earliest", reason=StartReason.NEW_PARTITION)
     if policy.on_missing == "stop":
         return Stop(
             cause=StopCause.NO_OFFSET,
-            advice="no offset is committed and offsets.on_missing is stop: commit one for the group",
+            advice=f"no offset is committed and offsets.on_missing is stop: say where to begin with {OFFSETS_SET}",
         )
     return StartAtEnd(end=policy.on_missing, reason=StartReason.ON_MISSING)
 
@@ -210,12 +302,13 @@ def plan_out_of_range(error: OffsetOutOfRange, policy: OffsetPolicy) -> Move | S
         return TryAgain()
     below = error.offset < error.earliest
     choice = policy.on_below if below else policy.on_above
-    log = f"the log is [{error.earliest}, {error.latest})"
+    log = f"which is [{error.earliest}, {error.latest})"
     match choice:
         case "stop":
             return Stop(
                 cause=StopCause.BELOW_LOG if below else StopCause.ABOVE_LOG,
-                advice=f"{log}: commit an offset inside it, or set offsets.{'on_below' if below else 'on_above'}",
+                advice=f"offset {error.offset} is {'below' if below else 'above'} the log, {log}{_WHY[below]}: say where to "
+                f"go on with {OFFSETS_SET}, or set offsets.{'on_below' if below else 'on_above'}",
             )
         case "nearest":
             target = error.earliest if below else error.latest

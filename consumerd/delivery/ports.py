@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from consumerd.delivery.policy import LogRange, OffsetPolicy
+from consumerd.delivery.policy import LogRange, OffsetPolicy, UnitPolicy
 from consumerd.errors import ConsumerdError, SinkClosed
 from consumerd.model import Claim, TopicPartition
 from consumerd.sinks.base import Sink
@@ -64,10 +64,11 @@ class PartitionHistory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRoute:
-    """Where a partition's records go."""
+    """Where a partition's records go, and what follows one that the sink will never take."""
 
     name: str
     sink: Sink
+    on_rejected: UnitPolicy = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,8 @@ class DeliverySettings:
     """
 
     offsets: OffsetPolicy = field(default_factory=OffsetPolicy)
+    on_corrupt: UnitPolicy = "stop"
+    on_oversized: UnitPolicy = "stop"
     commit_interval_ms: int = 5000
     recheck_ms: int = 10_000
     retry_initial_ms: int = 200

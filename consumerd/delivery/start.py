@@ -12,6 +12,7 @@ from typing import Final
 
 from consumerd.delivery.policy import (
     Earlier,
+    Former,
     LogRange,
     Move,
     OffsetPolicy,
@@ -22,13 +23,16 @@ from consumerd.delivery.policy import (
     Stop,
     find_committed,
     in_log,
+    mark_truncation,
     plan_out_of_range,
+    plan_request,
     plan_start,
 )
 from consumerd.delivery.ports import LogRanges, PartitionHistory
 from consumerd.errors import ConnectionLost, OffsetOutOfRange
 from consumerd.model import Claim, TopicPartition
-from consumerd.offsets.store import OffsetStore, StoredOffset
+from consumerd.offsets.store import OffsetRequest, OffsetStore, StoredOffset
+from consumerd.sinks.base import PartitionWriter
 
 _TRAILING_S: Final = 1.0
 
@@ -42,25 +46,51 @@ class StartFinder:
         self._history = history
         self._policy = policy
 
-    async def find(self, claim: Claim, resume: int | None, earlier: Earlier | None) -> StartAt | Stop:
-        """Decide where to start. Raises CoordinationError, BrokerError, ConnectionLost."""
-        partition = claim.partition
-        stored = await self._load(partition)
-        # asked only where it matters: it costs two reads a partition
-        newborn = stored is None and resume is None and await self._history.made_after_group(partition)
-        facts = StartFacts(
-            incarnation=claim.incarnation, stored=stored, resume=resume, newborn=newborn, earlier=earlier
-        )
-        plan = plan_start(facts, self._policy)
-        if isinstance(plan, StartAtEnd):
-            log = await self._read_range(partition)
-            position = log.earliest if plan.end == "earliest" else log.latest
-            return StartAt(position=position, committed=None, reason=plan.reason)
-        if isinstance(plan, StartAt) and resume is None and plan.reason is StartReason.COMMITTED:
-            return await self._settle_above(partition, plan)
-        return plan
+    async def find(
+        self,
+        claim: Claim,
+        writer: PartitionWriter,
+        *,
+        request: OffsetRequest | None = None,
+        move: Move | None = None,
+        earlier: Earlier | None = None,
+        former: Former | None = None,
+    ) -> StartAt | Stop:
+        """Decide where to start: where a request says, else where a policy has moved to, else where things stand.
 
-    async def _settle_above(self, partition: TopicPartition, plan: StartAt) -> StartAt | Stop:
+        Raises CoordinationError, BrokerError, ConnectionLost.
+        """
+        partition, resume = claim.partition, writer.resume_position
+        stored = await self._load(partition)
+        facts = StartFacts(
+            incarnation=claim.incarnation,
+            stored=stored,
+            resume=resume,
+            begun_by=writer.request_id,
+            newborn=False,
+            earlier=earlier,
+            former=former,
+        )
+        if request is not None:
+            plan = plan_request(request, facts)
+            return replace(plan, truncated=move is not None and plan.new_chain)
+        if move is not None:
+            return _begin_again(move.position, move.reason, stored)
+        # asked only where it matters: it costs two reads a partition
+        if stored is None and resume is None:
+            facts = replace(facts, newborn=await self._history.made_after_group(partition))
+        decided = plan_start(facts, self._policy)
+        if isinstance(decided, StartAtEnd):
+            log = await self._read_range(partition)
+            position = log.earliest if decided.end == "earliest" else log.latest
+            return StartAt(position=position, committed=None, reason=decided.reason)
+        if isinstance(decided, StartAt) and resume is None and decided.reason is StartReason.COMMITTED:
+            return await self._settle_above(partition, decided, stored)
+        return decided
+
+    async def _settle_above(
+        self, partition: TopicPartition, plan: StartAt, stored: StoredOffset | None
+    ) -> StartAt | Stop:
         """Decide about a committed position above the log's end before a sink begins a record of its own there: a chain
         that began where no record can be would have to be believed from then on.
 
@@ -73,7 +103,7 @@ class StartFinder:
         error = OffsetOutOfRange(partition, plan.position, log.earliest, log.latest)
         outcome = plan_out_of_range(error, self._policy) if plan.position > log.latest else plan
         if isinstance(outcome, Move):
-            return StartAt(position=outcome.position, committed=None, reason=outcome.reason, out_of_range=error)
+            return replace(_begin_again(outcome.position, outcome.reason, stored), out_of_range=error)
         return replace(outcome, refused=plan.position) if isinstance(outcome, Stop) else plan
 
     async def moved(self, claim: Claim, earlier: Earlier | None) -> bool:
@@ -98,3 +128,15 @@ class StartFinder:
 
     async def _load(self, partition: TopicPartition) -> StoredOffset | None:
         return (await self._store.load([partition]))[partition]
+
+
+def _begin_again(position: int, reason: StartReason, stored: StoredOffset | None) -> StartAt:
+    """Start below what was committed, since the log has lost its end."""
+    return StartAt(
+        position=position,
+        committed=None,
+        reason=reason,
+        new_chain=True,
+        truncated=True,
+        begun_by=mark_truncation(stored, position),
+    )

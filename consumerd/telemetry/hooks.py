@@ -68,6 +68,9 @@ class Hooks:
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         """Offsets were passed over that hold no delivered record."""
 
+    def unit_passed(self, partition: TopicPartition, *, cause: str, kept: bool) -> None:
+        """A policy passed over a unit (``corrupt``, ``oversized``, ``rejected``); ``kept``: it is in quarantine."""
+
     def committed_behind(self, partition: TopicPartition, *, committed: int, landed: int) -> None:
         """A claim found the committed position below what the sink has landed: a commit was lost, or rewound by hand."""
 

@@ -103,6 +103,12 @@ class MetricsHooks(Hooks):
             (*_PARTITION, "reason"),
             registry=registry,
         )
+        self._units = Counter(
+            "consumerd_units_passed_total",
+            "Messages, batches or records that a policy passed over, by cause and by what became of them.",
+            (*_PARTITION, "cause", "action"),
+            registry=registry,
+        )
         self._resets = Counter(
             "consumerd_position_resets_total",
             "Positions that the broker did not hold and a policy moved.",
@@ -181,12 +187,12 @@ class MetricsHooks(Hooks):
             registry=registry,
         )
         self._labelled: tuple[MetricWrapperBase, ...] = (self._delivered, self._delivered_bytes, self._fetched)
-        self._seen_extra: dict[tuple[str, str], set[tuple[MetricWrapperBase, str]]] = {}
+        self._seen_extra: dict[tuple[str, str], set[tuple[MetricWrapperBase, tuple[str, ...]]]] = {}
 
-    def _count_extra(self, counter: Counter, partition: TopicPartition, label: str, amount: float = 1) -> None:
+    def _count_extra(self, counter: Counter, partition: TopicPartition, *labels: str, amount: float = 1) -> None:
         key = _by_partition(partition)
-        counter.labels(*key, label).inc(amount)
-        self._seen_extra.setdefault(key, set()).add((counter, label))
+        counter.labels(*key, *labels).inc(amount)
+        self._seen_extra.setdefault(key, set()).add((counter, labels))
 
     def session_changed(self, epoch: SessionEpoch, phase: str) -> None:
         self._phases.labels(phase).inc()
@@ -229,7 +235,10 @@ class MetricsHooks(Hooks):
         self._delivered_bytes.labels(*key).inc(size)
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
-        self._count_extra(self._gaps, partition, gap.reason.value, gap.end - gap.start)
+        self._count_extra(self._gaps, partition, gap.reason.value, amount=gap.end - gap.start)
+
+    def unit_passed(self, partition: TopicPartition, *, cause: str, kept: bool) -> None:
+        self._count_extra(self._units, partition, cause, "quarantined" if kept else "skipped")
 
     def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
         self._count_extra(self._resets, partition, reason)
@@ -259,5 +268,5 @@ class MetricsHooks(Hooks):
         for metric in self._labelled:
             metric.labels(*key)  # remove() warns where there is no such label set
             metric.remove(*key)
-        for metric, label in self._seen_extra.pop(key, ()):
-            metric.remove(*key, label)
+        for metric, labels in self._seen_extra.pop(key, ()):
+            metric.remove(*key, *labels)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import ConfigError, CorruptMessageError
-from consumerd.model import Gap, TimestampType, TopicPartition
+from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
 from consumerd.wire.varint import read_varint
 
 if TYPE_CHECKING:
@@ -144,25 +144,61 @@ class RecordBatch:
             return self
         if offset >= self.next_offset:
             return empty_batch(self.partition, offset, offset)
-        cut = bisect_left(self.offsets, offset)
-        return RecordBatch(
-            partition=self.partition,
+        return self._pick(
+            slice(bisect_left(self.offsets, offset), None),
             start=offset,
-            next_offset=self.next_offset,
-            buffer=self.buffer,
-            offsets=self.offsets[cut:],
-            timestamps=self.timestamps[cut:],
-            timestamp_types=self.timestamp_types[cut:],
-            key_starts=self.key_starts[cut:],
-            key_ends=self.key_ends[cut:],
-            value_starts=self.value_starts[cut:],
-            value_ends=self.value_ends[cut:],
-            header_starts=self.header_starts[cut:],
-            header_ends=self.header_ends[cut:],
-            indexes=self.indexes[cut:],
             gaps=tuple(Gap(max(gap.start, offset), gap.end, gap.reason) for gap in self.gaps if gap.end > offset),
-            size_bytes=self.size_bytes,
         )
+
+    def slice_to(self, offset: int) -> RecordBatch:
+        """Return what is left when everything from ``offset`` on is dropped; the buffer is shared."""
+        if offset >= self.next_offset:
+            return self
+        end = max(offset, self.start)
+        return self._pick(
+            slice(0, bisect_left(self.offsets, end)),
+            next_offset=end,
+            gaps=tuple(Gap(gap.start, min(gap.end, end), gap.reason) for gap in self.gaps if gap.start < end),
+        )
+
+    def without(self, row: int, reason: GapReason) -> RecordBatch:
+        """Return the batch without one record; its offset becomes a gap, unless another record shares it."""
+        offset = self.offsets[row]
+        shared = offset in (*self.offsets[max(0, row - 1) : row], *self.offsets[row + 1 : row + 2])
+        gaps = self.gaps if shared else tuple(sorted((*self.gaps, Gap(offset, offset + 1, reason)), key=_start))
+        before, after = self._pick(slice(0, row)), self._pick(slice(row + 1, None))
+        return replace(
+            before,
+            gaps=gaps,
+            **{name: getattr(before, name) + getattr(after, name) for name in (*_COLUMNS, "timestamp_types")},
+        )
+
+    def _pick(self, rows: slice, **changes: object) -> RecordBatch:
+        columns = {name: getattr(self, name)[rows] for name in (*_COLUMNS, "timestamp_types")}
+        return replace(self, **columns, **changes)  # type: ignore[arg-type]  # columns by their names
+
+    def record(self, row: int, *, with_headers: bool = True) -> Record:
+        """Make one record. Raises CorruptMessageError where its headers cannot be read, unless they are left out."""
+        one = self._pick(slice(row, row + 1))
+        if not with_headers:
+            one = replace(one, header_starts=_int64(), header_ends=_int64())
+        return next(one.records())
+
+    def header_bytes(self, row: int) -> bytes:
+        """Return a record's headers as they are encoded; empty where it has none."""
+        if not self.header_starts or self.header_starts[row] < 0:
+            return b""
+        return bytes(self.buffer[self.header_starts[row] : self.header_ends[row]])
+
+    def find_unreadable(self) -> int | None:
+        """Return the first row whose headers cannot be read."""
+        for row, (start, end) in enumerate(zip(self.header_starts, self.header_ends, strict=True)):
+            try:
+                if start >= 0:
+                    header_spans(self.buffer, start, end)
+            except CorruptMessageError:
+                return row
+        return None
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the records as an Arrow record batch with the columns of ``wire.arrow``. Needs pyarrow.
@@ -174,6 +210,23 @@ class RecordBatch:
         except ImportError as error:
             raise ConfigError("Arrow data needs pyarrow: pip install 'consumerd[parquet]'") from error
         return to_arrow(self)
+
+
+_COLUMNS: Final = (
+    "offsets",
+    "timestamps",
+    "key_starts",
+    "key_ends",
+    "value_starts",
+    "value_ends",
+    "header_starts",
+    "header_ends",
+    "indexes",
+)
+
+
+def _start(gap: Gap) -> int:
+    return gap.start
 
 
 def empty_batch(partition: TopicPartition, start: int, next_offset: int, gaps: tuple[Gap, ...] = ()) -> RecordBatch:

@@ -6,12 +6,13 @@ import asyncio
 from array import array
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from consumerd.aio.cell import Cell
 from consumerd.aio.timeouts import timeout
 from consumerd.delivery.deliveries import Deliveries
+from consumerd.delivery.policy import UnitPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
 from consumerd.delivery.status import PartitionStatus
 from consumerd.errors import (
@@ -20,11 +21,12 @@ from consumerd.errors import (
     LeasePaused,
     OffsetOutOfRange,
     OwnershipLost,
+    PermanentSinkError,
     SinkClosed,
 )
-from consumerd.model import Claim, Gap, Incarnation, SessionEpoch, ThreadId, TopicPartition
-from consumerd.offsets.store import Commit, CommitOutcome, StoredOffset
-from consumerd.sinks.base import Start
+from consumerd.model import Claim, Gap, GapReason, Incarnation, SessionEpoch, ThreadId, TopicPartition
+from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
+from consumerd.sinks.base import QuarantinedUnit, Start
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch
 
@@ -210,6 +212,7 @@ class FakeStore:
         self.before_commit: Callable[[Sequence[Commit]], Awaitable[None]] | None = None
         self.outcomes: dict[TopicPartition, list[CommitOutcome]] = {}
         self.load_faults: list[ConsumerdError] = []
+        self.requests: dict[TopicPartition, OffsetRequest] = {}
         self._zxid = 1000
         self._busy = False
 
@@ -260,18 +263,101 @@ class FakeStore:
             return CommitOutcome.FAILED
         except OwnershipLost:
             return CommitOutcome.NOT_OWNER
+        if commit.fulfils is not None:
+            if self.requests.get(partition) != commit.fulfils:
+                return CommitOutcome.REQUEST_CHANGED
+            del self.requests[partition]
         self.put(partition, commit.position)
         self.commits.append((partition, commit.claim.epoch, commit.position))
         return outcome
 
 
+class FakeWatch:
+    """A watch on a topic's requests."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+
+    def close(self) -> None:
+        self._close()
+
+
+class FakeRequests:
+    """The operators' requests, kept where the store finds them."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+        self._numbers = 0
+        self.watchers: dict[str, list[Callable[[TopicPartition], None]]] = defaultdict(list)
+        self.find_faults: list[ConsumerdError] = []
+
+    def put(self, partition: TopicPartition, position: int, *, new_chain: bool = False) -> OffsetRequest:
+        """Leave a request, as ``consumerd offsets set`` does."""
+        self._numbers += 1
+        request = OffsetRequest(
+            id=f"request-{self._numbers}",
+            partition=partition,
+            position=position,
+            new_chain=new_chain,
+            author="ops@host",
+            created_ms=0,
+            version=self._numbers,
+        )
+        self._store.requests[partition] = request
+        for changed in self.watchers[partition.topic]:
+            changed(partition)
+        return request
+
+    async def find(self, partition: TopicPartition) -> OffsetRequest | None:
+        await asyncio.sleep(0)
+        if self.find_faults:
+            raise self.find_faults.pop(0)
+        return self._store.requests.get(partition)
+
+    def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> FakeWatch:
+        self.watchers[topic].append(changed)
+        return FakeWatch(lambda: self.watchers[topic].remove(changed))
+
+
+class FakeQuarantine:
+    """A quarantine; ``faults`` are raised first, ``before`` may look around."""
+
+    def __init__(self) -> None:
+        self.units: list[QuarantinedUnit] = []
+        self.faults: list[ConsumerdError] = []
+        self.before: Callable[[QuarantinedUnit], None] | None = None
+
+    async def put(self, unit: QuarantinedUnit, claim: Claim) -> None:
+        await asyncio.sleep(0)
+        claim.check()
+        if self.faults:
+            raise self.faults.pop(0)
+        if self.before is not None:
+            self.before(unit)
+        if unit not in self.units:
+            self.units.append(unit)
+
+
 @dataclass
 class Landed:
-    """What a sink holds of a partition for good: record offsets in the order they became safe, and gaps."""
+    """What a sink holds of a partition for good: record offsets in the order they became safe, and gaps.
+
+    Of a sink with chains these are the newest chain's, and ``chains`` are those before.
+    """
 
     offsets: list[int] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     end: int | None = None
+    started: Start | None = None
+    incarnation: Incarnation | None = None
+    chains: list[Landed] = field(default_factory=list)
+
+    def begin(self, start: Start, incarnation: Incarnation) -> None:
+        """Begin a chain."""
+        if self.started is not None:
+            self.chains.append(replace(self, chains=[]))
+        self.offsets, self.gaps = [], []
+        self.end, self.started, self.incarnation = start.position, start, incarnation
 
 
 class FakeWriter:
@@ -292,22 +378,42 @@ class FakeWriter:
 
     @property
     def resume_position(self) -> int | None:
-        return self.sink.landed[self.partition].end if self.sink.keeps_chains else None
+        return self._chain.end if self._chain is not None else None
 
-    request_id = None
+    @property
+    def request_id(self) -> str | None:
+        return self._chain.started.request_id if self._chain is not None and self._chain.started is not None else None
+
+    @property
+    def _chain(self) -> Landed | None:
+        """The newest chain, if it is of the topic as it is now."""
+        landed = self.sink.landed[self.partition]
+        if not self.sink.keeps_chains or landed.incarnation not in (None, self.claim.incarnation):
+            return None
+        return landed
 
     async def start(self, start: Start) -> None:
-        await asyncio.sleep(0)
-        self.position = self.safe = start.position
-        self.reason = start.reason
+        await self.sink.before("start", self, None)
+        self.claim.check()
+        chain, position = self._chain, start.position
         if self.sink.keeps_chains:
-            self.sink.landed[self.partition].end = start.position
+            begun = start.request_id is not None and start.request_id == self.request_id
+            if chain is None or chain.end is None or (start.new_chain and not begun):
+                self.sink.landed[self.partition].begin(start, self.claim.incarnation)
+            else:
+                self.sink.require(position >= chain.end, f"a start at {position}, below {chain.end}")
+                if position > chain.end:
+                    chain.gaps.append(Gap(chain.end, position, GapReason.CONSUMED_ELSEWHERE))
+                chain.end = position
+        self.position = self.safe = position
+        self.reason = start.reason
 
     async def write(self, batch: RecordBatch) -> int:
         self.sink.require(not self.abandoned, "a write after abandon")
         self.sink.require(batch.start == self.position, f"a batch from {batch.start}, expected {self.position}")
         await self.sink.before("write", self, batch)
         self.claim.check()
+        self.sink.refuse(batch)
         if self.first_written_at is None:
             self.first_written_at = asyncio.get_running_loop().time()
         self.pending.append(batch)
@@ -372,6 +478,17 @@ class FakeSink:
         self.trap: Trap | None = None
         self.open_faults: list[Exception] = []
         self.violations: list[str] = []
+        self.poison: dict[int, ConsumerdError] = {}
+        """Records that are never taken, by offset; PermanentSinkError gets to say which row of the batch it is."""
+
+    def refuse(self, batch: RecordBatch) -> None:
+        """Raise for the first record that is poison."""
+        for row, offset in enumerate(batch.offsets):
+            error = self.poison.get(offset)
+            if isinstance(error, PermanentSinkError):
+                raise PermanentSinkError(str(error), refused=row)
+            if error is not None:
+                raise error
 
     def require(self, holds: bool, what: str) -> None:
         """Note a breach of the contract of sinks; the rig reports it at the end, whatever the pipeline made of it."""
@@ -413,6 +530,9 @@ class RecordingHooks(Hooks):
     def committed_behind(self, partition: TopicPartition, *, committed: int, landed: int) -> None:
         self.events.append(("committed_behind", partition, committed, landed))
 
+    def unit_passed(self, partition: TopicPartition, *, cause: str, kept: bool) -> None:
+        self.events.append(("unit_passed", partition, cause, kept))
+
     def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
         self.events.append(("position_reset", partition, before, after, reason))
 
@@ -442,11 +562,19 @@ class DeliveryRig:
     """Deliveries among fakes. ``async with`` runs them; leaving cancels them and checks that nothing is left behind."""
 
     def __init__(
-        self, *, sink: FakeSink | None = None, settings: DeliverySettings | None = None, batch: int = 10
+        self,
+        *,
+        sink: FakeSink | None = None,
+        settings: DeliverySettings | None = None,
+        batch: int = 10,
+        on_rejected: UnitPolicy = "stop",
     ) -> None:
         self.sink = sink or FakeSink()
+        self.on_rejected = on_rejected
         self.brokers = FakeBrokers(batch)
         self.store = FakeStore()
+        self.requests = FakeRequests(self.store)
+        self.quarantine = FakeQuarantine()
         self.hooks = RecordingHooks()
         self.losses: list[tuple[Claim, ConsumerdError]] = []
         self.closings: list[SinkClosed] = []
@@ -457,11 +585,13 @@ class DeliveryRig:
 
     def _make(self) -> Deliveries:
         return Deliveries(
-            route=lambda _: SinkRoute(name="fake", sink=self.sink),
+            route=lambda _: SinkRoute(name="fake", sink=self.sink, on_rejected=self.on_rejected),
             feeds=self.brokers,
             store=self.store,
             ranges=self.brokers,
             history=self.brokers,
+            requests=self.requests,
+            quarantine=self.quarantine,
             settings=self.settings,
             reports=DeliveryReports(
                 lost=lambda claim, error: self.losses.append((claim, error)),
@@ -488,6 +618,8 @@ class DeliveryRig:
         """Check that every writer was abandoned, every feed closed and every batch given back."""
         assert not self.sink.violations
         assert not any(self.sink.open_writers.values())
+        if not self.deliveries.statuses:
+            assert not any(self.requests.watchers.values())
         assert all(feed.closed and not feed.out for feed in self.brokers.feeds)
 
     async def claim(self, partition: TopicPartition, epoch: int = 1, incarnation: int = TOPIC_CZXID) -> FakeClaim:

@@ -15,6 +15,8 @@ A, B = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 
 
 class Part:
+    fulfils = None
+
     def __init__(self, partition, acknowledged=0, epoch=1):
         self.claim = FakeClaim(partition, epoch)
         self.tracker = OffsetTracker(0, committed=0)

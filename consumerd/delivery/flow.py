@@ -1,0 +1,385 @@
+"""Records on their way from one feed to one writer: steps, in order, until somebody wants something else.
+
+Batch after batch goes to the writer; what the writer acknowledges goes to the tracker, and from there the committer
+takes it. Nothing is fetched ahead here: not asking the feed for more is the back-pressure.
+
+A unit that cannot be delivered is passed over where a policy says so: it is put into quarantine first, if that is the
+policy, then its offsets are written as a gap, so that they are recorded with the landed data before any position beyond
+them is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from consumerd.delivery.attention import Attention
+from consumerd.delivery.calls import GuardedCalls
+from consumerd.delivery.condition import Condition, Log
+from consumerd.delivery.passing import (
+    PROBE_S,
+    PassedUnit,
+    UnitCause,
+    describe_record,
+    describe_unit,
+    find_readable,
+    quarantined,
+)
+from consumerd.delivery.policy import (
+    OFFSETS_SET,
+    Move,
+    Stop,
+    StopCause,
+    TryAgain,
+    UnitPolicy,
+    plan_out_of_range,
+)
+from consumerd.delivery.ports import DeliverySettings, RecordFeed, SinkRoute
+from consumerd.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    ConsumerdError,
+    CoordinationError,
+    CorruptMessageError,
+    IncarnationChanged,
+    LocalProtocolError,
+    OffsetOutOfRange,
+    OwnershipLost,
+    PermanentSinkError,
+    ProtocolError,
+    RecordTooLarge,
+    RetriableSinkError,
+    SessionLost,
+    SinkError,
+)
+from consumerd.model import Claim, Gap
+from consumerd.offsets.tracker import OffsetTracker
+from consumerd.sinks.base import PartitionWriter, Quarantine
+from consumerd.telemetry.hooks import Hooks
+from consumerd.wire.records import RecordBatch, empty_batch
+
+CLAIM_GONE = (OwnershipLost, IncarnationChanged, SessionLost)
+MAY_PASS = (RetriableSinkError, CoordinationError, BrokerError, ConnectionLost, ProtocolError)
+REFUSED = (PermanentSinkError, ConfigError, CorruptMessageError, RecordTooLarge)
+
+_SLACK_S = 0.001  # timers fire within the clock's resolution of their time, on either side
+
+
+class StopDelivery(Exception):
+    """A policy says stop; what was written before is flushed."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(stop.advice)
+        self.stop = stop
+
+
+class MoveBack(Exception):
+    """The log has lost its end; delivery goes on below, which needs a new writer."""
+
+    def __init__(self, move: Move, error: OffsetOutOfRange) -> None:
+        super().__init__(str(error))
+        self.move = move
+        self.error = error
+
+
+class Flow:
+    """One feed, one writer, one tracker, from the writer's start to its end."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        route: SinkRoute,
+        writer: PartitionWriter,
+        feed: RecordFeed,
+        tracker: OffsetTracker,
+        *,
+        quarantine: Quarantine | None,
+        calls: GuardedCalls,
+        attention: Attention,
+        condition: Condition,
+        settings: DeliverySettings,
+        hooks: Hooks,
+        log: Log,
+        now: Callable[[], float],
+    ) -> None:
+        self._claim = claim
+        self._partition = claim.partition
+        self._route = route
+        self._writer = writer
+        self._feed = feed
+        self._tracker = tracker
+        self._quarantine = quarantine
+        self._calls = calls
+        self._attention = attention
+        self._condition = condition
+        self._settings = settings
+        self._hooks = hooks
+        self._log = log
+        self._now = now
+
+    # -- what the pipeline asks for
+
+    async def run(self) -> None:
+        """Hand batches to the writer until a drain is asked for or a request may have come. Raises StopDelivery,
+        MoveBack, and what ends a claim.
+        """
+        try:
+            while not self._attention.draining and not self._attention.curious:
+                await self._step()
+        except REFUSED as error:
+            await self.halt(plan_stop(error))
+
+    async def halt(self, stop: Stop) -> None:
+        """Flush what was written before, then stop. Raises StopDelivery."""
+        await self.secure()
+        raise StopDelivery(stop)
+
+    async def secure(self) -> None:
+        """Make what was written safe, if the sink takes it."""
+        try:
+            if self._tracker.unacknowledged:
+                await self._flush()
+        except REFUSED as error:
+            self._log.warning("stop_flush_failed", error=str(error))
+
+    async def finish(self) -> None:
+        """Flush once, for a drain: what fails now is fetched again by whoever delivers the partition next."""
+        if not self._tracker.unacknowledged:
+            return
+        try:
+            await self._calls.usable()
+            self._acknowledge(await self._calls.once(self._writer.flush()))
+        except (SinkError, ConfigError, CorruptMessageError) as error:
+            self._log.warning("drain_flush_failed", error=str(error))
+            self._condition.sink_failed(retriable=isinstance(error, RetriableSinkError))
+
+    # -- steps
+
+    async def _step(self) -> None:
+        due, now = self._writer.deadline(), self._now() + _SLACK_S
+        if due is not None and due <= now:
+            await self._flush()
+            return
+        settled = self._calls.settled_at
+        times = [at for at in (due, settled) if at is not None]
+        wait_s = max(_SLACK_S, min(times) - now) if times else None
+        try:
+            batch = await self._attention.bound(self._feed.next(), wait_s)
+        except OffsetOutOfRange as error:
+            await self._handle_out_of_range(error)
+            return
+        except (CorruptMessageError, RecordTooLarge) as error:
+            await self._pass_unit(error)
+            return
+        except CLAIM_GONE:
+            raise
+        except MAY_PASS as error:
+            await self._calls.back_off(error)
+            return
+        if batch is None:
+            if settled is not None and settled <= self._now() + _SLACK_S:
+                self._calls.recover()  # a quiet partition has no record to prove it by
+            return
+        try:
+            await self._deliver(batch)
+        finally:
+            self._feed.done(batch)
+
+    async def _write(self, batch: RecordBatch) -> bool:
+        """Have the writer take a batch; False where it was not taken, and the feed goes on elsewhere."""
+        tracker = self._tracker
+        if batch.start != tracker.delivered:
+            error = LocalProtocolError(
+                f"{self._partition}: fetched a batch from {batch.start}, expected one from {tracker.delivered}"
+            )
+            self._feed.seek(tracker.delivered)
+            await self._calls.back_off(error)
+            return False
+        acknowledged = await self._insist(lambda: self._writer.write(batch))
+        if acknowledged is None:
+            return False
+        tracker.deliver(batch.start, batch.next_offset)
+        self._condition.resume()
+        self._hooks.batch_delivered(
+            self._partition, records=len(batch), size=batch.size_bytes, position=batch.next_offset
+        )
+        for gap in batch.gaps:
+            self._condition.pass_over(gap)
+        self._acknowledge(acknowledged)
+        if tracker.delivered != batch.next_offset:
+            self._feed.seek(tracker.delivered)  # an earlier writer had landed more than we have read
+            return False
+        return True
+
+    async def _flush(self) -> None:
+        delivered = self._tracker.delivered
+        acknowledged = await self._insist(self._writer.flush)
+        if acknowledged is None:
+            return
+        self._acknowledge(acknowledged)
+        if self._tracker.delivered != delivered:
+            self._feed.seek(self._tracker.delivered)
+
+    async def _insist(self, call: Callable[[], Awaitable[int]]) -> int | None:
+        """Make a call until the sink answers it; None where it has dropped what it held, or a drain is asked for."""
+        try:
+            answer = await self._calls.insist(call)
+        except RetriableSinkError as error:
+            if error.resume_position is not None:
+                self._rewind(error.resume_position)
+            return None
+        if answer is None:
+            return None
+        self._calls.prove(answer[0])
+        return answer[0]
+
+    def _acknowledge(self, position: int) -> None:
+        if self._tracker.acknowledge(position):
+            self._hooks.position_acknowledged(self._partition, position)
+
+    def _rewind(self, position: int) -> None:
+        tracker = self._tracker
+        if position <= tracker.acknowledged:
+            # what was taken is gone: to take it again proves nothing, a full disk refuses the file at its end
+            self._calls.unproven = tracker.acknowledged
+        # what is acknowledged is safe, whatever the sink says
+        tracker.rewind(max(position, tracker.acknowledged))
+        self._feed.seek(tracker.delivered)
+
+    # -- records that the sink refuses
+
+    async def _deliver(self, batch: RecordBatch) -> None:
+        """Write a batch, without the records that the sink refuses where the policy lets them be passed over."""
+        rest: RecordBatch | None = batch
+        while rest is not None:
+            try:
+                await self._write(rest)
+            except (PermanentSinkError, CorruptMessageError) as error:
+                corrupt = isinstance(error, CorruptMessageError)
+                row = rest.find_unreadable() if isinstance(error, CorruptMessageError) else error.refused
+                policy = self._settings.on_corrupt if corrupt else self._route.on_rejected
+                if row is None or policy == "stop":
+                    raise
+                rest = await self._pass_record(rest, row, error, policy)
+            else:
+                return
+
+    async def _pass_record(
+        self, batch: RecordBatch, row: int, error: ConsumerdError, policy: UnitPolicy
+    ) -> RecordBatch | None:
+        """Write what comes before a record, keep the record if that is the policy, and return what is left."""
+        unit = describe_record(batch, row, error)
+        head = batch.slice_to(unit.offset)
+        if head.next_offset > head.start:
+            await self._deliver(head)
+            if self._tracker.delivered != head.next_offset:
+                return None
+        if policy == "quarantine" and not await self._keep(unit):
+            return None
+        self._condition.pass_unit(unit, kept=policy == "quarantine")
+        return batch.slice_from(unit.offset).without(row - len(head), unit.cause.gap)
+
+    # -- units that cannot be read
+
+    async def _pass_unit(self, error: CorruptMessageError | RecordTooLarge) -> None:
+        corrupt = isinstance(error, CorruptMessageError)
+        policy = self._settings.on_corrupt if corrupt else self._settings.on_oversized
+        if policy == "stop":
+            raise error
+        start = self._tracker.delivered
+        unit = describe_unit(error, start)
+        if unit.next_offset is None:
+            unit = replace(unit, next_offset=await self._find_next(unit, start))
+        end = unit.next_offset
+        if self._attention.draining:
+            return
+        if end is None:
+            await self.halt(_stop_unpassable(error, self._feed.high_watermark))
+            return
+        if policy == "quarantine" and not await self._keep(unit):
+            return
+        if await self._write(empty_batch(self._partition, start, end, (Gap(start, end, unit.cause.gap),))):
+            self._condition.pass_unit(unit, kept=policy == "quarantine")
+        self._feed.seek(self._tracker.delivered)
+
+    async def _find_next(self, unit: PassedUnit, position: int) -> int | None:
+        """Find out from the broker where records can be read again. Bounded by the tries and the time of each."""
+
+        async def reads(offset: int) -> bool:
+            for _ in range(2):  # a broker that is away for a moment says nothing about the log
+                self._feed.seek(offset)
+                try:
+                    batch = await self._attention.bound(self._feed.next(), PROBE_S)
+                except RecordTooLarge as error:
+                    return unit.cause is UnitCause.CORRUPT and error.next_offset is not None
+                except (CorruptMessageError, OffsetOutOfRange):
+                    return False
+                if batch is not None:
+                    self._feed.done(batch)
+                    return True
+                if self._attention.draining:
+                    break
+            return False
+
+        end = self._feed.high_watermark
+        try:
+            return None if end is None else await find_readable(reads, position, end)
+        finally:
+            self._feed.seek(position)
+
+    async def _keep(self, unit: PassedUnit) -> bool:
+        """Put a unit into quarantine, however often it takes; False where a drain came first."""
+        quarantine = self._quarantine
+        if quarantine is None:
+            raise ConfigError("a policy says quarantine: set quarantine.path")
+        kept = quarantined(unit, self._partition, self._claim.incarnation)
+        answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim))
+        if answer is None:
+            return False
+        self._calls.recover()
+        return True
+
+    # -- positions that the broker does not hold
+
+    async def _handle_out_of_range(self, error: OffsetOutOfRange) -> None:
+        tracker = self._tracker
+        plan = plan_out_of_range(error, self._settings.offsets)
+        if error.offset != tracker.delivered or isinstance(plan, TryAgain):
+            await self._calls.back_off(error)
+            self._feed.seek(tracker.delivered)
+        elif isinstance(plan, Stop):
+            await self.halt(plan)
+        elif plan.gaps:
+            self._condition.move(error, plan)
+            await self._write(empty_batch(self._partition, error.offset, plan.position, plan.gaps))
+            self._feed.seek(tracker.delivered)
+        else:
+            await self.secure()
+            self._condition.move(error, plan)
+            raise MoveBack(plan, error)
+
+
+def plan_stop(error: ConsumerdError) -> Stop:
+    """Return what to tell about something that will not pass by itself."""
+    if isinstance(error, CorruptMessageError):
+        advice = (
+            f"{error}; a replica whose copy is whole would do as leader, else say where to go on with {OFFSETS_SET}, "
+            "or set fetch.on_corrupt"
+        )
+        return Stop(cause=StopCause.CORRUPT, advice=advice)
+    if isinstance(error, RecordTooLarge):
+        return Stop(cause=StopCause.OVERSIZED, advice=f"{error}; or say where to go on with {OFFSETS_SET}")
+    if isinstance(error, PermanentSinkError) and error.refused is not None:
+        advice = f"{error}; set the sink's on_rejected, or say where to go on with {OFFSETS_SET}"
+        return Stop(cause=StopCause.REJECTED, advice=advice, by_sink=True)
+    return Stop(cause=StopCause.REJECTED, advice=str(error), by_sink=True)
+
+
+def _stop_unpassable(error: CorruptMessageError | RecordTooLarge, end: int | None) -> Stop:
+    stop = plan_stop(error)
+    advice = (
+        f"{stop.advice}; it cannot be passed over, since nothing that can be read was found behind it up to offset {end}, "
+        "which is tried again"
+    )
+    return replace(stop, advice=advice)

@@ -1,0 +1,48 @@
+"""Tells pipelines that an operator may have asked for something: one watch a topic, for as long as any of its
+partitions is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from consumerd.model import TopicPartition
+from consumerd.offsets.store import OffsetRequests, Subscription
+
+
+@dataclass(slots=True)
+class _Watched:
+    watch: Subscription
+    partitions: set[TopicPartition] = field(default_factory=set)
+
+
+class RequestWatches:
+    """The watches of all claimed partitions. ``changed`` is called for partitions of watched topics only."""
+
+    def __init__(self, requests: OffsetRequests, changed: Callable[[TopicPartition], None]) -> None:
+        self._requests = requests
+        self._changed = changed
+        self._topics: dict[str, _Watched] = {}
+
+    def add(self, partition: TopicPartition) -> None:
+        """Watch for a partition. Idempotent."""
+        watched = self._topics.get(partition.topic)
+        if watched is None:
+            watched = self._topics[partition.topic] = _Watched(self._requests.watch(partition.topic, self._changed))
+        watched.partitions.add(partition)
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Watch for a partition no more. Idempotent."""
+        watched = self._topics.get(partition.topic)
+        if watched is None:
+            return
+        watched.partitions.discard(partition)
+        if not watched.partitions:
+            del self._topics[partition.topic]
+            watched.watch.close()
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics that are watched."""
+        return self._topics.keys()
