@@ -9,6 +9,8 @@ the nodes are read and each is judged by itself:
 - anything else is a foreign write. If the owner node is still our session's, ours goes over theirs and theirs is
   counted; if it is not, the commit is dropped.
 
+Before each write the topic's ``czxid`` is read: a position in a topic that has been made again since the claim is dropped.
+
 The judgement needs no ordering between connections: a request that is still under way in an old connection carries the
 same condition, so at most one of the two takes effect, and the loser reads again.
 
@@ -40,7 +42,7 @@ from consumerd.errors import CoordinationError, LeasePaused, OwnershipLost, Sess
 from consumerd.model import SessionEpoch, TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
-from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path
+from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path, topic_path
 from consumerd.zk.port import (
     BadVersion,
     Create,
@@ -64,6 +66,7 @@ _OPERATION_BYTES: Final = 96  # operation header, version or ACL, and some room 
 _READS_AT_ONCE: Final = 100
 _ROUNDS: Final = 3  # more would mean that somebody writes as often as we do: leave it to the next commit
 
+_K = TypeVar("_K", str, TopicPartition)
 _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)
@@ -184,6 +187,7 @@ class ZooKeeperOffsetStore:
         writes = [write for write in writes if write.partition not in outcomes]
         for _ in range(_ROUNDS):
             await self._make_parents(writes)
+            writes = await self._drop_remade(writes, outcomes)
             again: list[_Write] = []
             for chunk in _split(writes):
                 again += await self._write(epoch, chunk, outcomes)
@@ -207,6 +211,25 @@ class ZooKeeperOffsetStore:
             )
             for commit in commits
         ]
+
+    async def _drop_remade(self, writes: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
+        """Leave out positions in topics that are not there any more, or not those that were claimed.
+
+        A topic is deleted and made again; until its member has heard of it and read the group, its claims stand. What
+        they would write now is younger than the new topic, so that it would count as a position in that one, and
+        everything below would be skipped. What is left is one round trip, in which nobody deletes and makes a topic.
+        """
+        stats = await self._read_all(
+            sorted({write.partition.topic for write in writes}), lambda topic: self._zk.exists(topic_path(topic))
+        )
+        kept = []
+        for write in writes:
+            stat = stats[write.partition.topic]
+            if stat is not None and stat.czxid == write.commit.claim.incarnation.czxid:
+                kept.append(write)
+            else:
+                outcomes[write.partition] = CommitOutcome.NOT_OWNER
+        return kept
 
     async def _make_parents(self, writes: Iterable[_Write]) -> None:
         """Make the topics' folders for nodes to be created: persistent and empty, as Java's."""
@@ -384,20 +407,18 @@ class ZooKeeperOffsetStore:
         malformed = data.decode(errors="replace") if position < 0 else None
         return StoredOffset(position=max(position, -1), mzxid=stat.mzxid, version=stat.version, malformed=malformed)
 
-    async def _read_all(
-        self, partitions: Sequence[TopicPartition], read: Callable[[TopicPartition], Awaitable[_T]]
-    ) -> dict[TopicPartition, _T]:
-        """Read something of each partition, so many at a time; the first failure is raised."""
-        found: dict[TopicPartition, _T] = {}
+    async def _read_all(self, keys: Sequence[_K], read: Callable[[_K], Awaitable[_T]]) -> dict[_K, _T]:
+        """Read something of each partition or topic, so many at a time; the first failure is raised."""
+        found: dict[_K, _T] = {}
 
-        async def read_one(partition: TopicPartition) -> None:
+        async def read_one(key: _K) -> None:
             async with self._reads:
-                found[partition] = await read(partition)
+                found[key] = await read(key)
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                for partition in partitions:
-                    tasks.create_task(read_one(partition))
+                for key in keys:
+                    tasks.create_task(read_one(key))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return found

@@ -14,7 +14,7 @@ from consumerd.offsets.store import Commit, CommitOutcome
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.zk.layout import offset_path, owner_path
 from consumerd.zk.port import LeasePhase, NodeExists
-from tests.support.delivery import FakeClaim
+from tests.support.delivery import TOPIC_CZXID, FakeClaim
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.virtual_time import run
 
@@ -72,6 +72,7 @@ def test_alone_in_a_group_nothing_looks_foreign_and_no_position_goes_back(seed):
     async def scenario():
         chance = random.Random(seed)
         server = FakeZooKeeper(seed=seed, latency_s=(0.0005, 0.02))
+        server.put_topic("t", TOPIC_CZXID)
         zk = server.client("member")
         zk.connect()
         store = ZooKeeperOffsetStore(zk, G)

@@ -24,6 +24,7 @@ from typing import TypeVar
 from consumerd.aio.timeouts import timeout, timeout_at
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.model import NO_SESSION, SessionEpoch
+from consumerd.zk.layout import topic_path
 from consumerd.zk.port import (
     ANY_VERSION,
     BadVersion,
@@ -109,6 +110,7 @@ class FakeZooKeeper:
         self._sessions: dict[int, set[str]] = {}
         """The ephemeral nodes of each session that is alive."""
         self._last_session = 0x1000
+        self.names_of_sessions: dict[int, str] = {}
         self._clients: list[FakeZkClient] = []
         self.on_change: Callable[[str], None] = lambda path: None
         """Called with each path that is created, changed or deleted, after the fact."""
@@ -133,6 +135,11 @@ class FakeZooKeeper:
             return
         self._make_parents(path)
         self.apply_create(path, data, 0)
+
+    def put_topic(self, topic: str, czxid: int) -> None:
+        """Create a topic's node as the transaction ``czxid`` would have made it."""
+        self.put(topic_path(topic))
+        self._nodes[topic_path(topic)].czxid = czxid
 
     def remove(self, path: str) -> None:
         """Delete a node and everything below it, if it is there."""
@@ -159,9 +166,10 @@ class FakeZooKeeper:
 
     # -- sessions
 
-    def open_session(self) -> int:
-        """Begin a session and return its id."""
+    def open_session(self, name: str) -> int:
+        """Begin a session of the client of that name and return its id."""
         self._last_session += 1
+        self.names_of_sessions[self._last_session] = name
         self._sessions[self._last_session] = set()
         return self._last_session
 
@@ -358,7 +366,7 @@ class FakeZkClient:
             self._expiry.cancel()
             self._expiry = None
         if not self._server.is_alive(self._session_id):
-            self._session_id = self._server.open_session()
+            self._session_id = self._server.open_session(self.name)
             self._epoch = SessionEpoch(self._epoch + 1)
         self._connected = True
         self._wake()

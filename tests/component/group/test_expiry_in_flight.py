@@ -28,7 +28,7 @@ from consumerd.model import Incarnation, ThreadId, TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.zk.aiozk_client import AiozkClient
-from consumerd.zk.layout import offset_path, owner_path
+from consumerd.zk.layout import offset_path, owner_path, topic_path
 from consumerd.zk.port import LeasePhase, WatchKind
 from tests.support.tcp_proxy import Action, Direction, FrameHook, TcpProxy
 from tests.support.zookeeper import CREATE, DELETE, MULTI, at_answer_to, eventually, make_client, opcode, run_server
@@ -57,6 +57,7 @@ class Member:
     zk: AiozkClient
     group: str
     thread: ThreadId
+    incarnation: Incarnation
 
     def __post_init__(self) -> None:
         self.owners = PartitionOwners(self.zk, self.group)
@@ -64,7 +65,7 @@ class Member:
         self.epoch = self.zk.state.epoch
 
     async def claim(self, count: int) -> dict[TopicPartition, object]:
-        grants = {one: Grant(self.thread, Incarnation(1)) for one in PARTITIONS[:count]}
+        grants = {one: Grant(self.thread, self.incarnation) for one in PARTITIONS[:count]}
         return dict(await self.owners.claim(grants, self.epoch))
 
     def own(self, count: int) -> list[OwnedClaim]:
@@ -76,7 +77,7 @@ class Member:
                 partition=partition,
                 thread=self.thread,
                 epoch=self.epoch,
-                incarnation=Incarnation(1),
+                incarnation=self.incarnation,
             )
             for partition in PARTITIONS[:count]
         ]
@@ -164,10 +165,11 @@ async def rig(server: EmbeddedZooKeeper, request: pytest.FixtureRequest) -> Asyn
         proxy = await stack.enter_async_context(TcpProxy(server.port))
         other = await stack.enter_async_context(make_client(server.connect_string))
         us = await stack.enter_async_context(make_client(proxy.connect_string, session_timeout_s=SESSION_S))
-        for path in (f"/consumers/{group}/owners/t", f"/consumers/{group}/offsets/t"):
+        for path in (f"/consumers/{group}/owners/t", f"/consumers/{group}/offsets/t", topic_path("t")):
             await other.ensure_path(path)
+        incarnation = Incarnation((await other.get(topic_path("t")))[1].czxid)
         await us.create(f"/alive-{group}", b"", ephemeral=True)
-        yield Rig(proxy, Member(us, group, OURS), Member(other, group, THEIRS))
+        yield Rig(proxy, Member(us, group, OURS, incarnation), Member(other, group, THEIRS, incarnation))
 
 
 @HELD

@@ -40,6 +40,12 @@ def group(request: pytest.FixtureRequest) -> str:
     return str(request.node.name).replace("[", "-").replace("]", "")
 
 
+async def make_topic(zk: AiozkClient, topic: str) -> int:
+    """Create a topic's node if it is not there, and return its czxid."""
+    await zk.ensure_path(topic_path(topic))
+    return (await zk.get(topic_path(topic)))[1].czxid
+
+
 class Member:
     """A session, owner nodes and a store."""
 
@@ -57,7 +63,7 @@ class Member:
                 path = owner_path(self.group, partition)
                 tasks.create_task(self.zk.create(path, b"m-0", ephemeral=True, epoch=epoch))
         await self.store.load(partitions)
-        return [FakeClaim(partition, epoch) for partition in partitions]
+        return [FakeClaim(one, epoch, await make_topic(self.zk, one.topic)) for one in partitions]
 
     async def commit(self, *positions: tuple[FakeClaim, int]) -> list[CommitOutcome]:
         outcomes = await self.store.commit([Commit(claim, position) for claim, position in positions])

@@ -12,9 +12,9 @@ from consumerd.model import TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests, encode_request
 from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
 from consumerd.offsets.zookeeper import MULTI_BYTES, MULTI_WRITES, ZooKeeperOffsetStore
-from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path, requests_path
+from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path, requests_path, topic_path
 from consumerd.zk.port import MultiFailed, OutcomeUnknown
-from tests.support.delivery import FakeClaim
+from tests.support.delivery import TOPIC_CZXID, FakeClaim
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.virtual_time import run
 
@@ -49,6 +49,8 @@ class Member:
 
     def __init__(self, server, name="member"):
         self.server = server
+        for topic in ("t", "short", "x" * 2000):
+            server.put_topic(topic, TOPIC_CZXID)
         self.zk = server.client(name)
         self.zk.connect()
         self.spy = SpiedClient(self.zk)
@@ -351,6 +353,21 @@ def test_somebody_who_writes_as_often_as_we_do_does_not_keep_us_for_ever():
         assert len(member.spy.multis) == 3
         member.spy.before = None
         assert await member.commit((claim, 10)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
+
+
+def test_a_position_in_a_topic_that_was_made_again_is_dropped():
+    """It would be younger than the new topic, count there, and have everything below it skipped."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+        assert await member.commit((claim, 40)) == [CommitOutcome.WRITTEN]
+        member.server.remove(topic_path("t"))
+        assert await member.commit((claim, 41)) == [CommitOutcome.NOT_OWNER]
+        member.server.put(topic_path("t"))
+        assert await member.commit((claim, 42)) == [CommitOutcome.NOT_OWNER]
+        assert member.held(P) == (b"40", 0)
 
     with_member(scenario)
 
