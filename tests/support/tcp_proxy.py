@@ -96,6 +96,9 @@ class TcpProxy:
         self._writers: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
         self._gates = {direction: asyncio.Event() for direction in Direction}
         self._truncate_at: int | None = None
+        self._cut_at: dict[Direction, int] = {}
+        self.carried = dict.fromkeys(Direction, 0)
+        """Bytes forwarded so far."""
         self.on_frame: FrameHook | None = None
         self.delay_s = 0.0
         self.accepted = 0
@@ -136,6 +139,11 @@ class TcpProxy:
     def connections(self) -> int:
         """How many connections it carries now."""
         return len(self._writers)
+
+    @property
+    def cut_pending(self) -> bool:
+        """Whether a cut that :meth:`cut_after` asked for is still to come."""
+        return bool(self._cut_at)
 
     @property
     def held(self) -> bool:
@@ -181,6 +189,10 @@ class TcpProxy:
     def truncate_next(self, size: int) -> None:
         """Forward ``size`` bytes of the next frame from the server, then close its connection in order."""
         self._truncate_at = size
+
+    def cut_after(self, direction: Direction, size: int) -> None:
+        """Forward ``size`` more bytes in one direction, whatever they are a part of, then reset all connections, once."""
+        self._cut_at[direction] = size
 
     # -- connections
 
@@ -242,12 +254,27 @@ class TcpProxy:
             sink.write(piece)
             self.fin()
             return
-        sink.write(piece)
+        if not self._spend(direction, piece, sink):
+            self.cut()
+            return
         if action is Action.BLACKHOLE_AFTER:
             self.blackhole()
         await sink.drain()
         if action is Action.CUT_AFTER:
             self.cut()
+
+    def _spend(self, direction: Direction, piece: bytes, sink: asyncio.StreamWriter) -> bool:
+        """Write as much as may go this way before a cut; return whether that was all."""
+        left = self._cut_at.get(direction)
+        if left is not None and left <= len(piece):
+            del self._cut_at[direction]
+            piece = piece[:left]
+        elif left is not None:
+            self._cut_at[direction] = left - len(piece)
+            left = None
+        self.carried[direction] += len(piece)
+        sink.write(piece)
+        return left is None
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

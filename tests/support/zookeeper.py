@@ -13,6 +13,7 @@ from consumerd.aio.clock import boottime
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.aiozk_client import AiozkClient
+from tests.support.kafka import four_letter
 from tests.support.tcp_proxy import Action, Direction, FrameHook
 
 CREATE: Final = 1
@@ -67,6 +68,12 @@ async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, within_
             if result if isinstance(result, bool) else await result:
                 return
             await asyncio.sleep(0.01)
+
+
+def live_sessions(port: int) -> set[int]:
+    """Return the ids of the sessions that a server keeps. Blocks."""
+    sets = four_letter(port, b"dump").decode().partition("ephemeral nodes dump")[0]
+    return {int(word, 16) for word in sets.split() if word.startswith("0x")}
 
 
 def opcode(frame: bytes) -> int:

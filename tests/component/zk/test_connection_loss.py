@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Self
 
 import pytest
 
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import LeasePhase, NotConnected, OutcomeUnknown, WatchKind
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.zookeeper import (
@@ -23,6 +25,7 @@ from tests.support.zookeeper import (
     SYNC,
     at_answer_to,
     eventually,
+    live_sessions,
     make_client,
     opcode,
     xid,
@@ -159,6 +162,8 @@ STEPS = {
     "look's answer": (Direction.TO_CLIENT, EXISTS),
     "watches": (Direction.TO_SERVER, SET_WATCHES),
     "watches' answer": (Direction.TO_CLIENT, SET_WATCHES),
+    "first probe": (Direction.TO_SERVER, SYNC),
+    "first probe's answer": (Direction.TO_CLIENT, SYNC),
 }
 
 
@@ -170,7 +175,11 @@ async def test_a4_cut_at_each_step_of_reconnecting_is_survived(
     """AIOZK A4: a second cut while watches were being set again stopped the client for good."""
     direction, wanted = STEPS[step]
     auth = ("digest", b"us:secret")
-    async with make_client(proxy.connect_string, auth=auth) as zk, make_client(server.connect_string) as other:
+    sessions = await asyncio.to_thread(live_sessions, server.port)
+    async with (
+        make_client(proxy.connect_string, auth=auth, session_timeout_s=4) as zk,
+        make_client(server.connect_string) as other,
+    ):
         await zk.create(root, b"", ephemeral=True)
         before = zk.state
         told = asyncio.Event()
@@ -203,6 +212,82 @@ async def test_a4_cut_at_each_step_of_reconnecting_is_survived(
 
         assert (await zk.get(root))[0] == b"new"
         assert zk.state == before
+        ours = {before.session_id, other.state.session_id}
+        assert await asyncio.to_thread(live_sessions, server.port) <= sessions | ours
+
+
+WORKERS = 32
+
+
+@pytest.mark.parametrize("direction", Direction, ids=["to the server", "to us"])
+async def test_a4_cut_after_each_byte_of_reconnecting_is_survived(
+    server: EmbeddedZooKeeper, root: str, direction: Direction
+) -> None:
+    """AIOZK A4, A5, A10: whichever byte was the last, the session goes on, its watches work, and none is left behind."""
+    sessions = await asyncio.to_thread(live_sessions, server.port)
+    async with make_client(server.connect_string) as other:
+        await other.create(root, b"")
+        async with TcpProxy(server.port) as proxy, ByteCuts(proxy, other, f"{root}/size") as cuts:
+            size = await cuts.measure(direction)
+        assert 100 < size < 500, "a greeting, credentials, the look at the root, watches, and one read"
+
+        async def cut_some(worker: int) -> None:
+            async with TcpProxy(server.port) as proxy, ByteCuts(proxy, other, f"{root}/{worker}") as cuts:
+                for last in range(worker, size, WORKERS):
+                    await cuts.cut(direction, last)
+
+        async with timeout(50), asyncio.TaskGroup() as workers:
+            for worker in range(WORKERS):
+                workers.create_task(cut_some(worker))
+        assert await asyncio.to_thread(live_sessions, server.port) <= sessions | {other.state.session_id}
+
+
+class ByteCuts:
+    """A session with a claim and a watch, whose connection is cut, and cut again after some bytes of the next one."""
+
+    def __init__(self, proxy: TcpProxy, other: AiozkClient, path: str) -> None:
+        self._proxy = proxy
+        self._other = other
+        self._path = path
+        self._zk = make_client(proxy.connect_string, auth=("digest", b"us:secret"), session_timeout_s=4)
+        self._told = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self._zk.__aenter__()
+        await self._zk.create(self._path, b"", ephemeral=True)
+        self._zk.watch(self._path, WatchKind.DATA, self._told.set)
+        await self._zk.exists(self._path)
+        self._before = self._zk.state
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._zk.__aexit__(*exc)
+
+    async def measure(self, direction: Direction) -> int:
+        """Return how many bytes a reconnect takes."""
+        before, accepted = self._proxy.carried[direction], self._proxy.accepted
+        self._proxy.cut()
+        await eventually(lambda: self._proxy.accepted > accepted and self._zk.state.connected)
+        await self._zk.exists("/")  # answered after the watches
+        return self._proxy.carried[direction] - before
+
+    async def cut(self, direction: Direction, last: int) -> None:
+        """Cut twice, and see that nothing is lost."""
+        self._proxy.cut_after(direction, last)
+        self._proxy.cut()
+        # what a reconnect does not send, the next probe does
+        await eventually(lambda: not self._proxy.cut_pending)
+        await self._changed(b"%d" % last)
+
+    async def _changed(self, data: bytes) -> None:
+        await eventually(lambda: self._zk.state.connected)
+        await self._zk.exists("/")
+        self._told.clear()
+        await self._other.set(self._path, data)
+        async with timeout(10):
+            await self._told.wait()
+        assert (await self._zk.get(self._path))[0] == data
+        assert self._zk.state == self._before
 
 
 async def test_a4_more_watches_than_fit_into_a_request_are_set_again(
