@@ -197,7 +197,10 @@ class PartitionFeed:
                 batch = await self._decode_next()
             elif self._failure is not None:
                 failure, self._failure = self._failure, None
-                raise failure
+                try:
+                    raise failure
+                finally:
+                    del failure  # or it and this frame, in its traceback, hold each other, and what was fetched
             else:
                 self._raise_closed()
                 self._arrived.clear()
@@ -278,7 +281,7 @@ class PartitionFeed:
     def fail(self, error: ConsumerdError) -> None:
         """Have :meth:`next` raise ``error`` once everything before it was taken, and ask for nothing until then."""
         self.cursor.fail()
-        self._failure = error
+        self._failure = error.with_traceback(None)  # its frames hold what was fetched and decompressed
         self._arrived.set()
 
     def fail_too_large(self, size: int | None) -> None:

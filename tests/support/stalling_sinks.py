@@ -15,7 +15,6 @@ from consumerd.sinks.base import SinkContext
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.jsonl import JsonlSink
 from consumerd.sinks.options import ChainOptions
-from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 
 STALL: Final = "stall"
 _LOOK_S: Final = 0.05
@@ -34,13 +33,6 @@ class StallingFileSystem(OsFileSystem):
         super().write(descriptor, data)
 
 
-class StallingParquetSink(ParquetSink):
-    """Lands Parquet files when it may."""
-
-    def __init__(self, context: SinkContext, options: ParquetOptions) -> None:
-        super().__init__(context, options, files=StallingFileSystem(options.path.with_name(STALL)))
-
-
 class StallingJsonlSink(JsonlSink):
     """Lands JSON lines when it may."""
 
@@ -55,7 +47,7 @@ def install(folder: Path) -> Path:
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stalling-sinks\nVersion: 0\n")
     (metadata / "entry_points.txt").write_text(
         "[consumerd.sinks]\n"
-        f"stalling-parquet = {__name__}:StallingParquetSink\n"
+        f"stalling-parquet = {__name__.rpartition('.')[0]}.stalling_parquet:StallingParquetSink\n"
         f"stalling-jsonl = {__name__}:StallingJsonlSink\n"
     )
     return folder

@@ -33,6 +33,8 @@ def decode_record_set(
     limits: Limits = _DEFAULT_LIMITS,
     read_committed: bool = False,
     aborted: Sequence[AbortedTransaction] | None = (),
+    high_watermark: int | None = None,
+    following: bytes = b"",
 ) -> RecordBatch:
     """Decode what a Fetch from offset ``start`` gave for one partition into one batch.
 
@@ -65,7 +67,8 @@ def decode_record_set(
             if columns.position > start:
                 columns.roll_back()
                 break
-            raise _locate(error, raw, at, partition, start) from error
+            # without the frames that hold what was decompressed
+            raise _locate(error, raw, at, partition, start, following, high_watermark) from error.with_traceback(None)
     return columns.finish(at)
 
 
@@ -134,19 +137,25 @@ def _next_offset(data: bytes | bytearray | memoryview, at: int) -> int:
 
 
 def _locate(
-    error: CorruptMessageError, raw: bytes, at: int, partition: TopicPartition, start: int
+    error: CorruptMessageError,
+    raw: bytes,
+    at: int,
+    partition: TopicPartition,
+    start: int,
+    following: bytes,
+    high_watermark: int | None,
 ) -> CorruptMessageError:
     """Return ``error`` with the coordinates of the unit at ``at``.
 
     Its offset is the one in its head, except for a compressed wrapper, whose head has its last: there, and where the
     head cannot be trusted, it is the position that was asked for.
     """
-    stop = _known_end(raw, at)
+    stop = find_stop(raw, at)
     offset = start
     next_offset = None
     if stop is not None:
         magic = raw[at + MAGIC_AT]
-        next_offset = _confirmed_next_offset(raw, at, stop, start)
+        next_offset = find_next_offset(raw + following, at, start, high_watermark)
         if magic == _RECORD_BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
             offset = max(0, ENTRY.unpack_from(raw, at)[0])
     return type(error)(
@@ -156,29 +165,3 @@ def _locate(
         next_offset=next_offset,
         raw=raw[at:stop],
     )
-
-
-def _known_end(raw: bytes, at: int) -> int | None:
-    """Return where the unit ends if it has a size that may be right."""
-    try:
-        return find_end(raw, at, _LEAST_SIZES)
-    except CorruptMessageError:
-        return None
-
-
-def _confirmed_next_offset(raw: bytes, at: int, stop: int, start: int) -> int | None:
-    """Return the offset behind a corrupt unit if two things say so: no checksum covers offsets in magic 0 and 1, and
-    one that fails says nothing of those in magic 2. A wrong one would skip records that are fine.
-    """
-    claimed = _next_offset(raw, at)
-    if claimed <= start:
-        return None
-    if raw[at + MAGIC_AT] == _RECORD_BATCH_MAGIC:
-        header = record_batch.HEADER.unpack_from(raw, at)
-        confirmed = header[-1] == header[6] + 1
-    else:
-        confirmed = claimed == start + 1
-    if not confirmed and _known_end(raw, stop) is not None:
-        (following, _) = ENTRY.unpack_from(raw, stop)
-        confirmed = claimed <= following
-    return claimed if confirmed else None
