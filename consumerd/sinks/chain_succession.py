@@ -7,9 +7,9 @@ A chain ends for good by a seal, and begins by its record; both are names that o
 each published as everything is: written, synced, the claim confirmed, linked, the folder synced. What may come between:
 
 * The seal's name is taken by a data file: a stalled writer has published, and the chain's end has moved. The chains are
-  looked at again. An operator's request says where to go on, whatever has landed, and so does a topic that was made
-  again: the seal goes to the new end. Any other wish rested on the old end: whoever asked for it looks again
-  (RetriableSinkError, and a new writer is opened).
+  looked at again. A wish that has an id (an operator's request, a truncation found) says where to go on, whatever has
+  landed, and so does a topic that was made again: the seal goes to the new end. Any other wish rested on the old end:
+  whoever asked for it looks again (RetriableSinkError, and a new writer is opened).
 * Its name is taken by another seal: the chain is over, which is all that was wanted.
 * A crash after the seal: whoever claims the partition next finds a chain that is sealed and has no successor, and begins
   the one that it is told to begin, or, told nothing, one that goes on at the seal (reason ``sealed``).
@@ -213,9 +213,14 @@ def expect_chain(known: Chain | None, found: Chain | None, claim: Claim) -> None
 
 
 def _was_begun_for(chain: Chain, start: Start) -> bool:
-    """Tell whether a chain was begun by this very start, whose outcome was not heard of or not committed."""
+    """Tell whether a chain was begun by this very start, whose outcome was not heard of or not committed.
+
+    The same truncation again would find the same position and perhaps the same id, but an end that has moved: then the
+    log has lost its end once more.
+    """
     record = chain.record
+    if start.truncated and not record.origin == chain.end == start.position:
+        return False
     if start.request_id is not None:
         return record.request_id == start.request_id
-    by_truncation = record.incarnation.truncation > 0 and record.request_id is None and record.reason != SEALED
-    return start.truncated and by_truncation and record.origin == chain.end == start.position
+    return start.truncated and record.incarnation.truncation > 0 and record.reason != SEALED and not record.request_id

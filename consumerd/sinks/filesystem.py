@@ -34,6 +34,9 @@ class FileSystem(Protocol):
     def modified_ns(self, descriptor: int) -> int:
         """Return an open file's time of modification."""
 
+    def set_modified_ns(self, descriptor: int, modified_ns: int) -> None:
+        """Set an open file's time of modification; a file system may keep less of it than nanoseconds."""
+
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
 
@@ -86,6 +89,10 @@ class OsFileSystem:
     def modified_ns(self, descriptor: int) -> int:
         """See FileSystem."""
         return os.fstat(descriptor).st_mtime_ns
+
+    def set_modified_ns(self, descriptor: int, modified_ns: int) -> None:
+        """See FileSystem."""
+        os.utime(descriptor, ns=(modified_ns, modified_ns))
 
     def close(self, descriptor: int) -> None:
         """See FileSystem."""

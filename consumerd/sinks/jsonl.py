@@ -3,8 +3,9 @@
 What a file says of itself cannot stand within lines that everybody reads, so it stands beside them, in
 ``_meta/<position>.<file id>.json``, durable before the data file has its name. More than one attempt may have left such a
 file for a position. The one that counts is the one whose size and SHA-256 are the data file's; where two attempts wrote
-the same bytes (both empty, say) the time of modification, which a link does not change, tells them apart; and where even
-that is no help, because the file was copied here, the one that claims least: what it leaves out has no records.
+the same bytes (a seal and a file without records, say) the time of modification, which a link does not change and which is
+stamped so that no two attempts share it, tells them apart; and where even that is no help, because the file was copied
+here, the one that claims least: what it leaves out has no records.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class JsonlEncoder:
 
     def finish(self, metadata: FileMetadata) -> None:
         """See FileEncoder: sync the data, then publish the metadata."""
+        self._hidden.stamp()
         modified_ns = self._hidden.sync()
         metadata = replace(metadata, size=self._hidden.size, sha256=self._hidden.sha256, modified_ns=modified_ns)
         publish_record(

@@ -155,6 +155,10 @@ class MemoryFileSystem:
         """See FileSystem."""
         return self._open[descriptor].modified_ns
 
+    def set_modified_ns(self, descriptor: int, modified_ns: int) -> None:
+        """See FileSystem."""
+        self._open[descriptor].modified_ns = modified_ns
+
     def close(self, descriptor: int) -> None:
         """See FileSystem."""
         self._check()

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -50,6 +50,11 @@ class LandedFile:
         """Where the chain goes on."""
         return int(self.metadata["next_offset"])
 
+    @property
+    def is_seal(self) -> bool:
+        """Whether it ends the chain for good."""
+        return self.metadata.get("sealed") is True
+
 
 @dataclass(slots=True, kw_only=True)
 class LandedChain:
@@ -60,9 +65,25 @@ class LandedChain:
     files: list[LandedFile]
 
     @property
+    def origin(self) -> int:
+        """Where it begins."""
+        return int(self.record["origin"])
+
+    @property
+    def incarnation(self) -> tuple[int, int]:
+        """Of which making of the topic its records are, and after how many truncations of the log."""
+        making, _, truncations = str(self.record["incarnation"]).partition(".")
+        return int(making), int(truncations or 0)
+
+    @property
     def end(self) -> int:
         """The position of the next file."""
-        return self.files[-1].next_offset if self.files else int(self.record["origin"])
+        return self.files[-1].next_offset if self.files else self.origin
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether no file can follow any more."""
+        return bool(self.files) and self.files[-1].is_seal
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +91,7 @@ class LandedPartition:
     """Everything of one partition, and what is wrong with it: each list should be empty.
 
     ``overlaps``: files that share offsets, or records that are there twice. ``unexplained``: offsets that no record, no
-    gap and no file covers. ``damaged``: what contradicts itself or cannot be read.
+    gap and no file covers, and chains that nothing explains. ``damaged``: what contradicts itself or cannot be read.
     """
 
     topic: str
@@ -100,6 +121,12 @@ class LandedPartition:
         """The newest chain's end."""
         return self.chains[-1].end
 
+    def find_lost(self, expected: Iterable[int]) -> list[int]:
+        """Return those of the expected offsets that neither a record nor a gap of any chain tells of."""
+        known = set(self.offsets)
+        known.update(offset for gap in self.gaps for offset in range(gap["start"], gap["end"]))
+        return [offset for offset in expected if offset not in known]
+
     @property
     def problems(self) -> list[str]:
         """Everything that is wrong."""
@@ -125,7 +152,11 @@ def read_landing(path: Path) -> Landing:
 
     A chain's files must follow each other without overlap or hole, from its origin on; a file's records must lie between
     its position and its ``next_offset`` in rising order, and every offset in between must be a record or in a gap.
-    Records of one incarnation must not be in two chains.
+
+    Chains are numbered from 1 on; every one but the newest ends with a seal, and nothing follows a seal. Each is there for
+    a reason that shows: the topic was made again, its log was truncated (the next ``.k`` of the incarnation, no higher than
+    the chain before ended), an operator asked for it (``request_id``), or it goes on where the one before was sealed.
+    Records of one incarnation are in two chains only where an operator has asked for it.
     """
     root = path / "_consumerd.json"
     landing = Landing(
@@ -140,6 +171,7 @@ def read_landing(path: Path) -> Landing:
         numbered = {int(found.name.removeprefix("chain=")): found for found in folder.glob("chain=*")}
         for number in sorted(numbered):
             _read_chain(partition, number, numbered[number])
+        _check_succession(partition)
         _find_repeated(partition)
         if partition.chains:
             landing.partitions[topic, name] = partition
@@ -160,7 +192,7 @@ def _read_chain(partition: LandedPartition, number: int, folder: Path) -> None:
             chain.files.append(_read_file(path))
         except (ValueError, KeyError, OSError, pa.ArrowException) as error:
             partition.damaged.append(f"{path}: {type(error).__name__}: {error}")
-    end = int(chain.record["origin"])
+    end = chain.origin
     for file in chain.files:
         if file.position < end:
             partition.overlaps.append(f"{file.path}: begins below {end}, where the file before it ends")
@@ -282,12 +314,43 @@ def _miscounted(partition: LandedPartition, file: LandedFile) -> list[str]:
     return [f"{file.path}: {len(file.records)} records and {passed} passed over, of {span} offsets"]
 
 
+def _check_succession(partition: LandedPartition) -> None:
+    chains = partition.chains
+    if [chain.number for chain in chains] != list(range(1, len(chains) + 1)):
+        partition.damaged.append(f"{partition.topic}/{partition.partition}: chains {[one.number for one in chains]}")
+    for chain in chains:
+        for file in chain.files:
+            if file.is_seal and (file is not chain.files[-1] or file.records or file.next_offset != file.position):
+                partition.damaged.append(f"{file.path}: a seal that ends nothing")
+    for before, chain in itertools.pairwise(chains):
+        if not before.is_sealed:
+            partition.damaged.append(f"{partition.topic}/{partition.partition}: chain {before.number} is not sealed")
+        if not _is_explained(before, chain):
+            partition.unexplained.append(
+                f"{partition.topic}/{partition.partition}: chain {chain.number} begins at {chain.origin} of "
+                f"{chain.incarnation} ({chain.record['reason']}), chain {before.number} ended at {before.end} of "
+                f"{before.incarnation}"
+            )
+
+
+def _is_explained(before: LandedChain, chain: LandedChain) -> bool:
+    (making, truncations), (former_making, former_truncations) = chain.incarnation, before.incarnation
+    if making != former_making:
+        return making > former_making and truncations == 0
+    if truncations != former_truncations:
+        return truncations == former_truncations + 1 and chain.origin <= before.end
+    if chain.record["reason"] == "sealed":
+        return chain.origin == before.end and chain.record.get("request_id") == before.record.get("request_id")
+    return chain.record.get("request_id") is not None
+
+
 def _find_repeated(partition: LandedPartition) -> None:
-    seen: dict[tuple[str, int, int], int] = {}
+    seen: dict[tuple[tuple[int, int], int, int], LandedChain] = {}
     for chain in partition.chains:
         for file in chain.files:
             for record in file.records:
-                identity = (chain.record["incarnation"], record.offset, record.index)
-                first = seen.setdefault(identity, chain.number)
-                if first != chain.number:
-                    partition.overlaps.append(f"{file.path}: {identity} is in chain {first}, too")
+                identity = (chain.incarnation, record.offset, record.index)
+                first = seen.get(identity, chain)
+                if first is not chain and first.record.get("request_id") == chain.record.get("request_id"):
+                    partition.overlaps.append(f"{file.path}: {identity} is in chain {first.number}, too")
+                seen[identity] = chain
