@@ -6,16 +6,18 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from consumerd.aio.timeouts import timeout
-from tests.interop.conftest import ClusterFactory
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.interop.conftest import ClusterFactory, Figure
+from tests.support.daemon import Daemon, Delivery, settings_for, wait_until
+from tests.support.landing_check import find_faults
 from tests.support.landing_reader import read_landing
 from tests.support.load import SteadyLoad
-from tests.support.registry import CommitWatch, open_registry
+from tests.support.registry import CommitWatch, Registry, open_registry
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.zookeeper import SYNC, at_answer_to
 
@@ -24,6 +26,7 @@ Place = tuple[str, int, int]
 PARTITIONS = 6
 PER_PARTITION = 50
 SESSION_S = 6.0
+SHORT_SESSION_S = 3.0
 
 
 @pytest.mark.smoke
@@ -80,6 +83,93 @@ async def _cut_after_probe(proxy: TcpProxy) -> float:
     proxy.on_frame = on_frame
     async with timeout(20):
         return await done
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment on the clocks of whoever is asked about it."""
+
+    monotonic: float = field(default_factory=time.monotonic)
+    wall: float = field(default_factory=time.time)
+
+
+@pytest.mark.smoke
+@pytest.mark.timeout(150)
+async def test_half_open_for_longer_than_a_session_stops_everything_before_the_server_gives_it_away(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
+) -> None:
+    """The server hears nothing of us: by its time stamps and ours, delivery, files and commits end before the session.
+
+    A record that is delivered, a file that is published or a position that is written after the server has ended the
+    session is one that the next owner may deliver, publish or write as well.
+    """
+    cluster = shared_clusters(release)
+    printed, landed, group = unique("printed"), unique("landed"), unique("half-open")
+    for topic in (printed, landed):
+        await asyncio.to_thread(cluster.create_topic, topic, PARTITIONS)
+    landing = tmp_path / "landing"
+    async with TcpProxy(cluster.zk_port) as proxy:
+        settings = settings_for(
+            proxy.connect_string,
+            group,
+            topics=(printed,),
+            group={"session_timeout_ms": int(SHORT_SESSION_S * 1000)},
+            offsets={"commit_interval_ms": 100},
+        )
+        settings["subscriptions"].append({"topics": [landed], "sink": "lake"})
+        settings["sinks"]["lake"] = {"type": "jsonl", "path": str(landing), "roll_ms": 100}
+        producer = cluster.ledger_producer(linger_ms="5")
+        with open_registry(cluster.zookeeper) as registry, Daemon(tmp_path, "member", settings) as daemon:
+            with SteadyLoad(producer, dict.fromkeys((printed, landed), PARTITIONS), per_second=PER_PARTITION):
+                await asyncio.to_thread(daemon.wait_ready)
+                await asyncio.to_thread(
+                    daemon.wait, lambda: len(registry.offsets(group, landed)) == PARTITIONS, "files and commits"
+                )
+                count = len(daemon.deliveries)
+                await asyncio.to_thread(daemon.wait, lambda: len(daemon.deliveries) > count + 200, "records flow")
+                proxy.blackhole(Direction.TO_SERVER)
+                alive = await asyncio.to_thread(_watch_owners_end, registry, group, (printed, landed))
+                # only a later act would show, so one has to be given its chance
+                await asyncio.to_thread(wait_until, lambda: _age(alive) > SHORT_SESSION_S / 2, "half a session more")
+                last = {
+                    "delivery": daemon.deliveries[-1].at - alive.monotonic,
+                    "publication": max(path.stat().st_ctime for path in landing.rglob("0*.jsonl")) - alive.wall,
+                    "commit": max(
+                        registry.offsets_written(group, topic) for topic in (printed, landed)
+                    ) - alive.wall,
+                }  # fmt: skip
+                proxy.heal()
+                await asyncio.to_thread(daemon.wait, lambda: daemon.status()["session_epoch"] == 2, "a new session", 40)
+            ledger = await asyncio.to_thread(producer.finish)
+            places = {place for place in ledger if place[0] == landed}
+            await asyncio.to_thread(wait_landed, landing, places)
+            await asyncio.to_thread(
+                daemon.wait, lambda: {_place(one) for one in daemon.deliveries} >= set(ledger) - places, "all delivered"
+            )
+
+    for what, seconds in last.items():
+        figure(f"seconds from the last {what} to the end of the session", -seconds)
+    assert {what: seconds for what, seconds in last.items() if seconds >= 0} == {}
+    assert find_faults(landing, {place: sent for place, sent in ledger.items() if place in places}) == []
+
+
+def _watch_owners_end(registry: Registry, group: str, topics: Collection[str]) -> Moment:
+    """Wait until the server has ended the session that owns everything; return the last moment when it had not."""
+    alive = Moment()
+    while True:
+        asked = Moment()
+        if any(len(registry.owners(group, topic)) < PARTITIONS for topic in topics):
+            return alive
+        alive = asked
+        time.sleep(0.002)
+
+
+def _age(moment: Moment) -> float:
+    return time.monotonic() - moment.monotonic
+
+
+def _place(one: Delivery) -> Place:
+    return one.topic, one.partition, one.offset
 
 
 @pytest.mark.smoke

@@ -64,6 +64,13 @@ class Registry:
             for partition in self._children(f"/consumers/{group}/offsets/{topic}")
         }
 
+    def offsets_written(self, group: str, topic: str) -> float:
+        """Return when a position was stored last, by the server's clock, in seconds of the calendar."""
+        paths = [
+            f"/consumers/{group}/offsets/{topic}/{one}" for one in self._children(f"/consumers/{group}/offsets/{topic}")
+        ]
+        return max(float(self.client.get(path)[1].mtime) for path in paths) / 1000
+
     def threads(self, group: str, topic: str) -> list[str]:
         """The threads that subscribe to a topic, by name or by a list that it matches, sorted as strings."""
         return sorted(
