@@ -9,6 +9,7 @@ from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.files import FileFormat
 from consumerd.sinks.filesystem import FileSystem, OsFileSystem
 from consumerd.sinks.options import ChainOptions
+from consumerd.sinks.threads import WorkThreads
 
 
 class ChainSink:
@@ -21,6 +22,7 @@ class ChainSink:
         file_format: FileFormat,
         *,
         files: FileSystem | None = None,
+        threads: WorkThreads | None = None,
     ) -> None:
         self._store = ChainStore(
             context,
@@ -30,6 +32,7 @@ class ChainSink:
             roll_bytes=options.roll_bytes,
             roll_s=options.roll_ms / 1000,
             files=files or OsFileSystem(),
+            threads=threads,
         )
 
     async def check(self) -> None:

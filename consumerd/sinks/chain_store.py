@@ -39,6 +39,7 @@ class ChainStore:
         roll_bytes: int,
         roll_s: float,
         files: FileSystem,
+        threads: WorkThreads | None = None,
     ) -> None:
         self.path = path
         self.format = file_format
@@ -47,7 +48,7 @@ class ChainStore:
         self.roll_s = roll_s
         self.now = context.now
         self.writer_id = context.writer_id
-        self.threads = WorkThreads(name=f"sink-{context.sink_name}", count=_THREADS)
+        self.threads = threads or WorkThreads(name=f"sink-{context.sink_name}", count=_THREADS)
         self._root = ChainRoot(context, path=path, shared=shared, files=files, threads=self.threads)
         self._context = context
         self._attempts = itertools.count(1)
