@@ -40,6 +40,7 @@ from consumerd.fetch.slices import Piece, cut_record_set, first_unit_bytes
 from consumerd.fetch.turnstile import Turnstile
 from consumerd.model import TopicPartition
 from consumerd.telemetry.hooks import Hooks
+from consumerd.wire.modern.extent import HEAD_BYTES, read_claim
 from consumerd.wire.modern.fetch import FetchedPartition
 from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Limits, RecordBatch
@@ -269,7 +270,7 @@ class PartitionFeed:
             )
             cursor.fail()
         elif (too_large := cursor.grow(asked_bytes, unit_bytes)) is not None:
-            self.fail_too_large(too_large.size)
+            self.fail_too_large(too_large.size, data)
         return True
 
     def park(self) -> None:
@@ -284,10 +285,14 @@ class PartitionFeed:
         self._failure = error.with_traceback(None)  # its frames hold what was fetched and decompressed
         self._arrived.set()
 
-    def fail_too_large(self, size: int | None) -> None:
-        """Fail since the message at the cursor's position is above the limit."""
-        limit = self._tools.settings.max_message_bytes
-        self.fail(RecordTooLarge(self.partition, self.cursor.position, limit, size))
+    def fail_too_large(self, size: int | None, data: bytes = b"") -> None:
+        """Fail since the message at the cursor's position is above the limit; ``data`` is what came of it.
+
+        Its head alone says where it ends: what it says is only held against the log's end.
+        """
+        position, limit = self.cursor.position, self._tools.settings.max_message_bytes
+        next_offset = read_claim(data, 0, position, self.high_watermark)
+        self.fail(RecordTooLarge(self.partition, position, limit, size, next_offset=next_offset, raw=data))
 
     # -- what came and was not decoded
 
@@ -306,7 +311,7 @@ class PartitionFeed:
         size = first_unit_bytes(data)
         if not size or size <= self._tools.settings.max_message_bytes:
             return False
-        self.fail_too_large(size)
+        self.fail_too_large(size, data[:size])
         return True
 
     def _append(self, chunk: _Chunk) -> None:
@@ -377,6 +382,8 @@ class PartitionFeed:
             limits=Limits(decompressed_bytes=work.expanded_bytes),
             read_committed=self._tools.settings.read_committed,
             aborted=work.chunk.aborted,
+            high_watermark=work.chunk.high_watermark,
+            following=work.chunk.data[work.piece.end : work.piece.end + HEAD_BYTES],
         )
 
     def _collect(self) -> RecordBatch | None:

@@ -15,13 +15,12 @@ from consumerd.errors import CorruptMessageError
 from consumerd.model import TopicPartition
 from consumerd.wire.columns import ColumnBuilder, agreement
 from consumerd.wire.modern import message_set, record_batch
-from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LEAST_SIZES, MAGIC_AT, find_end
+from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, MAGIC_AT, find_end
+from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES, find_next_offset, find_stop
 from consumerd.wire.modern.fetch import AbortedTransaction
 from consumerd.wire.modern.record_batch import AbortedTransactions
 from consumerd.wire.records import Limits, RecordBatch
 
-_RECORD_BATCH_MAGIC: Final = 2
-_LEAST_SIZES: Final = (*LEAST_SIZES, record_batch.LEAST_LENGTH)
 _DEFAULT_LIMITS: Final = Limits()
 
 
@@ -45,7 +44,8 @@ def decode_record_set(
     A view is copied once, so that a batch of one partition does not hold the frame of all; ``bytes`` are not.
 
     Raises CorruptMessageError (DecompressedTooLarge, if that is all) for the first unit, with partition, offset, raw
-    bytes, and ``next_offset`` if two witnesses agree on it.
+    bytes, and ``next_offset`` if two witnesses agree on it. For these serve ``high_watermark``, which no unit may pass,
+    and ``following``, what was fetched behind ``data``.
     """
     raw = bytes(data)
     columns = ColumnBuilder(raw, partition, start)
@@ -54,11 +54,11 @@ def decode_record_set(
     at = 0
     while True:
         try:
-            stop = find_end(raw, at, _LEAST_SIZES)
+            stop = find_end(raw, at, UNIT_SIZES)
             if stop is None or stop > end:
                 break
             magic = raw[at + MAGIC_AT]
-            if magic == _RECORD_BATCH_MAGIC:
+            if magic == BATCH_MAGIC:
                 record_batch.read_batch(raw, at, stop, columns, limits, transactions)
                 at = stop
             else:
@@ -69,7 +69,29 @@ def decode_record_set(
                 break
             # without the frames that hold what was decompressed
             raise _locate(error, raw, at, partition, start, following, high_watermark) from error.with_traceback(None)
-    return columns.finish(at)
+    if high_watermark is None or columns.position <= high_watermark:
+        return columns.finish(at)
+    stray = _find_stray(raw, high_watermark)
+    if stray:
+        before = decode_record_set(
+            raw[:stray], partition=partition, start=start, limits=limits, read_committed=read_committed, aborted=aborted
+        )
+        if before.next_offset > start:
+            return before
+    beyond = CorruptMessageError(f"it leads to offset {columns.position}, beyond the high watermark {high_watermark}")
+    raise _locate(beyond, raw, stray, partition, start, following, high_watermark)
+
+
+def _find_stray(data: bytes, high_watermark: int) -> int:
+    """Return where the first unit begins that claims offsets which the log does not have yet; the checksums of no format
+    cover the offset.
+    """
+    at, end = 0, len(data)
+    while (stop := find_stop(data, at)) is not None and stop <= end:
+        if _next_offset(data, at) > high_watermark:
+            return at
+        at = stop
+    return 0
 
 
 def peek_next_offset(data: bytes | bytearray | memoryview, start: int) -> int:
@@ -86,9 +108,9 @@ def peek_next_offset(data: bytes | bytearray | memoryview, start: int) -> int:
         offset, size = unpack(data, at)
         magic = data[at + MAGIC_AT]
         stop = at + ENTRY_BYTES + size
-        if magic > _RECORD_BATCH_MAGIC or size < _LEAST_SIZES[magic] or stop > end:
+        if magic > BATCH_MAGIC or size < UNIT_SIZES[magic] or stop > end:
             break
-        if magic == _RECORD_BATCH_MAGIC:
+        if magic == BATCH_MAGIC:
             offset += unpack_delta(data, at + record_batch.LAST_OFFSET_DELTA_AT)[0]
         elif size == last_size and not isinstance(data, memoryview | bytearray):
             skipped = _count_alike(data, at, ENTRY_BYTES + size, most)
@@ -107,7 +129,7 @@ def peek_next_offset(data: bytes | bytearray | memoryview, start: int) -> int:
 def first_unit_size(data: bytes | bytearray | memoryview) -> int | None:
     """Return how many bytes the first unit has by its own account, or None where that cannot be told."""
     try:
-        return find_end(data, 0, _LEAST_SIZES)
+        return find_end(data, 0, UNIT_SIZES)
     except CorruptMessageError:
         return None
 
@@ -128,7 +150,7 @@ def _count_alike(data: bytes, at: int, stride: int, most: int) -> int:
 def _next_offset(data: bytes | bytearray | memoryview, at: int) -> int:
     """Return the offset behind the whole unit at ``at``, as its head has it."""
     offset, _ = ENTRY.unpack_from(data, at)
-    if data[at + MAGIC_AT] == _RECORD_BATCH_MAGIC:
+    if data[at + MAGIC_AT] == BATCH_MAGIC:
         offset += record_batch.LAST_OFFSET_DELTA.unpack_from(data, at + record_batch.LAST_OFFSET_DELTA_AT)[0]
     return int(offset) + 1
 
@@ -156,8 +178,10 @@ def _locate(
     if stop is not None:
         magic = raw[at + MAGIC_AT]
         next_offset = find_next_offset(raw + following, at, start, high_watermark)
-        if magic == _RECORD_BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
-            offset = max(0, ENTRY.unpack_from(raw, at)[0])
+        if magic == BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
+            (claimed, _) = ENTRY.unpack_from(raw, at)
+            if claimed >= 0 and (high_watermark is None or claimed < high_watermark):
+                offset = claimed
     return type(error)(
         f"{partition}: the record set fetched at offset {start}, byte {at}, offset {offset}: {error}",
         partition=partition,

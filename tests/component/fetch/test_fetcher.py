@@ -800,6 +800,10 @@ async def test_a_message_above_the_limit_is_raised_and_can_be_skipped(version: i
         assert (caught.value.offset, caught.value.limit) == (1, 16 * KIB)
         assert caught.value.size is not None
         assert caught.value.size > 17 * KIB
+        assert caught.value.next_offset == 2
+        assert (
+            caught.value.raw[:20] == next(unit.data for unit in world.cluster.logs[P0].units if unit.first == 1)[:20]
+        )  # as much as came of it
         feed.seek(2)
         assert await read(feed, 1) == [(2, b"after")]
 
@@ -916,6 +920,7 @@ async def test_corruption_on_disk_is_raised_after_what_is_whole(magic: int) -> N
             with pytest.raises(CorruptMessageError) as caught:
                 await feed.next()
             assert (caught.value.partition, caught.value.offset) == (P0, 2)
+            assert (caught.value.next_offset, caught.value.raw) == (3, log.units[2].data)
         feed.seek(3)
         assert [offset for offset, _ in await read(feed, 2)] == [3, 4]
         feed.close()
@@ -956,6 +961,35 @@ async def test_offsets_beyond_the_log_are_corruption(magic: int) -> None:
         assert await read(fetcher.feed(P0, 0), 3) == list(enumerate(values(3)))
     assert world.hooks.errors == [(P0, "CORRUPT_MESSAGE")]
     assert world.cluster.range_readings == []
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+@in_virtual_time
+async def test_an_offset_beyond_the_log_that_stays_is_one_unit_s_trouble(magic: int) -> None:
+    """Damaged on disk, it costs its own record; those before it are delivered, those behind it can be reached."""
+    world = World(version=11 if magic == 2 else 2)
+    world.cluster.lead(P0, 0)
+    log = world.cluster.logs[P0]
+    for offset in range(5):
+        unit = (
+            message(offset, b"value", magic=1) if magic == 1 else batch(offset, [RecordSpec(delta=0, value=b"value")])
+        )
+        log.append(unit)
+    whole = log.units[2].data
+
+    def mangle(_partition: TopicPartition, data: bytes) -> bytes:
+        return data.replace(whole, b"\x01" + whole[1:])
+
+    world.broker().mangle = mangle
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        assert [offset for offset, _ in await read(feed, 2)] == [0, 1]
+        with pytest.raises(CorruptMessageError) as caught:
+            await feed.next()
+        assert (caught.value.offset, caught.value.next_offset) == (2, 3)
+        assert caught.value.raw == b"\x01" + whole[1:]
+        feed.seek(3)
+        assert [offset for offset, _ in await read(feed, 2)] == [3, 4]
 
 
 # -- compressed and transactional
