@@ -14,6 +14,7 @@ from typing import Final
 
 from consumerd import __version__
 from consumerd.cli import inspection, running
+from consumerd.cli.doctor import add_doctor_command
 from consumerd.cli.options import add_connection_options, add_settings_options, add_subscription_options
 from consumerd.cli.quarantine import add_quarantine_command
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, CoordinationError
@@ -137,5 +138,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="zookeeper.session.timeout.ms of Java members (6000)",
     )  # fmt: skip
     explain.set_defaults(command=inspection.explain_rebalance)
+    add_doctor_command(commands)
     add_quarantine_command(commands)
     return parser

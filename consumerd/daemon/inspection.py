@@ -33,6 +33,7 @@ from consumerd.zk.port import NoNode, ZkClient
 from consumerd.zk.znodes import MalformedZnode, parse_offset
 
 _COMMAND: Final = "consumerd-inspection"
+_SESSION_TIMEOUT_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +109,11 @@ class RebalancePlan:
 
 
 @asynccontextmanager
-async def inspect(settings: InspectionSettings, timeout_s: float) -> AsyncIterator[ClusterAccess]:
+async def inspect(
+    settings: InspectionSettings, timeout_s: float, *, session_timeout_ms: int = _SESSION_TIMEOUT_MS
+) -> AsyncIterator[ClusterAccess]:
     """Connect for one command, within ``timeout_s``. Raises CoordinationError, ConfigError."""
-    async with make_zookeeper(settings.cluster, session_timeout_ms=10_000) as zk:
+    async with make_zookeeper(settings.cluster, session_timeout_ms=session_timeout_ms) as zk:
         try:
             async with timeout(timeout_s):
                 await zk.wait_connected()

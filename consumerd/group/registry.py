@@ -122,7 +122,7 @@ class GroupRegistry:
             names, names_stamp = await self._read_names()
         wanted = plan_topics_to_read(members, names, consumer)
         watch_topics(wanted)
-        topics = await map_bounded(sorted(wanted), self._read_topic)
+        topics = await map_bounded(sorted(wanted), self.read_topic)
         return GroupSnapshot(
             stamp=Stamp(
                 ids=(ids.czxid, ids.cversion),
@@ -146,6 +146,19 @@ class GroupRegistry:
         stats = await map_bounded(sorted(topics), lambda topic: self._zk.exists(topic_path(topic)))
         return all(_topic_stamp(stat) == stamp.topics.get(topic) for topic, stat in stats.items())
 
+    async def read_topic(self, topic: str) -> TopicView | None:
+        """Read a topic: None where there is none, without partitions where its node cannot be read. Raises CoordinationError."""
+        found = await self._zk.find(topic_path(topic))
+        if found is None:
+            return None
+        data, stat = found
+        try:
+            partitions = tuple(sorted(parse_topic(data)))
+        except MalformedZnode as error:
+            self._log.warning("topic_unreadable", topic=topic, error=str(error))
+            partitions = ()
+        return TopicView(czxid=stat.czxid, version=stat.version, partitions=partitions)
+
     async def _read_member(self, name: str) -> MemberView | None:
         consumer = ConsumerId(name)
         found = await self._zk.find(id_path(self._group, consumer))
@@ -164,18 +177,6 @@ class GroupRegistry:
         except NoNode:  # no broker was ever here
             return frozenset(), (0, 0)
         return frozenset(names), (stat.czxid, stat.cversion)
-
-    async def _read_topic(self, topic: str) -> TopicView | None:
-        found = await self._zk.find(topic_path(topic))
-        if found is None:
-            return None
-        data, stat = found
-        try:
-            partitions = tuple(sorted(parse_topic(data)))
-        except MalformedZnode as error:
-            self._log.warning("topic_unreadable", topic=topic, error=str(error))
-            partitions = ()
-        return TopicView(czxid=stat.czxid, version=stat.version, partitions=partitions)
 
 
 def get_session_id(zk: ZkClient, epoch: SessionEpoch) -> int:

@@ -1,0 +1,55 @@
+"""``consumerd doctor``: what is wrong with a group, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from consumerd.cli.options import add_connection_options, inspection_settings
+from consumerd.config.load import load_settings
+from consumerd.daemon.doctor.examine import examine
+from consumerd.daemon.doctor.findings import Finding
+
+
+def add_doctor_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``doctor`` to the parser."""
+    parser = commands.add_parser("doctor", help="look for what is wrong with a group, and say what to do")
+    parser.description = (
+        "Look at the group's nodes in ZooKeeper and at its positions in the brokers' logs: stale, malformed, orphaned and "
+        "duplicate nodes with the sessions that hold them, partitions without an owner, positions that are in no log, "
+        "requests that nobody carries out. With --config also at settings that do not go together, and at the paths they "
+        "name. Changes nothing. Exit code 1 for errors and warnings, 0 if there are none, 3 if ZooKeeper is not reached."
+    )
+    add_connection_options(parser, group=True)
+    parser.set_defaults(command=doctor)
+
+
+async def doctor(args: argparse.Namespace) -> int:
+    """Examine a group and print what was found."""
+    settings = inspection_settings(args, group=True)
+    full = None
+    if args.config is not None or args.properties is not None:
+        assert settings.group is not None
+        extra: dict[str, object] = {} if args.zookeeper is None else {"cluster": {"zookeeper": args.zookeeper}}
+        if args.group is not None:
+            extra["group"] = {"id": args.group}
+        full = load_settings(config=args.config, properties=args.properties, overrides=args.overrides, extra=extra)
+    found = await examine(settings, full, timeout_s=args.timeout)
+    if args.json:
+        for one in found:
+            sys.stdout.write(json.dumps(asdict(one)) + "\n")
+    else:
+        sys.stdout.write(_render(found))
+    return 1 if any(one.counts for one in found) else 0
+
+
+def _render(found: Sequence[Finding]) -> str:
+    if not found:
+        return "nothing found\n"
+    return "".join(
+        f"{one.severity.upper()} {one.check} at {one.where}\n  {one.what}\n  what to do: {one.advice}\n"
+        for one in found
+    )

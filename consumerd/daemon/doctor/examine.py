@@ -1,0 +1,98 @@
+"""One examination: read everything once, check it, put the findings in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from consumerd.aio.timeouts import timeout
+from consumerd.config.settings import InspectionSettings, Settings
+from consumerd.daemon.access import ClusterAccess
+from consumerd.daemon.doctor.facts import LandingFacts, RegistryFacts
+from consumerd.daemon.doctor.findings import Finding, sort_findings
+from consumerd.daemon.doctor.landing_checks import check_landing
+from consumerd.daemon.doctor.position_checks import check_positions
+from consumerd.daemon.doctor.reading import read_landing, read_logs, read_registry, read_root
+from consumerd.daemon.doctor.registry_checks import check_registry
+from consumerd.daemon.doctor.settings_checks import check_settings, landing_options
+from consumerd.daemon.inspection import inspect
+from consumerd.delivery.policy import OffsetPolicy
+from consumerd.errors import CoordinationError
+from consumerd.group.assignors import Strategy
+from consumerd.sinks.threads import WorkThreads
+from consumerd.zk.layout import root_path
+
+
+async def examine(settings: InspectionSettings, full: Settings | None, *, timeout_s: float) -> list[Finding]:
+    """Examine a group, and, where all settings are given, these and what they name. Changes nothing.
+
+    Each of ZooKeeper, brokers and disks is given ``timeout_s``. Raises CoordinationError where ZooKeeper is not reached,
+    ConfigError, TimeoutError.
+    """
+    assert settings.group is not None
+    group = settings.group
+    wanted = {topic for one in full.subscriptions for topic in one.topics} if full is not None else set()
+    async with inspect(settings, timeout_s, session_timeout_ms=group.session_timeout_ms) as access:
+        async with timeout(timeout_s):
+            facts = await read_registry(access.zk, group.id, topics=wanted, wall_ms=int(time.time() * 1000))
+        found = check_registry(facts, Strategy(group.assignor))
+        found += await _examine_positions(access, facts, full, timeout_s)
+        negotiated_s = access.zk.state.timeout_s
+    if full is not None:
+        found += check_settings(full, facts, negotiated_s)
+        for landing in await _read_paths(full, facts, timeout_s):
+            found += check_landing(facts, landing)
+    return sort_findings(found)
+
+
+async def _examine_positions(
+    access: ClusterAccess, facts: RegistryFacts, full: Settings | None, timeout_s: float
+) -> list[Finding]:
+    policy = None
+    if full is not None:
+        chosen = full.offsets
+        policy = OffsetPolicy(on_missing=chosen.on_missing, on_below=chosen.on_below, on_above=chosen.on_above)
+    try:
+        logs = await read_logs(access, facts, timeout_s=timeout_s)
+    except CoordinationError:
+        # ZooKeeper went away in between: what it said before is worth telling
+        return []
+    return check_positions(facts, logs, policy)
+
+
+async def _read_paths(settings: Settings, facts: RegistryFacts, timeout_s: float) -> list[LandingFacts]:
+    """Look at each path in a thread, so that a dead mount hangs nothing but its own answer."""
+    threads = WorkThreads(name="doctor", count=4)
+    found = []
+    try:
+        for landing, kind in _paths(settings, facts):
+            try:
+                async with timeout(timeout_s):
+                    found.append(await threads.run(partial(_read_path, landing, kind)))
+            except TimeoutError:
+                problem = f"{landing.path} does not answer within {timeout_s:g} s"
+                found.append(LandingFacts(setting=landing.setting, path=landing.path, problem=problem))
+    finally:
+        await threads.close(timeout_s=0)
+    return found
+
+
+def _paths(settings: Settings, facts: RegistryFacts) -> Iterator[tuple[LandingFacts, str | None]]:
+    for name, options in landing_options(settings).items():
+        recorded_at = root_path(facts.group, name, None if options.shared else settings.group.consumer_id)
+        yield (
+            LandingFacts(
+                setting=f"sinks.{name}.path",
+                path=options.path.absolute(),
+                recorded_at=recorded_at,
+                recorded_root=facts.roots.get(recorded_at),
+            ),
+            settings.sinks[name].type,
+        )
+    if settings.quarantine.path is not None:
+        yield LandingFacts(setting="quarantine.path", path=settings.quarantine.path.absolute()), None
+
+
+def _read_path(landing: LandingFacts, kind: str | None) -> LandingFacts:
+    return read_root(landing) if kind is None else read_landing(landing, kind)

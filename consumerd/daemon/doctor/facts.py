@@ -1,0 +1,107 @@
+"""What the checks look at: everything of one group, as it was read. Pure values; who reads them is ``reading``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from consumerd.client.log_range import LogRange
+from consumerd.group.plan import GroupSnapshot, Holder, TopicView
+from consumerd.model import TopicPartition
+from consumerd.sinks.chain import RootRecord
+from consumerd.sinks.publish import Chain
+from consumerd.zk.port import Stat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node as it is."""
+
+    path: str
+    data: bytes
+    stat: Stat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionNode(Node):
+    """A node that should be about a partition; ``partition`` is None where its name is none's."""
+
+    topic: str
+    partition: TopicPartition | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryFacts:
+    """What ZooKeeper says of a group, at one moment or nearly.
+
+    ``topics`` has every topic that any node of the group names, None where there is none of that name. ``roots`` is what
+    is recorded of file sinks' paths, by node. ``our_sessions`` are those of members that are consumerd's.
+    ``message_limits`` has ``max.message.bytes`` of the topics that set it. ``wall_ms`` is when this was read.
+    """
+
+    group: str
+    cluster_id: str | None
+    snapshot: GroupSnapshot
+    topics: Mapping[str, TopicView | None]
+    owners: tuple[PartitionNode, ...] = ()
+    offsets: tuple[PartitionNode, ...] = ()
+    requests: tuple[PartitionNode, ...] = ()
+    roots: Mapping[str, str] = field(default_factory=dict)
+    our_sessions: frozenset[int] = frozenset()
+    message_limits: Mapping[str, int] = field(default_factory=dict)
+    wall_ms: int = 0
+
+    def holders(self) -> dict[TopicPartition, Holder]:
+        """Return who holds each partition that has an owner node."""
+        return {
+            node.partition: Holder(node.data.decode(errors="replace"), node.stat.ephemeral_owner)
+            for node in self.owners
+            if node.partition is not None
+        }
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether there is such a partition."""
+        view = self.topics.get(partition.topic)
+        return view is not None and partition.partition in view.partitions
+
+    def members_of(self, session_id: int) -> list[str]:
+        """Return the members that a session has registered."""
+        return [member.consumer for member in self.snapshot.members if member.session_id == session_id]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenLeftover:
+    """A file that was never published."""
+
+    path: Path
+    partition: TopicPartition
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandingFacts:
+    """What is at a sink's path, or the quarantine's (``sink`` None). ``recorded_root`` is what ZooKeeper has of it.
+
+    ``chains`` has the newest chain of each partition that has any, ``problems`` what is wrong with others, by partition.
+    ``problem`` is about the path as a whole.
+    """
+
+    setting: str
+    path: Path
+    there: bool = False
+    root: RootRecord | None = None
+    recorded_root: str | None = None
+    recorded_at: str | None = None
+    problem: str | None = None
+    chains: Mapping[TopicPartition, Chain] = field(default_factory=dict)
+    problems: Mapping[TopicPartition, str] = field(default_factory=dict)
+    leftovers: tuple[HiddenLeftover, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """What brokers hold of the partitions asked for; those that could not be asked are missing."""
+
+    asked: frozenset[TopicPartition] = frozenset()
+    ranges: Mapping[TopicPartition, LogRange] = field(default_factory=dict)

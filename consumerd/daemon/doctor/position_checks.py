@@ -1,0 +1,78 @@
+"""Are the stored positions in the logs, and what would a member do where they are not? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from consumerd.client.log_range import LogRange
+from consumerd.daemon.doctor.facts import LogFacts, PartitionNode, RegistryFacts
+from consumerd.daemon.doctor.findings import Finding, Severity, join_shown
+from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
+from consumerd.zk.layout import BROKER_TOPICS
+from consumerd.zk.znodes import MalformedZnode, parse_offset
+
+_SET: Final = "say where to go on: consumerd offsets set"
+
+
+def check_positions(facts: RegistryFacts, logs: LogFacts, policy: OffsetPolicy | None) -> list[Finding]:
+    """Return the positions that a broker does not hold; ``policy`` is that of the settings, None where there are none."""
+    silent = sorted(logs.asked - logs.ranges.keys())
+    found = list(_check_ranges(facts, logs, policy))
+    if silent:
+        found.append(
+            Finding(
+                severity=Severity.WARNING,
+                check="log-unknown",
+                where=BROKER_TOPICS,
+                what=f"no broker has said what it holds of {len(silent)} partitions: {join_shown(silent)}",
+                advice="see whether they have leaders: consumerd topics --partitions",
+            )
+        )
+    return found
+
+
+def _check_ranges(facts: RegistryFacts, logs: LogFacts, policy: OffsetPolicy | None) -> Iterator[Finding]:
+    for node in facts.offsets:
+        log = logs.ranges.get(node.partition) if node.partition is not None else None
+        position = _find_position(facts, node)
+        if log is None or position is None or log.earliest <= position <= log.latest:
+            continue
+        below = position < log.earliest
+        choice = None if policy is None else policy.on_below if below else policy.on_above
+        what = (
+            f"position {position} is below the log [{log.earliest}, {log.latest}): {log.earliest - position} offsets are "
+            "gone, deleted before they were read"
+            if below
+            else f"position {position} is above the log [{log.earliest}, {log.latest}): the log has lost its end, or the "
+            "position is another cluster's"
+        )
+        yield Finding(
+            severity=Severity.ERROR,
+            check="position-below-log" if below else "position-above-log",
+            where=node.path,
+            what=f"{what}. {_tell_choice(choice, log, below=below)}",
+            advice=_SET if choice in (None, "stop") else "nothing, if that is what you want; else " + _SET,
+        )
+
+
+def _find_position(facts: RegistryFacts, node: PartitionNode) -> int | None:
+    """Return the position if it counts: it can be read, and was written after the topic was made."""
+    view = facts.topics.get(node.topic)
+    if view is None or node.stat.mzxid < view.czxid:
+        return None
+    try:
+        position = parse_offset(node.data)
+    except MalformedZnode:
+        return None
+    return position if position >= 0 else None
+
+
+def _tell_choice(choice: OnOutOfRange | None, log: LogRange, *, below: bool) -> str:
+    key = "offsets.on_below" if below else "offsets.on_above"
+    if choice is None:
+        return f"{key} of the member that claims it decides what happens"
+    if choice == "stop":
+        return f"{key} is stop: whoever claims the partition stops it"
+    at_start = choice == "earliest" or (choice == "nearest" and below)
+    return f"{key} is {choice}: whoever claims the partition goes on at {log.earliest if at_start else log.latest}"

@@ -1,0 +1,202 @@
+"""Reads the facts: ZooKeeper's nodes, brokers' logs, the landing paths. Changes nothing anywhere."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from consumerd.aio.parallel import map_bounded
+from consumerd.aio.timeouts import timeout
+from consumerd.daemon.access import ClusterAccess
+from consumerd.daemon.admission import describe_cluster, find_our_sessions
+from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
+from consumerd.errors import ConfigError, RetriableSinkError
+from consumerd.group.registry import GroupRegistry
+from consumerd.model import PartitionKey, TopicPartition
+from consumerd.offsets.requests import list_names
+from consumerd.sinks.chain import META_FOLDER, ROOT_RECORD, is_hidden, partition_folder
+from consumerd.sinks.failures import describe_failure
+from consumerd.sinks.filesystem import OsFileSystem
+from consumerd.sinks.jsonl import JsonlFormat
+from consumerd.sinks.publish import Chain, MetadataReader, find_chain, find_root
+from consumerd.zk.layout import BROKER_TOPICS, offsets_root, owners_root, requests_root, roots_root
+from consumerd.zk.port import ZkClient
+
+_TOPIC_SETTINGS: Final = "/config/topics"
+"""Where topics keep settings of their own (Kafka's TopicCommand)."""
+_OWN_MARK: Final = "."
+"""What names begin with that are no partitions' and stand for a moment only."""
+
+
+# -- ZooKeeper
+
+
+async def read_registry(zk: ZkClient, group: str, *, topics: Collection[str], wall_ms: int) -> RegistryFacts:
+    """Read what there is of a group, and of ``topics`` besides those that it names. Raises CoordinationError."""
+    registry = GroupRegistry(zk, group, wall_ms=lambda: wall_ms, random=random.Random(0))
+    snapshot = await registry.read(None, lambda _topics: None)
+    owners = await _read_partition_nodes(zk, owners_root(group))
+    offsets = await _read_partition_nodes(zk, offsets_root(group))
+    requests = await _read_partition_nodes(zk, requests_root(group))
+    named = {node.topic for node in (*owners, *offsets, *requests)} | snapshot.topics.keys() | set(topics)
+    made = await zk.exists(BROKER_TOPICS)
+    return RegistryFacts(
+        group=group,
+        cluster_id=None if made is None else describe_cluster(made),
+        snapshot=snapshot,
+        topics=await map_bounded(sorted(named), registry.read_topic),
+        owners=owners,
+        offsets=offsets,
+        requests=requests,
+        roots=await _read_roots(zk, group),
+        our_sessions=await find_our_sessions(zk, group),
+        message_limits=await _read_message_limits(zk, {*snapshot.topics, *topics}),
+        wall_ms=wall_ms,
+    )
+
+
+async def _read_partition_nodes(zk: ZkClient, root: str) -> tuple[PartitionNode, ...]:
+    """Read ``<root>/<topic>/<partition>``, whatever their names are."""
+    places = [
+        (topic, name)
+        for topic in await list_names(zk, root)
+        for name in await list_names(zk, f"{root}/{topic}")
+        if not name.startswith(_OWN_MARK)
+    ]
+
+    async def read(place: tuple[str, str]) -> PartitionNode | None:
+        topic, name = place
+        path = f"{root}/{topic}/{name}"
+        found = await zk.find(path)
+        if found is None:
+            return None
+        return PartitionNode(
+            path=path, data=found[0], stat=found[1], topic=topic, partition=_parse_partition(topic, name)
+        )
+
+    return tuple(node for node in (await map_bounded(places, read)).values() if node is not None)
+
+
+def _parse_partition(topic: str, name: str) -> TopicPartition | None:
+    try:
+        return TopicPartition(topic, PartitionKey.parse(name))
+    except ValueError:
+        return None
+
+
+async def _read_roots(zk: ZkClient, group: str) -> dict[str, str]:
+    root = roots_root(group)
+    sinks = [f"{root}/{name}" for name in await list_names(zk, root)]
+    paths = [*sinks, *[f"{sink}/{name}" for sink in sinks for name in await list_names(zk, sink)]]
+    found = await map_bounded(paths, zk.find)
+    return {path: one[0].decode(errors="replace") for path, one in found.items() if one is not None and one[0]}
+
+
+async def _read_message_limits(zk: ZkClient, topics: Iterable[str]) -> dict[str, int]:
+    found = await map_bounded(sorted(topics), lambda topic: zk.find(f"{_TOPIC_SETTINGS}/{topic}"))
+    limits = {topic: _parse_limit(one[0]) for topic, one in found.items() if one is not None}
+    return {topic: limit for topic, limit in limits.items() if limit is not None}
+
+
+def _parse_limit(data: bytes) -> int | None:
+    """Return ``max.message.bytes`` of ``{"version":1,"config":{...}}``, None where it is not set or cannot be read."""
+    try:
+        return int(json.loads(data)["config"]["max.message.bytes"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+# -- brokers
+
+
+async def read_logs(access: ClusterAccess, facts: RegistryFacts, *, timeout_s: float) -> LogFacts:
+    """Ask brokers what they hold of the partitions that have a stored position; without an answer nothing is known."""
+    asked = frozenset(
+        node.partition for node in facts.offsets if node.partition is not None and facts.has(node.partition)
+    )
+    if not asked:
+        return LogFacts()
+    try:
+        async with timeout(timeout_s):
+            access.directory.follow({partition.topic for partition in asked})
+            await access.directory.refresh("doctor")
+            view = access.directory.view
+            led = [partition for partition in sorted(asked) if view.find_leader(partition) is not None]
+            return LogFacts(asked=asked, ranges=await access.ranges.find(led))
+    except TimeoutError:
+        return LogFacts(asked=asked)
+
+
+# -- disks
+
+
+class ReadingFileSystem(OsFileSystem):
+    """Looks and touches nothing: what others clear away or make durable when they look is left as it is."""
+
+    def unlink(self, path: Path) -> None:
+        """Leave it."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Leave it."""
+
+
+def read_landing(facts: LandingFacts, kind: str) -> LandingFacts:
+    """Add whose path it is and what its chains are; ``kind`` is the sink's type. Blocks; raises nothing of the disk's."""
+    files = ReadingFileSystem()
+    facts = read_root(facts)
+    chains: dict[TopicPartition, Chain] = {}
+    problems: dict[TopicPartition, str] = {}
+    leftovers: list[HiddenLeftover] = []
+    for partition, folder in _find_partitions(facts.path) if facts.root is not None else ():
+        try:
+            leftovers += _find_leftovers(partition, folder)
+            chain = find_chain(files, facts.path, partition, extension=kind, read_metadata=_metadata_reader(kind))
+        except (OSError, RetriableSinkError, ConfigError) as error:
+            problems[partition] = str(error)
+        else:
+            if chain is not None:
+                chains[partition] = chain
+    return replace(facts, chains=chains, problems=problems, leftovers=tuple(leftovers))
+
+
+def read_root(facts: LandingFacts) -> LandingFacts:
+    """Add whose path it is. Blocks; raises nothing of the disk's."""
+    facts = replace(facts, there=facts.path.is_dir())
+    try:
+        return replace(facts, root=find_root(ReadingFileSystem(), facts.path))
+    except OSError as error:
+        return replace(facts, problem=describe_failure(error, f"read {ROOT_RECORD}", facts.path))
+    except RetriableSinkError as error:
+        return replace(facts, problem=str(error))
+
+
+def _find_partitions(path: Path) -> Iterator[tuple[TopicPartition, Path]]:
+    for folder in sorted(path.glob("topic=*/partition=*")):
+        topic = unquote(folder.parent.name.partition("=")[2])
+        partition = _parse_partition(topic, unquote(folder.name.partition("=")[2]))
+        if partition is not None and partition_folder(partition) == (folder.parent.name, folder.name):
+            yield partition, folder
+
+
+def _find_leftovers(partition: TopicPartition, folder: Path) -> Iterator[HiddenLeftover]:
+    for place in sorted(folder.glob("chain=*")):
+        for file in [*sorted(place.iterdir()), *sorted((place / META_FOLDER).glob("*"))]:
+            if is_hidden(file.name):
+                try:
+                    modified_ms = file.stat().st_mtime_ns // 1_000_000
+                except FileNotFoundError:
+                    continue  # published or removed at this moment
+                yield HiddenLeftover(path=file, partition=partition, modified_ms=modified_ms)
+
+
+def _metadata_reader(kind: str) -> MetadataReader:
+    if kind == "jsonl":
+        return JsonlFormat().read_metadata
+    from consumerd.sinks.parquet import ParquetFormat  # needs an extra
+
+    return ParquetFormat("none").read_metadata

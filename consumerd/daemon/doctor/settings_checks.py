@@ -1,0 +1,178 @@
+"""Do the settings go together, with each other and with what the cluster allows? Pure but for resolving paths.
+
+What can be refused without asking anybody is refused when settings are loaded; this is about the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from consumerd.config.settings import Settings
+from consumerd.daemon.doctor.facts import RegistryFacts
+from consumerd.daemon.doctor.findings import Finding, Severity, join_shown
+from consumerd.daemon.sinks import check_paths
+from consumerd.errors import ConfigError
+from consumerd.group.explain import lint_patience
+from consumerd.group.settings import RebalanceSettings
+from consumerd.sinks.options import ChainOptions, SinkOptions
+from consumerd.sinks.registry import load_sink
+
+_JAVA_RETRIES: Final = 4
+_JAVA_BACKOFF_MS: Final = 2000
+_JAVA_SESSION_MS: Final = 6000
+"""Defaults of the Java high-level consumer: rebalance.max.retries, rebalance.backoff.ms, zookeeper.session.timeout.ms."""
+
+
+def check_settings(settings: Settings, facts: RegistryFacts, negotiated_s: float) -> list[Finding]:
+    """Return what does not go together; ``negotiated_s`` is the session timeout that ZooKeeper gave for the one asked."""
+    return [
+        *_check_session(settings, negotiated_s),
+        *_check_patience(settings, facts),
+        *_check_memory(settings, facts),
+        *_check_sizes(settings, facts),
+        *_check_paths(settings),
+        *_check_policies(settings),
+        *_check_topics(settings, facts),
+    ]
+
+
+def sink_options(settings: Settings) -> dict[str, SinkOptions]:
+    """Return the options of each sink that has those of this project's. Raises ConfigError."""
+    every = {
+        name: load_sink(sink.type).Options.model_validate(sink.options) for name, sink in sorted(settings.sinks.items())
+    }
+    return {name: options for name, options in every.items() if isinstance(options, SinkOptions)}
+
+
+def landing_options(settings: Settings) -> dict[str, ChainOptions]:
+    """Return the options of each sink that lands files. Raises ConfigError."""
+    return {name: options for name, options in sink_options(settings).items() if isinstance(options, ChainOptions)}
+
+
+def _check_session(settings: Settings, negotiated_s: float) -> Iterator[Finding]:
+    asked_ms, given_ms = settings.group.session_timeout_ms, round(negotiated_s * 1000)
+    if given_ms != asked_ms:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="session-timeout-not-granted",
+            where="group.session_timeout_ms",
+            what=f"{asked_ms} ms is outside of what ZooKeeper allows; it gives {given_ms} ms",
+            advice=f"set {given_ms}, or change the servers' minSessionTimeout and maxSessionTimeout (2 and 20 times tickTime)",
+        )
+
+
+def _check_patience(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:
+    foreign = [one.consumer for one in facts.snapshot.members if one.session_id not in facts.our_sessions]
+    problems = lint_patience(
+        retries=_JAVA_RETRIES,
+        backoff_ms=_JAVA_BACKOFF_MS,
+        session_timeout_ms=max(_JAVA_SESSION_MS, settings.group.session_timeout_ms),
+        settings=RebalanceSettings(**settings.rebalance.model_dump()),
+    )
+    for problem in problems:
+        yield Finding(
+            severity=Severity.WARNING if foreign else Severity.NOTICE,
+            check="java-patience",
+            where="rebalance",
+            what=f"{problem} (by the defaults of Java members"
+            + (f"; there are {len(foreign)} that are not ours)" if foreign else "; there are none now)"),
+            advice="check the Java members' own settings: consumerd explain-rebalance --java-retries ...",
+        )
+
+
+def _check_memory(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:
+    fetch = settings.fetch
+    topics = {
+        topic for topic in _subscribed(settings) if topic in facts.snapshot.topics
+    } or facts.snapshot.topics.keys()
+    partitions = sum(len(facts.snapshot.topics[topic].partitions) for topic in topics)
+    at_once = fetch.memory_budget_bytes // fetch.max_partition_bytes
+    if partitions > at_once:
+        yield Finding(
+            severity=Severity.NOTICE,
+            check="memory-for-fewer-partitions",
+            where="fetch.memory_budget_bytes",
+            what=f"{fetch.memory_budget_bytes} bytes hold {at_once} fetches of max_partition_bytes "
+            f"({fetch.max_partition_bytes}), and one member alone would own {partitions} partitions: they take turns",
+            advice=f"nothing unless throughput suffers; {partitions * fetch.max_partition_bytes} bytes would do for all",
+        )
+    if fetch.max_message_bytes > fetch.memory_budget_bytes:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="memory-below-message",
+            where="fetch.memory_budget_bytes",
+            what=f"{fetch.memory_budget_bytes} bytes are less than one message of max_message_bytes "
+            f"({fetch.max_message_bytes}) takes",
+            advice="raise the budget, or lower fetch.max_message_bytes",
+        )
+
+
+def _check_sizes(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:
+    for topic, limit in sorted(facts.message_limits.items()):
+        if limit > settings.fetch.max_message_bytes:
+            yield Finding(
+                severity=Severity.WARNING,
+                check="messages-larger-than-fetch",
+                where="fetch.max_message_bytes",
+                what=f"topic {topic} may hold messages of {limit} bytes (max.message.bytes), and at most "
+                f"{settings.fetch.max_message_bytes} are fetched: fetch.on_oversized ({settings.fetch.on_oversized}) "
+                "would apply to larger ones",
+                advice=f"set it to {limit} at least",
+            )
+
+
+def _check_paths(settings: Settings) -> Iterator[Finding]:
+    try:
+        check_paths(settings)
+    except ConfigError as error:
+        yield Finding(
+            severity=Severity.ERROR, check="paths-overlap", where="sinks", what=str(error), advice="move one of them"
+        )
+    if settings.quarantine.path is None:
+        return
+    quarantine = settings.quarantine.path.resolve()
+    for name, options in landing_options(settings).items():
+        path = options.path.resolve()
+        if quarantine.is_relative_to(path) or path.is_relative_to(quarantine):
+            yield Finding(
+                severity=Severity.ERROR,
+                check="paths-overlap",
+                where="quarantine.path",
+                what=f"{quarantine} and the path of sink {name}, {path}, lie within each other: readers of one would "
+                "meet the files of the other",
+                advice="give the quarantine a folder beside the sink's",
+            )
+
+
+def _check_policies(settings: Settings) -> Iterator[Finding]:
+    chosen: dict[str, str] = {
+        "fetch.on_corrupt": settings.fetch.on_corrupt,
+        "fetch.on_oversized": settings.fetch.on_oversized,
+    }
+    chosen |= {f"sinks.{name}.on_rejected": options.on_rejected for name, options in sink_options(settings).items()}
+    lacking = [key for key, policy in chosen.items() if policy == "quarantine"]
+    if lacking and settings.quarantine.path is None:
+        yield Finding(
+            severity=Severity.ERROR,
+            check="quarantine-without-path",
+            where="quarantine.path",
+            what=f"not set, and {join_shown(lacking)} is quarantine",
+            advice="set it to a folder that all replicas share",
+        )
+
+
+def _check_topics(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:
+    missing = sorted(topic for topic in _subscribed(settings) if facts.topics.get(topic) is None)
+    if missing:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="topics-missing",
+            where="subscriptions",
+            what=f"there is no topic {join_shown(missing)}",
+            advice="check the spelling and cluster.zookeeper's chroot; it is consumed as soon as it is made",
+        )
+
+
+def _subscribed(settings: Settings) -> set[str]:
+    return {topic for subscription in settings.subscriptions for topic in subscription.topics}

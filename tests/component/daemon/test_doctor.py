@@ -1,0 +1,281 @@
+"""The doctor before a real ZooKeeper: what a foreign hand (kazoo) has put there, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from consumerd.cli.main import CONFIGURATION, DONE, FAILED, UNREACHABLE, main
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from tests.support.registry import open_registry
+from tests.support.zookeeper import run_server
+
+Examine = Callable[..., Mapping[str, list[dict[str, Any]]]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedZooKeeper]:
+    """A server for the module; each test has a chroot of its own."""
+    with run_server() as zookeeper:
+        yield zookeeper
+
+
+@pytest.fixture
+def connect(server: EmbeddedZooKeeper, request: pytest.FixtureRequest) -> str:
+    """A connect string whose chroot no other test uses."""
+    name = str(request.node.name).replace("[", "-").replace("]", "")
+    with open_registry(server.connect_string) as registry:
+        registry.client.ensure_path(f"/{name}")
+    return f"{server.connect_string}/{name}"
+
+
+@pytest.fixture
+def foreign(connect: str) -> Iterator[KazooClient]:
+    """A session of nobody's, with a cluster of two topics made."""
+    with open_registry(connect) as registry:
+        client = registry.client
+        for topic, partitions in (("orders", 2), ("clicks", 1)):
+            put(
+                client,
+                f"/brokers/topics/{topic}",
+                {"version": 1, "partitions": {str(n): [0] for n in range(partitions)}},
+            )
+        yield client
+
+
+@pytest.fixture
+def examine(connect: str, capsys: pytest.CaptureFixture[str]) -> Examine:
+    """Run the command; findings by their names."""
+
+    def examine(*arguments: str, code: int = FAILED) -> Mapping[str, list[dict[str, Any]]]:
+        wanted = ["--group", "g"] if "--config" not in arguments else []
+        assert main(["doctor", "-z", connect, *wanted, "--json", "--timeout", "5", *arguments]) == code
+        found: dict[str, list[dict[str, Any]]] = {}
+        for line in capsys.readouterr().out.splitlines():
+            one = json.loads(line)
+            found.setdefault(one["check"], []).append(one)
+        return found
+
+    return examine
+
+
+def put(client: KazooClient, path: str, value: object, *, ephemeral: bool = False) -> None:
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    client.create(path, data, ephemeral=ephemeral, makepath=True)
+
+
+def register(client: KazooClient, consumer: str, topics: Mapping[str, int], *, ephemeral: bool = True) -> None:
+    body = {"version": 1, "subscription": dict(topics), "pattern": "static", "timestamp": "1"}
+    put(client, f"/consumers/g/ids/{consumer}", body, ephemeral=ephemeral)
+
+
+def session_of(client: KazooClient) -> str:
+    return hex(client.client_id[0])
+
+
+def test_a_group_in_order_is_told_so(foreign: KazooClient, connect: str, examine: Examine, capsys):
+    """A check that always finds something is not looked at twice."""
+    register(foreign, "g_a", {"orders": 1})
+    for partition in range(2):
+        put(foreign, f"/consumers/g/owners/orders/{partition}", b"g_a-0", ephemeral=True)
+    assert examine(code=DONE) == {}
+    assert main(["doctor", "-z", connect, "-g", "g"]) == DONE
+    assert capsys.readouterr().out == "nothing found\n"
+
+
+def test_members_that_cannot_be_or_should_not_be_are_named_with_their_sessions(
+    foreign: KazooClient, connect: str, examine: Examine
+):
+    """Who is behind a node is what one needs to find the process."""
+    register(foreign, "g_a", {"orders": 1})
+    put(foreign, "/consumers/g/ids/g_broken", b"{", ephemeral=True)
+    register(foreign, "g_forever", {"clicks": 1}, ephemeral=False)
+    with open_registry(connect) as other:
+        register(other.client, "g_a-0badcafe", {"orders": 1})
+        found = examine()
+        (duplicate,) = found["duplicate-consumer-id"]
+        assert session_of(foreign) in duplicate["what"]
+        assert session_of(other.client) in duplicate["what"]
+    (unreadable,) = found["member-unreadable"]
+    assert unreadable["where"] == "/consumers/g/ids/g_broken"
+    assert session_of(foreign) in unreadable["what"]
+    assert [one["where"] for one in found["member-without-session"]] == ["/consumers/g/ids/g_forever"]
+    assert "2 members: g_a, g_broken" in found["session-with-two-members"][0]["what"]
+
+
+def test_owners_that_keep_a_partition_from_everybody_are_named_with_their_sessions(
+    foreign: KazooClient, connect: str, examine: Examine
+):
+    """Each of them looks like an owner, and none of them delivers anything."""
+    register(foreign, "g_a", {"orders": 1, "clicks": 1})
+    put(foreign, "/consumers/g/owners/orders/0", b"g_a-0")
+    put(foreign, "/consumers/g/owners/orders/9", b"g_a-0", ephemeral=True)
+    put(foreign, "/consumers/g/owners/orders/lock", b"mine", ephemeral=True)
+    put(foreign, "/consumers/g/owners/gone/0", b"g_a-0", ephemeral=True)
+    with open_registry(connect) as other:
+        put(other.client, "/consumers/g/owners/orders/1", b"g_dead-0", ephemeral=True)
+        put(other.client, "/consumers/g/owners/clicks/0", b"g_a-0", ephemeral=True)
+        found = examine()
+        session = session_of(other.client)
+    assert [one["where"] for one in found["owner-without-session"]] == ["/consumers/g/owners/orders/0"]
+    (orphan,) = found["owner-not-registered"]
+    assert orphan["where"] == "/consumers/g/owners/orders/1"
+    assert f"session {session}, which has no member" in orphan["what"]
+    (older,) = found["owner-of-another-session"]
+    assert session in older["what"]
+    assert session_of(foreign) in older["what"]
+    assert [one["where"] for one in found["owner-misnamed"]] == ["/consumers/g/owners/orders/lock"]
+    assert [one["where"] for one in found["owner-without-partition"]] == [
+        "/consumers/g/owners/gone/0",
+        "/consumers/g/owners/orders/9",
+    ]
+
+
+def test_partitions_without_an_owner_are_told_with_whose_they_should_be(foreign: KazooClient, examine: Examine):
+    """The member that is to be restarted, not the one that is at work."""
+    register(foreign, "g_a", {"orders": 1})
+    register(foreign, "g_b", {"orders": 1})
+    put(foreign, "/consumers/g/owners/orders/0", b"g_a-0", ephemeral=True)
+    (unowned,) = examine()["partitions-unowned"]
+    assert "1 partitions have no owner and belong to g_b" in unowned["what"]
+    assert "orders/1" in unowned["what"]
+    put(foreign, "/consumers/g/owners/orders/1", b"g_a-0", ephemeral=True)
+    (other,) = examine()["owners-not-as-planned"]
+    assert "orders/1 is held by g_a-0 and belongs to g_b-0" in other["what"]
+
+
+def test_positions_that_no_member_can_use_are_named(foreign: KazooClient, examine: Examine):
+    """Each of them stops or misleads whoever claims the partition."""
+    put(foreign, "/consumers/g/offsets/clicks/0", b"12")
+    foreign.delete("/brokers/topics/clicks")
+    put(foreign, "/brokers/topics/clicks", {"version": 1, "partitions": {"0": [0]}})
+    put(foreign, "/consumers/g/offsets/orders/0", b"twelve")
+    put(foreign, "/consumers/g/offsets/orders/1", b"-3")
+    put(foreign, "/consumers/g/offsets/orders/7", b"1")
+    put(foreign, "/consumers/g/offsets/orders/0-1-2", b"1")
+    found = examine()
+    assert [one["where"][-8:] for one in found["position-malformed"]] == ["orders/0", "orders/1"]
+    assert [one["where"][-8:] for one in found["stored-position-without-partition"]] == ["orders/7"]
+    assert [one["where"][-12:] for one in found["stored-position-misnamed"]] == ["orders/0-1-2"]
+    (older,) = found["position-of-older-topic"]
+    assert older["where"] == "/consumers/g/offsets/clicks/0"
+    (silent,) = found["log-unknown"]  # there is no broker here
+    assert "clicks/0, orders/0, orders/1" in silent["what"]
+
+
+def test_requests_that_nobody_carries_out_are_named(foreign: KazooClient, examine: Examine):
+    """An operator who asked, and waits."""
+    wish = {"version": 1, "id": "r1", "position": 5, "new_chain": False, "author": "joe@host", "created_ms": 1}
+    put(foreign, "/consumers/g/consumerd/requests/orders/0", wish)
+    put(foreign, "/consumers/g/consumerd/requests/orders/1", {**wish, "version": 2})
+    put(foreign, "/consumers/g/consumerd/requests/gone/0", wish)
+    found = examine()
+    assert "joe@host wants orders/0 to go on at 5" in found["request-without-subscriber"][0]["what"]
+    assert "newer release" in found["request-malformed"][0]["what"]
+    assert found["request-without-partition"][0]["where"] == "/consumers/g/consumerd/requests/gone/0"
+
+
+@pytest.fixture
+def config(connect: str, tmp_path: Path) -> Path:
+    """Settings with a file sink."""
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"cluster: {{zookeeper: '{connect}'}}\ngroup: {{id: g, session_timeout_ms: 1000}}\n"
+        "subscriptions: [{topics: [orders, oders], sink: lake}]\n"
+        f"sinks: {{lake: {{type: jsonl, path: {tmp_path / 'landing'}}}}}\n"
+        f"quarantine: {{path: {tmp_path / 'landing' / 'q'}}}\n"
+        "fetch: {max_message_bytes: 4194304}\n"
+    )
+    return file
+
+
+def test_settings_are_compared_with_what_the_cluster_says(
+    foreign: KazooClient, examine: Examine, config: Path, server: EmbeddedZooKeeper
+):
+    """Things that no check of a file alone can see."""
+    put(foreign, "/config/topics/orders", {"version": 1, "config": {"max.message.bytes": "9000000"}})
+    put(foreign, "/config/topics/oders", b"junk")
+    found = examine("--config", str(config), "--set", "group.session_timeout_ms=600000")
+    assert "oders" in found["topics-missing"][0]["what"]
+    assert "9000000" in found["messages-larger-than-fetch"][0]["what"]
+    assert found["paths-overlap"][0]["where"] == "quarantine.path"
+    assert "it gives" in found["session-timeout-not-granted"][0]["what"]
+
+
+def test_a_path_of_somebody_else_or_without_its_volume_is_told(
+    foreign: KazooClient, examine: Examine, config: Path, tmp_path: Path
+):
+    """Before the daemon starts, not by its refusal."""
+    put(foreign, "/consumers/g/consumerd/roots/lake", b"the-root")
+    found = examine("--config", str(config))
+    assert "it is not there" in found["path-not-the-recorded-one"][0]["what"]
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    assert f"has no {'_consumerd.json'}" in examine("--config", str(config))["path-not-the-recorded-one"][0]["what"]
+    root = {"format": 1, "root": "another", "cluster": cluster_of(foreign), "group": "g"}
+    (landing / "_consumerd.json").write_text(json.dumps(root))
+    assert "has root another" in examine("--config", str(config))["path-not-the-recorded-one"][0]["what"]
+    (landing / "_consumerd.json").write_text(json.dumps({**root, "group": "h", "root": "the-root"}))
+    assert "belongs to group 'h'" in examine("--config", str(config))["path-of-another"][0]["what"]
+    (landing / "_consumerd.json").write_text(json.dumps({**root, "format": 2}))
+    assert "format 2" in examine("--config", str(config))["path-unreadable"][0]["what"]
+    (landing / "_consumerd.json").write_text(json.dumps({**root, "root": "the-root"}))
+    found = examine("--config", str(config))
+    assert not {"path-not-the-recorded-one", "path-of-another", "path-unreadable"} & found.keys()
+
+
+def cluster_of(client: KazooClient) -> str:
+    stat = client.exists("/brokers/topics")
+    return f"{stat.czxid}-{stat.ctime}"
+
+
+def test_chains_are_looked_at_and_left_as_they_are(
+    foreign: KazooClient, examine: Examine, config: Path, tmp_path: Path
+):
+    """The doctor looks while daemons work: nothing that it opens may change under them."""
+    landing = tmp_path / "landing"
+    czxid = foreign.exists("/brokers/topics/orders").czxid
+    (landing / "q").mkdir(parents=True)
+    root = {"format": 1, "root": "the-root", "cluster": cluster_of(foreign), "group": "g"}
+    (landing / "_consumerd.json").write_text(json.dumps(root))
+    record = {"format": 1, "origin": 5, "incarnation": str(czxid), "extension": "jsonl", "reason": "x", "writer": "w"}
+    for partition, changes in ((0, {}), (1, {"extension": "parquet"}), (2, {"format": 2})):
+        chain = landing / "topic=orders" / f"partition={partition}" / "chain=1"
+        chain.mkdir(parents=True)
+        (chain / "_chain.json").write_text(json.dumps({**record, **changes}))
+        (chain / ".00000000000000000005.jsonl.w-1.tmp").write_text("half")
+    for partition, position in ((0, b"9"), (1, b"5")):
+        put(foreign, f"/consumers/g/offsets/orders/{partition}", position)
+    put(foreign, "/consumers/g/owners/orders/1", b"g_a-0", ephemeral=True)
+    before = sorted((str(path), path.stat().st_mtime_ns) for path in landing.rglob("*"))
+    found = examine("--config", str(config))
+    assert "it ends at 5, and 9 is committed: 4 offsets" in found["committed-beyond-chain"][0]["what"]
+    told = [one["what"] for one in found["chain-damaged"]]
+    assert len(told) == 2
+    assert "orders/1" in told[0]
+    assert "holds .parquet files" in told[0]
+    assert "orders/2" in told[1]
+    assert "format 2" in told[1]
+    assert "1 unpublished files are older than the claims" in found["leftovers-older-than-claim"][0]["what"]
+    assert found["leftovers"][0]["severity"] == "notice"
+    assert sorted((str(path), path.stat().st_mtime_ns) for path in landing.rglob("*")) == before
+
+
+def test_findings_are_told_to_people_with_what_to_do(foreign: KazooClient, connect: str, capsys):
+    """Each line of the table ends where the work begins."""
+    put(foreign, "/consumers/g/ids/g_broken", b"{", ephemeral=True)
+    assert main(["doctor", "-z", connect, "-g", "g"]) == FAILED
+    shown = capsys.readouterr().out
+    assert shown.startswith("ERROR member-unreadable at /consumers/g/ids/g_broken\n  expected a JSON object")
+    assert "  what to do: find the process behind that session and stop it, or delete the node\n" in shown
+
+
+def test_without_zookeeper_or_a_group_nothing_is_examined(capsys):
+    """Not to reach it is no clean bill of health."""
+    assert main(["doctor", "-z", "127.0.0.1:1", "-g", "g", "--timeout", "1"]) == UNREACHABLE
+    assert main(["doctor", "-z", "127.0.0.1:1"]) == CONFIGURATION
