@@ -1,0 +1,156 @@
+"""Disks fill up, fail, slow down, go away and are swapped under a whole daemon: nothing is lost, and the rest goes on.
+
+All faults of a test happen at the same time, each to a sink and a topic of its own, so that one may also disturb another.
+Judged by an independent reader of the files and the producer's own ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.interop.conftest import ClusterFactory, Figure
+from tests.support import stalling_sinks
+from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.disk_faults import (
+    CAN_MOUNT,
+    DiskFault,
+    FullDisk,
+    NoFault,
+    SlowDisk,
+    SpoiltPartition,
+    SwappedFolder,
+    UnmountedVolume,
+)
+from tests.support.kafka import Cluster
+from tests.support.landing_check import find_faults, log_ends
+from tests.support.load import SteadyLoad
+from tests.support.registry import Registry, open_registry
+
+PARTITIONS = 2
+PER_PARTITION = 25
+FAULT_S = 10.0
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(180)
+def test_a_sink_that_fails_or_is_slow_for_ten_seconds_loses_nothing_and_stops_nobody_else(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
+) -> None:
+    """One partition's folder is spoilt, another sink's path swapped for an empty folder, a third's disk slow."""
+    suffer(shared_clusters(release), unique, tmp_path, figure, [SpoiltPartition, SwappedFolder, SlowDisk])
+
+
+@pytest.mark.skipif(not CAN_MOUNT, reason="mounting takes root")
+@pytest.mark.timeout(180)
+def test_a_full_disk_and_an_unmounted_volume_lose_nothing_and_stop_nobody_else(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
+) -> None:
+    """Nothing is landed in the empty mount point either, where nobody would look for it."""
+    suffer(shared_clusters(release), unique, tmp_path, figure, [FullDisk, UnmountedVolume])
+
+
+def suffer(
+    cluster: Cluster,
+    unique: Callable[[str], str],
+    folder: Path,
+    figure: Figure,
+    kinds: Sequence[Callable[[Path], DiskFault]],
+) -> None:
+    """Run a daemon with a sink and a topic for each fault, and one without any; let all happen; mend them; judge."""
+    group = unique("disks")
+    with contextlib.ExitStack() as stack:
+        faults = {
+            unique("topic"): stack.enter_context(kind(folder / f"disk-{number}"))
+            for number, kind in enumerate([NoFault, *kinds])
+        }
+        for topic in faults:
+            cluster.create_topic(topic, PARTITIONS)
+        settings = settings_for(cluster.zookeeper, group, topics=("-",), offsets={"commit_interval_ms": 200})
+        settings["subscriptions"] = [{"topics": [topic], "sink": topic} for topic in faults]
+        settings["sinks"] = {
+            topic: {
+                "type": "stalling-jsonl" if isinstance(fault, SlowDisk) else "jsonl",
+                "path": str(fault.path),
+                "roll_ms": 300,
+            }
+            for topic, fault in faults.items()
+        }
+        registry = stack.enter_context(open_registry(cluster.zookeeper))
+        producer = cluster.ledger_producer(linger_ms="5")
+        python_path = (str(stalling_sinks.install(folder / "sinks")), str(ROOT))
+        with Daemon(folder, "daemon", settings, python_path=python_path) as daemon:
+            with SteadyLoad(producer, dict.fromkeys(faults, PARTITIONS), per_second=PER_PARTITION):
+                daemon.wait(
+                    lambda: all(len(positions(registry, group, one)) == PARTITIONS for one in faults), "commits"
+                )
+                for fault in faults.values():
+                    fault.begin()
+                began = time.monotonic()
+                daemon.wait(lambda: set(failing(daemon)) == expected_failing(faults), "what must fail fails")
+                before = {topic: positions(registry, group, topic) for topic in faults}
+                wait_until(lambda: time.monotonic() - began > FAULT_S, "the faults have lasted", FAULT_S + 5)
+                assert set(failing(daemon)) == expected_failing(faults)
+                for (topic, partition), position in advanced(registry, group, before).items():
+                    if (topic, partition) not in expected_failing(faults):
+                        assert position > 0, f"{faults[topic].name}: partition {partition} stood still"
+                    else:
+                        assert position == 0, f"{faults[topic].name}: partition {partition} went on"
+                assert {fault.name: fault.strays() for fault in faults.values() if fault.strays()} == {}
+                assert daemon.get("/livez")[0] == 200
+                for fault in faults.values():
+                    fault.end()
+                mended = time.monotonic()
+                daemon.wait(lambda: not failing(daemon), "all are well again", 60)
+                figure("seconds until all were well again", time.monotonic() - mended)
+            ledger = producer.finish()
+            ends = log_ends(ledger)
+            daemon.wait(
+                lambda: all(
+                    positions(registry, group, topic)[partition] == end for (topic, partition), end in ends.items()
+                ),
+                "everything landed and committed",
+                60,
+            )
+            assert daemon.terminate() == 0, daemon.log()[-3000:]
+        figure("records", len(ledger))
+        for topic, fault in faults.items():
+            sent = {place: record for place, record in ledger.items() if place[0] == topic}
+            assert find_faults(fault.path, sent) == [], fault.name
+
+
+def positions(registry: Registry, group: str, topic: str) -> dict[int, int]:
+    """Return the stored positions of a topic."""
+    return registry.offsets(group, topic)
+
+
+def advanced(registry: Registry, group: str, before: dict[str, dict[int, int]]) -> dict[tuple[str, int], int]:
+    """Return how far each partition has come."""
+    return {
+        (topic, partition): position - before[topic][partition]
+        for topic in before
+        for partition, position in positions(registry, group, topic).items()
+    }
+
+
+def failing(daemon: Daemon) -> dict[tuple[str, int], str]:
+    """Return the partitions of which the daemon says that they fail, and why."""
+    return {
+        (one["topic"], int(one["partition"])): one["reason"]
+        for one in daemon.status()["partitions"]
+        if one["state"] == "failing"
+    }
+
+
+def expected_failing(faults: dict[str, DiskFault]) -> set[tuple[str, int]]:
+    """Return the partitions that cannot land anything."""
+    return {
+        (topic, partition)
+        for topic, fault in faults.items()
+        if fault.fails
+        for partition in (range(PARTITIONS) if fault.spoils is None else fault.spoils)
+    }
