@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -14,16 +18,34 @@ from consumerd.sinks.files import FileFormat, OpenFile
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.publish import Chain, HiddenFile, Outcome, find_chain, prepare_chain
 from consumerd.sinks.threads import WorkThreads
+from consumerd.wire.records import RecordBatch
 
 _THREADS: Final = 4
 _CLOSE_S: Final = 5.0
+_KEPT_PART: Final = 2
+"""One part in so many of what writers may hold is for what they cannot write out before their files end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a writer keeps in memory: ``total`` bytes, of which ``kept`` until its file ends, whatever it writes out."""
+
+    total: int
+    kept: int
 
 
 class BufferingWriter(Protocol):
     """A writer that keeps bytes in memory."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether it is in the middle of something, which may take as long as its claim is paused."""
+
     async def spill(self) -> None:
         """Write what is held to the file. Raises nothing."""
+
+
+_NOTHING: Final = Held(0, 0)
 
 
 class ChainStore:
@@ -52,8 +74,9 @@ class ChainStore:
         self._root = ChainRoot(context, path=path, shared=shared, files=files, threads=self.threads)
         self._context = context
         self._attempts = itertools.count(1)
-        self._held: dict[BufferingWriter, int] = {}
+        self._held: dict[BufferingWriter, Held] = {}
         self._held_total = 0
+        self._encoding = asyncio.Semaphore(_THREADS)
 
     async def check_root(self) -> None:
         """See ChainRoot.check."""
@@ -122,26 +145,58 @@ class ChainStore:
 
     # -- memory
 
-    def charge(self, writer: BufferingWriter, held_bytes: int) -> None:
+    @asynccontextmanager
+    async def room_to_encode(self, batch: RecordBatch) -> AsyncIterator[None]:
+        """Let as many batches be encoded at a time as there are threads, and charge what that takes.
+
+        To be entered by no writer that is in the middle of something. Unbounded: it is the disk's pace. Cancel freely.
+        """
+        async with self._encoding:
+            size = batch.size_bytes * self.format.working_copies
+            self._context.charge(size)
+            try:
+                yield
+                await self._relieve()
+            finally:
+                self._context.charge(-size)
+
+    def charge(self, writer: BufferingWriter, held: Held) -> None:
         """Note what a writer keeps in memory now, and charge the process's account with the difference."""
-        difference = held_bytes - self._held.pop(writer, 0)
-        if held_bytes:
-            self._held[writer] = held_bytes
+        before = self._held.pop(writer, _NOTHING)
+        if held.total:
+            self._held[writer] = held
+        difference = held.total - before.total
         if difference:
             self._held_total += difference
             self._context.charge(difference)
 
-    async def relieve(self) -> None:
-        """While the writers together hold more than they may, let the one that holds most write it out.
+    def is_overgrown(self, kept_bytes: int) -> bool:
+        """Tell whether a file keeps more than its share of what all of them may: only its end frees that."""
+        return kept_bytes > self._context.buffer_bytes // (_KEPT_PART * max(1, len(self._held)))
 
-        To be called by no writer that is in the middle of something: two of them would wait for each other.
+    def report_overgrown(self) -> None:
+        """Tell whoever measures that a file ended early for what it kept."""
+        self._context.hooks.sink_relieved(self._context.sink_name, "file")
+
+    async def _relieve(self) -> None:
+        """While the writers together hold more than they may, let the one that can write out most do so.
+
+        One that is busy is left alone: it may be publishing, which frees all that it holds.
         """
         while self._held_total > self._context.buffer_bytes:
-            largest = max(self._held, key=self._held.__getitem__)
-            held = self._held[largest]
+            idle = [writer for writer in self._held if not writer.busy]
+            largest = max(idle, key=self._spillable, default=None)
+            if largest is None or not self._spillable(largest):
+                return
+            total = self._held_total
             await largest.spill()
-            if self._held.get(largest, 0) >= held:
-                return  # it is being published, which will free it
+            if self._held_total >= total:
+                return  # it failed, and tells its own pipeline, or others took more meanwhile, and relieve in turn
+            self._context.hooks.sink_relieved(self._context.sink_name, "row_group")
+
+    def _spillable(self, writer: BufferingWriter) -> int:
+        held = self._held.get(writer, _NOTHING)
+        return held.total - held.kept
 
     async def close(self) -> None:
         """End the threads. Idempotent, bounded."""

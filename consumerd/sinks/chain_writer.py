@@ -34,7 +34,7 @@ from consumerd.errors import (
 from consumerd.model import Claim, Gap, GapReason
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain import SEALED, FileSummary
-from consumerd.sinks.chain_store import ChainStore
+from consumerd.sinks.chain_store import ChainStore, Held
 from consumerd.sinks.chain_succession import ChainSuccession, expect_chain
 from consumerd.sinks.confirming import confirm_claim
 from consumerd.sinks.failures import describe_failure
@@ -127,7 +127,7 @@ class ChainWriter:
 
     async def write(self, batch: RecordBatch) -> int:
         """See PartitionWriter; acknowledges when the batch made the file large enough."""
-        async with self._turn:
+        async with self._store.room_to_encode(batch), self._turn:
             await self._settle()
             if batch.next_offset < self._acknowledged or batch.start > self._next:
                 raise RetriableSinkError(
@@ -137,7 +137,6 @@ class ChainWriter:
                 )
             if batch.next_offset > self._next:
                 await self._append(batch)
-        await self._store.relieve()
         return self._acknowledged
 
     async def flush(self) -> int:
@@ -163,6 +162,11 @@ class ChainWriter:
             return
 
     # -- what the store asks
+
+    @property
+    def busy(self) -> bool:
+        """See BufferingWriter."""
+        return self._turn.locked()
 
     async def spill(self) -> None:
         """See BufferingWriter. A failure is kept for this writer's own pipeline. To cancel it is safe: the file does
@@ -202,6 +206,9 @@ class ChainWriter:
         self._charge()
         if file.size >= self._store.roll_bytes:
             await self._publish(file)
+        elif self._store.is_overgrown(file.kept_bytes):
+            await self._publish(file)
+            self._store.report_overgrown()
 
     def _open_file(self) -> OpenFile:
         chain = self._get_chain()
@@ -308,6 +315,7 @@ class ChainWriter:
         while self._trash:
             await self._store.threads.run(self._trash[-1].discard)
             self._trash.pop()
+            self._charge()
 
     def _take_failure(self) -> RetriableSinkError:
         failure, self._failure = self._failure, None
@@ -315,7 +323,11 @@ class ChainWriter:
         return failure
 
     def _charge(self) -> None:
-        self._store.charge(self, 0 if self._file is None else self._file.held_bytes)
+        trash = sum(file.held_bytes for file in self._trash)
+        if self._file is None:
+            self._store.charge(self, Held(trash, trash))
+        else:
+            self._store.charge(self, Held(self._file.held_bytes + trash, self._file.kept_bytes + trash))
 
     def _find_current(self) -> Chain | None:
         return self._chain if self._chain is not None and self._chains.is_current(self._chain) else None

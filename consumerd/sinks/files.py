@@ -25,7 +25,11 @@ class FileEncoder(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """What is kept in memory and is not in the file yet."""
+        """What is kept in memory, :attr:`kept_bytes` included."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """The part of it that stays until the file ends, whatever is written out before."""
 
     def append(self, batch: RecordBatch) -> None:
         """Take a batch that has records.
@@ -55,6 +59,10 @@ class FileFormat(Protocol):
     def subfolders(self) -> tuple[str, ...]:
         """Folders within a chain's that it needs."""
 
+    @property
+    def working_copies(self) -> int:
+        """How often the bytes of a batch are in memory, besides the batch itself, while it is encoded."""
+
     def open(
         self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, FileEncoder]:
@@ -81,9 +89,14 @@ class OpenFile:
         return self._encoder.held_bytes
 
     @property
+    def kept_bytes(self) -> int:
+        """The part of it that only the end of the file frees."""
+        return self._encoder.kept_bytes
+
+    @property
     def size(self) -> int:
-        """How large the file would be if it ended now; what is held counts as it is, uncompressed."""
-        return self._hidden.size + self._encoder.held_bytes
+        """How large the file would be if it ended now; what waits to be written counts as it is, uncompressed."""
+        return self._hidden.size + self._encoder.held_bytes - self._encoder.kept_bytes
 
     def append(self, batch: RecordBatch) -> None:
         """Take a batch. Raises as :meth:`FileEncoder.append`."""

@@ -36,7 +36,7 @@ EXTENSION = "jsonl"
 class JsonlEncoder:
     """Writes lines straight through; nothing is held."""
 
-    held_bytes = 0
+    held_bytes = kept_bytes = 0
 
     def __init__(self, files: FileSystem, hidden: HiddenFile, *, folder: Path, position: int, file_id: FileId) -> None:
         self._files = files
@@ -75,6 +75,7 @@ class JsonlFormat:
 
     extension = EXTENSION
     subfolders = (META_FOLDER,)
+    working_copies = 6  # base64, its text, the line, all lines, their bytes: each a third larger than the value
 
     def open(
         self, files: FileSystem, *, folder: Path, position: int, file_id: FileId

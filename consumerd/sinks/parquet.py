@@ -2,7 +2,7 @@
 
 Columns are those of ``wire.arrow``; what a file says of itself is one JSON object under ``consumerd`` in the footer's
 key-value metadata. Batches are kept as Arrow and written as a row group when there are 8 MiB of them, when all writers of
-the sink together hold too much, and at the end of the file.
+the sink together hold too much, and at the end of the file. What the footer says of a row group stays in memory until then.
 
 Offsets grow by one from row to row and are delta-encoded. Keys and values are dictionary-encoded only where the first
 row group shows that they repeat; payloads mostly do not, and a dictionary that overflows costs time for nothing. Only
@@ -36,6 +36,9 @@ from consumerd.wire.records import RecordBatch
 EXTENSION: Final = "parquet"
 FOOTER_KEY: Final = b"consumerd"
 ROW_GROUP_BYTES: Final = 8 << 20
+WRITER_BYTES: Final = 24 << 10
+ROW_GROUP_KEPT_BYTES: Final = 8 << 10
+"""What pyarrow keeps for an open writer and for each row group written by it, as measured with these columns."""
 
 Compression = Literal["zstd", "snappy", "none"]
 
@@ -61,12 +64,18 @@ class ParquetEncoder:
         self._compression = compression
         self._batches: list[pa.RecordBatch] = []
         self._writer: pq.ParquetWriter | None = None
-        self._held_bytes = 0
+        self._batch_bytes = 0
+        self._row_groups = 0
 
     @property
     def held_bytes(self) -> int:
         """See FileEncoder."""
-        return self._held_bytes
+        return self._batch_bytes + self.kept_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """See FileEncoder: the writer, and what the footer is going to say of each row group."""
+        return 0 if self._writer is None else WRITER_BYTES + self._row_groups * ROW_GROUP_KEPT_BYTES
 
     def append(self, batch: RecordBatch) -> None:
         """See FileEncoder."""
@@ -77,8 +86,8 @@ class ParquetEncoder:
                 f"{batch.partition}: records from offset {batch.start} on do not fit into Arrow columns: {error}"
             ) from error
         self._batches.append(columns)
-        self._held_bytes += columns.nbytes
-        if self._held_bytes >= ROW_GROUP_BYTES:
+        self._batch_bytes += columns.nbytes
+        if self._batch_bytes >= ROW_GROUP_BYTES:
             self.spill()
 
     def spill(self) -> None:
@@ -89,7 +98,8 @@ class ParquetEncoder:
             table = pa.Table.from_batches(self._batches, schema=SCHEMA)
             self._get_writer(table).write_table(table, row_group_size=len(table))
         self._batches = []
-        self._held_bytes = 0
+        self._batch_bytes = 0
+        self._row_groups += 1
 
     def finish(self, metadata: FileMetadata) -> None:
         """See FileEncoder: write the last row group and the footer."""
@@ -98,12 +108,13 @@ class ParquetEncoder:
             writer = self._get_writer(SCHEMA.empty_table())
             writer.add_key_value_metadata({FOOTER_KEY: metadata.encode()})
             writer.close()
+        self._writer = None
         self._hidden.sync()
 
     def drop(self) -> None:
         """See FileEncoder. The footer that is written here goes nowhere, as the hidden file was discarded."""
         self._batches = []
-        self._held_bytes = 0
+        self._batch_bytes = 0
         writer, self._writer = self._writer, None
         if writer is not None:
             with contextlib.suppress(OSError, pa.ArrowException):
@@ -128,6 +139,7 @@ class ParquetFormat:
 
     extension = EXTENSION
     subfolders = ()
+    working_copies = 2  # values gathered, and what a column chunk takes while it is written
 
     def __init__(self, compression: Compression) -> None:
         self._compression = compression

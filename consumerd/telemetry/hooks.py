@@ -83,6 +83,9 @@ class Hooks:
     def file_published(self, sink: str, *, records: int, size: int) -> None:
         """A file sink linked a file to its final name."""
 
+    def sink_relieved(self, sink: str, action: str) -> None:
+        """A file sink wrote a row group, or ended a file (``row_group``, ``file``), early, for want of memory."""
+
     def partition_stopped(self, partition: TopicPartition, reason: str) -> None:
         """A policy ``stop`` halted the partition until somebody acts."""
 

@@ -135,6 +135,12 @@ class MetricsHooks(Hooks):
         self._file_bytes = Counter(
             "consumerd_published_bytes_total", "Bytes of those files.", ("sink",), registry=registry
         )
+        self._relieved = Counter(
+            "consumerd_sink_relieved_total",
+            "Row groups written and files ended early for want of memory.",
+            ("sink", "action"),
+            registry=registry,
+        )
         self._commits = Counter("consumerd_commits_total", "Positions written to the offset store.", registry=registry)
         self._commit_failures = Counter(
             "consumerd_commit_failures_total", "Commits that were not written and are tried again.", registry=registry
@@ -252,6 +258,9 @@ class MetricsHooks(Hooks):
     def file_published(self, sink: str, *, records: int, size: int) -> None:
         self._files.labels(sink).inc()
         self._file_bytes.labels(sink).inc(size)
+
+    def sink_relieved(self, sink: str, action: str) -> None:
+        self._relieved.labels(sink, action).inc()
 
     def offset_committed(self, partition: TopicPartition, position: int) -> None:
         self._commits.inc()
