@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.failpoints import POINTS
-from tests.interop.conftest import ClusterFactory, Figure
+from tests.interop.conftest import MAIN_RELEASE, ClusterFactory, Figure
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Cluster, JavaConsumer
 from tests.support.landing_check import find_faults, log_ends
@@ -25,8 +25,10 @@ from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
 
 FULL = os.environ.get("CONSUMERD_FULL_MATRIX") == "1"
-ROUNDS, ROUNDS_ON_EACH_RELEASE = (20, 20) if FULL else (2, 1)
-"""How often a process dies at each point."""
+FULL_ROUNDS = 10
+"""How often a process dies at each point, in each format and each kind of group, on the main release in the full run:
+20 times into each format, and 20 times in each kind of group.
+"""
 LIMIT_S = 3600 if FULL else 300
 
 PARTITIONS = 8
@@ -43,7 +45,7 @@ def test_a_member_killed_at_each_point_beside_java_loses_and_doubles_nothing(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
 ) -> None:
     """Promises 1 and 2 in a mixed group: what is not in our files, once, was consumed by the Java member, and said so."""
-    deaths = ROUNDS_ON_EACH_RELEASE * len(POINTS)
+    deaths = rounds(release, 1) * len(POINTS)
     kill_at_each_point(shared_clusters(release), unique("killed"), "jsonl", tmp_path, figure, java=True, deaths=deaths)
 
 
@@ -62,8 +64,13 @@ def test_a_member_killed_at_each_point_loses_and_doubles_nothing(
     figure: Figure,
 ) -> None:
     """Promises 1 and 2: every record lands once, whichever step of a member was its last."""
-    deaths = ROUNDS * len(POINTS)
+    deaths = rounds(release, 2) * len(POINTS)
     kill_at_each_point(shared_clusters(release), unique("killed"), sink, tmp_path, figure, java=java, deaths=deaths)
+
+
+def rounds(release: str, few: int) -> int:
+    """Return how often a process is to die at each point."""
+    return FULL_ROUNDS if FULL and release == MAIN_RELEASE else few
 
 
 def kill_at_each_point(
