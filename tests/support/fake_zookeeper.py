@@ -137,9 +137,10 @@ class FakeZooKeeper:
         self.apply_create(path, data, 0)
 
     def put_topic(self, topic: str, czxid: int) -> None:
-        """Create a topic's node as the transaction ``czxid`` would have made it."""
+        """Create a topic's node as the transaction ``czxid`` would have made it; what follows is younger."""
         self.put(topic_path(topic))
         self._nodes[topic_path(topic)].czxid = czxid
+        self._zxid = max(self._zxid, czxid)
 
     def remove(self, path: str) -> None:
         """Delete a node and everything below it, if it is there."""
@@ -370,7 +371,7 @@ class FakeZkClient:
             self._epoch = SessionEpoch(self._epoch + 1)
         self._connected = True
         self._wake()
-        for watches in list(self.watches.values()):
+        for _, watches in sorted(self.watches.items(), key=_watched):  # set in the order of somebody's sets
             for watch in list(watches):
                 watch.fire()
 
@@ -651,6 +652,11 @@ class FakeZkClient:
             return await answer
         finally:
             in_flight.pop(answer, None)  # type: ignore[arg-type]  # as above
+
+
+def _watched(item: tuple[tuple[str, WatchKind], object]) -> tuple[str, str]:
+    (path, kind), _ = item
+    return path, kind.name
 
 
 def _copy(node: _Node | None) -> _Node | None:
