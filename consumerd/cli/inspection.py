@@ -16,7 +16,6 @@ from consumerd.daemon.inspection import (
     LagRow,
     explain,
     find_lag,
-    find_offsets,
     find_partitions,
     find_topics,
     inspect,
@@ -72,17 +71,6 @@ def _print_lag(rows: list[LagRow], args: argparse.Namespace) -> None:
         known = [row.lag for row in rows if row.lag is not None]
         unowned = sum(row.owner is None for row in rows)
         sys.stdout.write(f"total lag {sum(known)}, {unowned} of {len(rows)} partitions without an owner\n")
-
-
-async def offsets_show(args: argparse.Namespace) -> int:
-    """Show stored positions."""
-    settings = inspection_settings(args, group=True)
-    assert settings.group is not None
-    async with inspect(settings, args.timeout) as access, timeout(args.timeout):
-        rows = await find_offsets(access, settings.group.id, args.topic)
-    columns = ("topic", "partition", "position", "written", "version", "note")
-    print_rows(rows, columns, as_json=args.json, empty="no stored positions")
-    return 0
 
 
 async def explain_rebalance(args: argparse.Namespace) -> int:

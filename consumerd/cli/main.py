@@ -15,6 +15,7 @@ from typing import Final
 from consumerd import __version__
 from consumerd.cli import inspection, running
 from consumerd.cli.doctor import add_doctor_command
+from consumerd.cli.offsets import add_offset_commands
 from consumerd.cli.options import add_connection_options, add_settings_options, add_subscription_options
 from consumerd.cli.quarantine import add_quarantine_command
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, CoordinationError
@@ -112,12 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     lag.set_defaults(command=inspection.lag)
 
-    offsets = commands.add_parser("offsets", help="look at stored positions")
-    offset_commands = offsets.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    show = offset_commands.add_parser("show", help="show a group's stored positions as they stand in ZooKeeper")
-    add_connection_options(show, group=True)
-    show.add_argument("topic", nargs="*", help="only these")
-    show.set_defaults(command=inspection.offsets_show)
+    add_offset_commands(commands.add_parser("offsets", help="look at stored positions, keep them, move them"))
 
     explain = commands.add_parser("explain-rebalance", help="show who owns what, who would, and what would move")
     explain.description = (

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from consumerd.aio.parallel import map_bounded
@@ -76,18 +75,6 @@ class LagRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRow:
-    """A stored position as it stands."""
-
-    topic: str
-    partition: str
-    position: int | None
-    written: str
-    version: int
-    note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRow:
     """Who owns a partition, who should by the rule, and who would with more replicas."""
 
@@ -128,7 +115,7 @@ async def inspect(
 
 async def find_topics(access: ClusterAccess, wanted: Collection[str]) -> list[TopicRow]:
     """Return the topics, all of them unless some are wanted."""
-    topics = await _follow(access, wanted)
+    topics = await follow_topics(access, wanted)
     view = access.directory.view
     rows = []
     for name in topics:
@@ -147,7 +134,7 @@ async def find_topics(access: ClusterAccess, wanted: Collection[str]) -> list[To
 
 async def find_partitions(access: ClusterAccess, wanted: Collection[str]) -> list[PartitionRow]:
     """Return the partitions of the topics, with the range of each log."""
-    topics = await _follow(access, wanted)
+    topics = await follow_topics(access, wanted)
     view = access.directory.view
     partitions = [TopicPartition(name, key) for name in topics for key in sorted(view.topics[name].partitions)]
     ranges = await access.ranges.find(partitions)
@@ -172,10 +159,10 @@ async def find_partitions(access: ClusterAccess, wanted: Collection[str]) -> lis
 async def find_lag(access: ClusterAccess, group: str, wanted: Collection[str]) -> list[LagRow]:
     """Return each partition of the group's topics, owned or not. Raises ConfigError where there is no such group."""
     zk = access.zk
-    topics = set(wanted) or await _group_topics(zk, group)
-    await _follow(access, topics, missing_ok=not wanted)
+    topics = set(wanted) or await list_group_topics(zk, group)
+    await follow_topics(access, topics, missing_ok=not wanted)
     view = access.directory.view
-    stored = {row.partition_key: row for row in await _read_offsets(zk, group, topics)}
+    stored = {row.partition: row for row in await read_offsets(zk, group, topics)}
     partitions = sorted(
         {TopicPartition(name, key) for name in topics if name in view.topics for key in view.topics[name].partitions}
         | stored.keys()
@@ -193,23 +180,6 @@ async def find_lag(access: ClusterAccess, group: str, wanted: Collection[str]) -
     ]  # fmt: skip
     timestamps = await _timestamps(consumer, {one: stored[one].position or 0 for one in behind})
     return [_lag_row(one, owners.get(one), stored.get(one), ranges.get(one), timestamps.get(one)) for one in partitions]
-
-
-async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str]) -> list[OffsetRow]:
-    """Return the stored positions of a group as they stand. Raises ConfigError where there is no such group."""
-    topics = set(wanted) or await _group_topics(access.zk, group)
-    rows = await _read_offsets(access.zk, group, topics)
-    return [
-        OffsetRow(
-            topic=row.partition_key.topic,
-            partition=str(row.partition_key.partition),
-            position=row.position,
-            written=datetime.fromtimestamp(row.mtime_ms / 1000, UTC).isoformat(timespec="seconds"),
-            version=row.version,
-            note=row.note,
-        )
-        for row in sorted(rows, key=lambda row: row.partition_key)
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,15 +272,17 @@ class LagEstimator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
-    partition_key: TopicPartition
+class StoredPosition:
+    """A stored position as it stands; ``position`` is None where the node holds no number, which ``note`` explains."""
+
+    partition: TopicPartition
     position: int | None
     mtime_ms: int
     version: int
     note: str
 
 
-async def _follow(access: ClusterAccess, wanted: Collection[str], *, missing_ok: bool = False) -> list[str]:
+async def follow_topics(access: ClusterAccess, wanted: Collection[str], *, missing_ok: bool = False) -> list[str]:
     """Have the directory read these topics, or all. Raises ConfigError for a topic that is not there."""
     try:
         listed = set((await access.zk.children("/brokers/topics"))[0])
@@ -334,7 +306,8 @@ async def _children(zk: ZkClient, path: str) -> list[str]:
         return []
 
 
-async def _group_topics(zk: ZkClient, group: str) -> set[str]:
+async def list_group_topics(zk: ZkClient, group: str) -> set[str]:
+    """Return the topics that a group has offsets, owners or subscriptions of. Raises ConfigError where it has none."""
     topics = {*await _children(zk, offsets_root(group)), *await _children(zk, owners_root(group))}
     registry = GroupRegistry(zk, group, wall_ms=lambda: 0, random=random.Random(0))
     topics |= (await registry.read(None, lambda _topics: None)).topics.keys()
@@ -344,7 +317,8 @@ async def _group_topics(zk: ZkClient, group: str) -> set[str]:
     return topics
 
 
-async def _read_offsets(zk: ZkClient, group: str, topics: Iterable[str]) -> list[_Stored]:
+async def read_offsets(zk: ZkClient, group: str, topics: Iterable[str]) -> list[StoredPosition]:
+    """Read a group's stored positions of these topics. Raises CoordinationError."""
     partitions = []
     for topic in topics:
         for name in await _children(zk, offsets_path(group, topic)):
@@ -353,7 +327,7 @@ async def _read_offsets(zk: ZkClient, group: str, topics: Iterable[str]) -> list
             except ValueError:
                 continue  # not a partition of any generation
 
-    async def read(partition: TopicPartition) -> _Stored | None:
+    async def read(partition: TopicPartition) -> StoredPosition | None:
         found = await zk.find(offset_path(group, partition))
         if found is None:
             return None
@@ -362,8 +336,8 @@ async def _read_offsets(zk: ZkClient, group: str, topics: Iterable[str]) -> list
             position, note = parse_offset(data), ""
         except MalformedZnode as error:
             position, note = None, str(error)
-        return _Stored(
-            partition_key=partition, position=position, mtime_ms=stat.mtime_ms, version=stat.version, note=note
+        return StoredPosition(
+            partition=partition, position=position, mtime_ms=stat.mtime_ms, version=stat.version, note=note
         )
 
     return [row for row in (await map_bounded(partitions, read)).values() if row is not None]
@@ -393,7 +367,7 @@ async def _timestamps(
 def _lag_row(
     partition: TopicPartition,
     owner: str | None,
-    stored: _Stored | None,
+    stored: StoredPosition | None,
     log: LogRange | None,
     timestamp_ms: int | None,
 ) -> LagRow:

@@ -23,7 +23,7 @@ from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, OffsetError
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.offsets.store import OffsetRequest
-from consumerd.zk.layout import request_path, requests_path, requests_root
+from consumerd.zk.layout import request_path, requests_path, requests_root, topic_path
 from consumerd.zk.port import (
     BadVersion,
     Create,
@@ -130,14 +130,15 @@ class ZooKeeperOffsetRequests:
         self._dirty: set[str] = set()
         self._woken = asyncio.Event()
         self._told: dict[str, int] = {}
-        """The transaction of each malformed node that has been logged."""
+        """The transaction of each useless node that has been logged."""
 
     # -- for who carries them out
 
     async def find(self, partition: TopicPartition) -> OffsetRequest | None:
-        """Return the request for a partition, if there is one; a malformed one is logged once and counts as none.
+        """Return the request for a partition, if there is one.
 
-        Raises CoordinationError.
+        A malformed one, or one that is older than the topic (it was deleted and made again: the position is of other
+        records), is logged once and counts as none. Raises CoordinationError.
         """
         path = request_path(self._group, partition)
         found = await self._zk.find(path)
@@ -145,10 +146,15 @@ class ZooKeeperOffsetRequests:
             return None
         data, stat = found
         try:
-            return parse_request(data, partition=partition, version=stat.version)
+            request = parse_request(data, partition=partition, version=stat.version)
         except OffsetError as error:
-            self._tell_malformed(path, stat.mzxid, str(error))
+            self._tell_useless("request_malformed", path, stat.mzxid, str(error))
             return None
+        topic = await self._zk.exists(topic_path(partition.topic))
+        if topic is not None and topic.czxid > stat.mzxid:
+            self._tell_useless("request_outdated", path, stat.mzxid, "the topic was made again after it was asked")
+            return None
+        return request
 
     def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> _Listener:
         """Call back for each partition of the topic that may have a request new to us, until closed; soon for the first
@@ -256,14 +262,14 @@ class ZooKeeperOffsetRequests:
         try:
             return TopicPartition(topic, PartitionKey.parse(name))
         except ValueError as error:
-            self._tell_malformed(f"{requests_path(self._group, topic)}/{name}", 0, str(error))
+            self._tell_useless("request_malformed", f"{requests_path(self._group, topic)}/{name}", 0, str(error))
             return None
 
-    def _tell_malformed(self, path: str, mzxid: int, reason: str) -> None:
+    def _tell_useless(self, event: str, path: str, mzxid: int, reason: str) -> None:
         if self._told.get(path) != mzxid:
             self._told[path] = mzxid
             _log.error(
-                "request_malformed",
+                event,
                 path=path,
                 reason=reason,
                 advice="nobody carries it out; delete the node, and ask again with: consumerd offsets set",

@@ -13,7 +13,7 @@ from consumerd.errors import OffsetError
 from consumerd.model import TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests, encode_request, parse_request
 from consumerd.offsets.store import OffsetRequest
-from consumerd.zk.layout import request_path, requests_path
+from consumerd.zk.layout import request_path, requests_path, topic_path
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.virtual_time import run
 
@@ -198,6 +198,24 @@ def test_a_malformed_request_counts_as_none_and_is_told_once():
         assert sorted(told) == [request_path(G, P), f"{requests_path(G, 't')}/junk"]
         await operator.put(make_request())
         assert await member.find(P) == make_request(version=1)
+
+    with_requests(scenario)
+
+
+def test_a_request_for_an_earlier_making_of_the_topic_is_not_carried_out():
+    """Its position is of records that are gone; in the new topic it would skip others."""
+
+    async def scenario(server, operator, member, _zk):
+        server.put(topic_path("t"))
+        await operator.put(make_request(position=900))
+        assert await member.find(P) is not None
+        server.remove(topic_path("t"))
+        server.put(topic_path("t"))
+        with structlog.testing.capture_logs() as logs:
+            assert [await member.find(P) for _ in range(2)] == [None] * 2
+        assert [entry["event"] for entry in logs] == ["request_outdated"]
+        await operator.put(make_request(position=1, id="b2"))
+        assert (await member.find(P)).position == 1
 
     with_requests(scenario)
 

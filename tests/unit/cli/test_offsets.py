@@ -1,0 +1,70 @@
+"""What is typed to move positions: read as it is meant, or refused with what to type instead."""
+
+import pytest
+
+from consumerd.cli.offsets import parse_target, parse_time
+from consumerd.daemon.operations import Target
+from consumerd.errors import ConfigError
+from consumerd.model import PartitionKey, TopicPartition
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "key", "position"),
+    [
+        ("orders/0=4200", "orders", "0", 4200),
+        ("web.clicks-eu/12=0", "web.clicks-eu", "12", 0),
+        ("orders/1-0=9", "orders", "1-0", 9),
+        ("orders/0=9223372036854775807", "orders", "0", 2**63 - 1),
+    ],
+)
+def test_a_target_names_a_partition_and_the_next_offset(text, topic, key, position):
+    """Both generations' partitions, any offset that there can be."""
+    assert parse_target(text) == Target(partition=TopicPartition(topic, PartitionKey.parse(key)), position=position)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "orders",
+        "orders=5",
+        "orders/0",
+        "orders/0=",
+        "orders/0=-1",
+        "orders/0=1e3",
+        "orders/0=\u0663",
+        "orders/0=9223372036854775808",
+        "orders/x=5",
+        "/0=5",
+        "=5",
+    ],
+)
+def test_what_is_no_target_is_refused_by_what_was_typed(text):
+    """A typing error must not move anything."""
+    with pytest.raises(ConfigError) as refused:
+        parse_target(text)
+    assert text.rpartition("=")[0] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", "earliest"),
+        ("latest", "latest"),
+        ("1714521600000", 1714521600000),
+        ("2024-05-01", 1714521600000),
+        ("2024-05-01T00:00:00", 1714521600000),
+        ("2024-05-01T00:00:00Z", 1714521600000),
+        ("2024-05-01T02:00:00+02:00", 1714521600000),
+        ("2024-05-01T00:00:00.250Z", 1714521600250),
+    ],
+)
+def test_a_time_without_a_zone_is_utc(text, expected):
+    """The machine's own zone would make the same command mean different things."""
+    assert parse_time(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-1", "2024-13-01", "1969-12-31", "Earliest", "12:00"])
+def test_what_is_no_time_is_refused(text):
+    """With what is expected."""
+    with pytest.raises(ConfigError, match="expected earliest, latest, a time"):
+        parse_time(text)
