@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -79,11 +79,15 @@ class FakeClaim:
             raise IncarnationChanged("made again")
 
 
-def make_batch(partition: TopicPartition, start: int, end: int) -> RecordBatch:
-    """Return a batch with a null record at each offset of ``[start, end)``."""
+def make_batch(partition: TopicPartition, start: int, end: int, bad_headers: Collection[int] = ()) -> RecordBatch:
+    """Return a batch with a null record at each offset of ``[start, end)``; headers of some cannot be read."""
     count = end - start
     nulls = array("q", [-1]) * count
+    bad = [offset in bad_headers for offset in range(start, end)]
     return RecordBatch(
+        buffer=b"\x7f" if any(bad) else b"",
+        header_starts=array("q", [0 if one else -1 for one in bad]) if any(bad) else array("q"),
+        header_ends=array("q", [1 if one else -1 for one in bad]) if any(bad) else array("q"),
         partition=partition,
         start=start,
         next_offset=end,
@@ -105,6 +109,9 @@ class FakeLog:
         self._latest = Cell(latest)
         self.faults: dict[int, list[ConsumerdError]] = {}
         self.lasting_faults: dict[int, ConsumerdError] = {}
+        self.bad_headers: set[int] = set()
+        self.silent_from: int | None = None
+        """From here on nothing is answered."""
 
     @property
     def latest(self) -> int:
@@ -147,6 +154,9 @@ class FakeFeed:
         while True:
             await asyncio.sleep(0)
             position, log = self.position, self.log
+            if log.silent_from is not None and position >= log.silent_from:
+                await asyncio.sleep(1)
+                continue
             if faults := log.faults.get(position):
                 raise faults.pop(0)
             if position in log.lasting_faults:
@@ -155,7 +165,7 @@ class FakeFeed:
                 raise OffsetOutOfRange(self.partition, position, log.earliest, log.latest)
             if position < log.latest:
                 # nothing is awaited between taking a batch and returning it
-                batch = make_batch(self.partition, position, self._end_of_batch(position))
+                batch = make_batch(self.partition, position, self._end_of_batch(position), log.bad_headers)
                 self.position = batch.next_offset
                 self.out.append(batch)
                 return batch
@@ -478,17 +488,15 @@ class FakeSink:
         self.trap: Trap | None = None
         self.open_faults: list[Exception] = []
         self.violations: list[str] = []
-        self.poison: dict[int, ConsumerdError] = {}
-        """Records that are never taken, by offset; PermanentSinkError gets to say which row of the batch it is."""
+        self.poison: set[int] = set()
+        """Offsets of records that are never taken."""
 
     def refuse(self, batch: RecordBatch) -> None:
-        """Raise for the first record that is poison."""
+        """Raise for the first record that is poison, or for one whose headers cannot be read."""
         for row, offset in enumerate(batch.offsets):
-            error = self.poison.get(offset)
-            if isinstance(error, PermanentSinkError):
-                raise PermanentSinkError(str(error), refused=row)
-            if error is not None:
-                raise error
+            if offset in self.poison:
+                raise PermanentSinkError("no such schema", refused=row)
+        list(batch.records())
 
     def require(self, holds: bool, what: str) -> None:
         """Note a breach of the contract of sinks; the rig reports it at the end, whatever the pipeline made of it."""
@@ -568,6 +576,7 @@ class DeliveryRig:
         settings: DeliverySettings | None = None,
         batch: int = 10,
         on_rejected: UnitPolicy = "stop",
+        quarantine: bool = True,
     ) -> None:
         self.sink = sink or FakeSink()
         self.on_rejected = on_rejected
@@ -575,6 +584,7 @@ class DeliveryRig:
         self.store = FakeStore()
         self.requests = FakeRequests(self.store)
         self.quarantine = FakeQuarantine()
+        self._with_quarantine = quarantine
         self.hooks = RecordingHooks()
         self.losses: list[tuple[Claim, ConsumerdError]] = []
         self.closings: list[SinkClosed] = []
@@ -591,7 +601,7 @@ class DeliveryRig:
             ranges=self.brokers,
             history=self.brokers,
             requests=self.requests,
-            quarantine=self.quarantine,
+            quarantine=self.quarantine if self._with_quarantine else None,
             settings=self.settings,
             reports=DeliveryReports(
                 lost=lambda claim, error: self.losses.append((claim, error)),

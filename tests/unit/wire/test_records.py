@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from dataclasses import replace
 
 import pytest
 
@@ -36,9 +37,9 @@ def test_records_are_made_from_the_columns() -> None:
     assert (("h", b"v"), ("n", None)) == second.headers
 
 
-def test_a_batch_of_a_legacy_set_has_indexes() -> None:
-    """Records of one compressed legacy set share their offset."""
-    value = RecordBatch(
+def legacy_pair() -> RecordBatch:
+    """Two records of one offset."""
+    return RecordBatch(
         partition=PARTITION,
         start=0,
         next_offset=9,
@@ -51,6 +52,11 @@ def test_a_batch_of_a_legacy_set_has_indexes() -> None:
         value_ends=array("q", [1, 2]),
         indexes=array("q", [0, 1]),
     )
+
+
+def test_a_batch_of_a_legacy_set_has_indexes() -> None:
+    """Records of one compressed legacy set share their offset."""
+    value = legacy_pair()
 
     assert [(0, b"a"), (1, b"b")] == [(record.index, record.value) for record in value.records()]
     assert [0, 1] == value.to_arrow().column("index").to_pylist()
@@ -70,6 +76,55 @@ def test_slices_drop_what_is_below_and_explain_what_is_left() -> None:
         explained = {*rest.offsets, *(one for gap in rest.gaps for one in range(gap.start, gap.end))}
         assert set(range(rest.start, rest.next_offset)) == explained
     assert whole.slice_from(10) is whole
+
+
+def test_what_is_left_of_an_offset_and_what_follows_it_are_the_batch() -> None:
+    """A record that a sink refuses cuts its batch in two."""
+    whole = decoded()
+
+    for offset in range(8, 30):
+        head = whole.slice_to(offset)
+        assert [one for one in whole.records() if one.offset < offset] == list(head.records())
+        assert (10, min(max(offset, 10), 25)) == (head.start, head.next_offset)
+        explained = {*head.offsets, *(one for gap in head.gaps for one in range(gap.start, gap.end))}
+        assert set(range(head.start, head.next_offset)) == explained
+    assert whole.slice_to(25) is whole
+
+
+def test_a_record_that_is_left_out_leaves_a_gap_in_its_place() -> None:
+    """What a policy passes over is recorded where it was."""
+    whole = decoded()
+
+    for row, offset in enumerate(whole.offsets):
+        rest = whole.without(row, GapReason.SKIPPED)
+        assert [one for one in whole.records() if one.offset != offset] == list(rest.records())
+        assert Gap(offset, offset + 1, GapReason.SKIPPED) in rest.gaps
+        assert list(rest.gaps) == sorted(rest.gaps, key=lambda gap: gap.start)
+        assert (whole.start, whole.next_offset) == (rest.start, rest.next_offset)
+
+
+def test_a_record_that_shares_its_offset_leaves_no_gap() -> None:
+    """The offset still has a record in a legacy set, until the last of them is left out."""
+    pair = legacy_pair()
+
+    assert [(1, b"b")] == [(record.index, record.value) for record in pair.without(0, GapReason.SKIPPED).records()]
+    assert () == pair.without(1, GapReason.SKIPPED).gaps
+    none = pair.without(0, GapReason.SKIPPED).without(0, GapReason.SKIPPED)
+    assert (0, (Gap(0, 1, GapReason.SKIPPED),)) == (len(none), none.gaps)
+
+
+def test_one_record_can_be_made_without_its_headers() -> None:
+    """Where they are what cannot be read."""
+    good = decoded()
+    assert list(good.records())[1] == good.record(1)
+    assert None is good.find_unreadable()
+    assert (b"", True) == (good.header_bytes(0), bool(good.header_bytes(1)))
+
+    bad = replace(good, header_ends=array("q", [end - 1 if end > 0 else end for end in good.header_ends]))
+    assert 1 == bad.find_unreadable()
+    assert () == bad.record(1, with_headers=False).headers
+    with pytest.raises(CorruptMessageError):
+        bad.record(1)
 
 
 def test_an_empty_batch_is_progress_without_records() -> None:
