@@ -1,0 +1,342 @@
+"""What cannot be delivered, under each policy: never a record more than the unit, and never before it is recorded."""
+
+import asyncio
+
+import pytest
+
+from consumerd.delivery.passing import describe_unit, find_readable
+from consumerd.delivery.ports import DeliverySettings
+from consumerd.delivery.status import DeliveryState
+from consumerd.errors import CorruptMessageError, PermanentSinkError, RecordTooLarge, RetriableSinkError
+from consumerd.model import Gap, GapReason, TopicPartition
+from tests.support.delivery import DeliveryRig, FakeSink, until
+from tests.support.virtual_time import run
+
+P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
+
+CORRUPT = CorruptMessageError("bad checksum", partition=P, offset=20, next_offset=23, raw=b"bytes")
+TOO_LARGE = RecordTooLarge(P, 20, 1000, 2000, next_offset=23, raw=b"by")
+BY_CAUSE = [("corrupt", CORRUPT, GapReason.CORRUPT, 5), ("oversized", TOO_LARGE, GapReason.SKIPPED, 2000)]
+
+
+def settings(policy):
+    return DeliverySettings(commit_interval_ms=1000, on_corrupt=policy, on_oversized=policy)
+
+
+def told(logged, event):
+    return [entry for entry in logged if entry["event"] == event]
+
+
+@pytest.mark.parametrize(("cause", "error", "reason", "size"), BY_CAUSE)
+@pytest.mark.parametrize("policy", ["skip", "quarantine"])
+def test_a_unit_that_cannot_be_read_leaves_a_gap_of_its_own_size(policy, cause, error, reason, size, logged):
+    """The records on either side land, the gap lands with them, and everybody is told what is missing and why."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=True, roll_s=5)
+        async with DeliveryRig(sink=sink, settings=settings(policy)) as rig:
+            rig.log(P, 0, 40).lasting_faults[20] = error
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            assert [*range(20), *range(23, 40)] == rig.landed(P)
+            assert [Gap(20, 23, reason)] == sink.landed[P].gaps
+            assert [(P, Gap(20, 23, reason))] == rig.hooks.named("gap_recorded")
+            assert [(P, cause, policy == "quarantine")] == rig.hooks.named("unit_passed")
+            if policy == "skip":
+                assert [] == rig.quarantine.units
+                return
+            (unit,) = rig.quarantine.units
+            assert (20, 23, 0, cause, str(error)) == (
+                unit.offset,
+                unit.next_offset,
+                unit.index,
+                unit.cause,
+                unit.reason,
+            )
+            assert (error.raw, size) == (unit.raw, unit.size)
+
+    run(scenario())
+    (skipped,) = told(logged, "range_skipped")
+    assert (20, 23, reason.value) == (skipped["start"], skipped["end"], skipped["reason"])
+    assert "unknown" in skipped["records"]
+
+
+def test_nothing_beyond_a_unit_is_committed_before_the_sink_has_its_gap():
+    """A crash in between must meet the unit again, not the offset behind it."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=True, roll_s=30)
+        async with DeliveryRig(sink=sink, settings=settings("skip")) as rig:
+            log = rig.log(P, 0, 20)
+            log.lasting_faults[20] = CORRUPT
+            log.append(10)
+            await rig.claim(P)
+            await asyncio.sleep(20)
+            assert (0, []) == (rig.store.position(P), rig.landed(P))
+            rig.deliveries.statuses  # noqa: B018 - it is asked all the time
+            await rig.deliveries.lost([P])
+            assert [] == sink.landed[P].gaps
+            await rig.claim(P, epoch=2)
+            await until(lambda: rig.store.position(P) == 30)
+            assert [Gap(20, 23, GapReason.CORRUPT)] == sink.landed[P].gaps
+            assert [*range(20), *range(23, 30)] == rig.landed(P)
+
+    run(scenario())
+
+
+def test_the_unit_is_in_quarantine_before_the_position_moves():
+    """Whatever dies after that, the bytes are there."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("quarantine")) as rig:
+            rig.log(P, 0, 40).lasting_faults[20] = CORRUPT
+            seen = []
+            rig.quarantine.before = lambda unit: seen.append((rig.status(P).position, unit.offset))
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            assert [(20, 20)] == seen
+
+    run(scenario())
+
+
+def test_a_quarantine_that_fails_holds_its_partition_and_no_other():
+    """A full disk there must not turn into a lost record."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("quarantine")) as rig:
+            rig.log(P, 0, 40).lasting_faults[20] = CORRUPT
+            rig.log(Q, 0, 40)
+            rig.quarantine.faults = [RetriableSinkError("disk full")] * 8
+            await rig.claim(P)
+            await rig.claim(Q)
+            await until(lambda: rig.store.position(Q) == 40)
+            await until(lambda: len(rig.quarantine.faults) < 4)
+            assert (DeliveryState.FAILING, "disk full") == (rig.status(P).state, rig.status(P).reason)
+            assert 20 == rig.status(P).position
+            await until(lambda: rig.store.position(P) == 40)
+            assert DeliveryState.RUNNING is rig.status(P).state
+            assert 1 == len(rig.quarantine.units)
+
+    run(scenario())
+
+
+def test_a_drain_does_not_wait_for_a_quarantine_that_fails():
+    """The next owner meets the unit again."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("quarantine")) as rig:
+            rig.log(P, 0, 40).lasting_faults[20] = CORRUPT
+            rig.quarantine.faults = [RetriableSinkError("disk full")] * 10_000
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.FAILING)
+            await rig.deliveries.drain([P], 3)
+            assert 20 == rig.store.position(P)
+
+    run(scenario())
+
+
+def test_quarantine_without_a_place_stops_and_names_the_key():
+    """Settings are checked at the start; an embedded use that forgets it must not lose the unit."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("quarantine"), quarantine=False) as rig:
+            rig.log(P, 0, 40).lasting_faults[20] = CORRUPT
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            assert "quarantine.path" in rig.status(P).reason
+            assert 20 == rig.store.position(P)
+
+    run(scenario())
+
+
+# -- where the next unit begins is not known
+
+
+@pytest.mark.parametrize("damage", [1, 2, 3, 7, 19])
+def test_behind_a_unit_without_an_end_the_broker_is_asked_where_it_can_be_read_again(damage):
+    """It seeks by an index of its own: what is passed over is what cannot be read, and not a record more."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("skip")) as rig:
+            log = rig.log(P, 0, 40)
+            log.lasting_faults = {
+                at: CorruptMessageError("no size that can be", partition=P, offset=at) for at in range(20, 20 + damage)
+            }
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            assert [*range(20), *range(20 + damage, 40)] == rig.landed(P)
+            assert [(P, Gap(20, 20 + damage, GapReason.CORRUPT))] == rig.hooks.named("gap_recorded")
+
+    run(scenario())
+
+
+def test_damage_up_to_the_end_of_the_log_stops_until_something_readable_comes():
+    """Nothing proves that the rest is unreadable rather than not yet written: no position is invented."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("skip")) as rig:
+            log = rig.log(P, 0, 30)
+            log.lasting_faults = {
+                at: CorruptMessageError("no size that can be", partition=P, offset=at) for at in range(20, 30)
+            }
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            assert "cannot be passed over" in rig.status(P).reason
+            assert [(P, "corrupt")] == rig.hooks.named("partition_stopped")
+            assert 20 == rig.store.position(P)
+            log.append(5)
+            await until(lambda: rig.store.position(P) == 35)
+            assert [*range(20), *range(30, 35)] == rig.landed(P)
+
+    run(scenario())
+
+
+def test_a_broker_that_does_not_answer_proves_nothing():
+    """Silence behind a damaged unit is not damage: the partition waits where it is."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("skip")) as rig:
+            log = rig.log(P, 0, 40)
+            log.lasting_faults[20] = CorruptMessageError("no size that can be", partition=P, offset=20)
+            log.silent_from = 21
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            assert 20 == rig.store.position(P)
+            log.silent_from = None
+            await until(lambda: rig.store.position(P) == 40)
+            assert [*range(20), *range(21, 40)] == rig.landed(P)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("end", [2, 3, 10, 1000])
+def test_the_search_finds_the_first_readable_offset_in_few_tries(end):
+    """Each try is a fetch, and each that fails two."""
+    for first in range(1, end):
+        tries = []
+
+        async def reads(offset, first=first, tries=tries):
+            tries.append(offset)
+            return offset >= first
+
+        assert first == asyncio.run(find_readable(reads, 0, end))
+        assert all(0 < one < end for one in tries)
+        assert len(tries) <= 2 * end.bit_length()
+
+
+def test_the_search_gives_up_at_the_end_of_the_log():
+    """The last offset that there is was tried too."""
+    tries = []
+
+    async def reads(offset):
+        tries.append(offset)
+        return False
+
+    assert asyncio.run(find_readable(reads, 10, 30)) is None
+    assert 29 == max(tries)
+    assert asyncio.run(find_readable(reads, 10, 11)) is None
+
+
+@pytest.mark.parametrize(("next_offset", "expected"), [(None, None), (20, None), (3, None), (21, 21)])
+def test_an_end_that_does_not_move_the_position_is_none(next_offset, expected):
+    """Else the same unit would be passed over for ever."""
+    error = CorruptMessageError("bad", partition=P, offset=30, next_offset=next_offset)
+    unit = describe_unit(error, 20)
+
+    assert expected == unit.next_offset
+    assert unit.next_offset is None or unit.offset < unit.next_offset
+
+
+# -- records that the sink refuses
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [("rejected", GapReason.SKIPPED), ("corrupt", GapReason.CORRUPT)],
+)
+@pytest.mark.parametrize("poison", [[0], [9], [5], [3, 4, 5], [0, 9], list(range(10)), [7, 12, 29]])
+@pytest.mark.parametrize("policy", ["skip", "quarantine"])
+def test_what_a_sink_refuses_costs_these_records_alone(policy, poison, cause, reason):
+    """First, last, neighbours, all of a batch: the rest lands, in order, once."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=True, roll_s=5)
+        async with DeliveryRig(sink=sink, settings=settings(policy), on_rejected=policy) as rig:
+            log = rig.log(P, 0, 30)
+            if cause == "rejected":
+                sink.poison = set(poison)
+            else:
+                log.bad_headers = set(poison)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 30)
+            assert [offset for offset in range(30) if offset not in poison] == rig.landed(P)
+            assert [Gap(at, at + 1, reason) for at in poison] == sink.landed[P].gaps
+            assert [(P, cause, policy == "quarantine")] * len(poison) == rig.hooks.named("unit_passed")
+            assert [] == rig.hooks.named("partition_stopped")
+            if policy == "quarantine":
+                kept = [(unit.offset, unit.next_offset, unit.cause) for unit in rig.quarantine.units]
+                assert [(at, at + 1, cause) for at in poison] == kept
+                assert all(unit.record.offset == unit.offset for unit in rig.quarantine.units)
+
+    run(scenario())
+
+
+def test_a_refusal_of_nothing_in_particular_stops_whatever_the_policy():
+    """A path, a setting: there is no record to pass over, and passing over all would be a disaster."""
+
+    async def scenario():
+        async with DeliveryRig(on_rejected="skip") as rig:
+
+            async def trap(step, _writer, batch):
+                if step == "write" and batch.start == 20:
+                    raise PermanentSinkError("the path is another group's")
+
+            rig.sink.trap = trap
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            assert 20 == rig.store.position(P)
+            await asyncio.sleep(100)
+            assert [(P, False)] == rig.hooks.named("sink_failed")  # told once, however often it is looked at
+
+    run(scenario())
+
+
+def test_a_refused_record_stops_by_default_and_says_which_setting_would_not():
+    """The default loses nothing."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.sink.poison = {25}
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            assert "on_rejected" in rig.status(P).reason
+            assert list(range(20)) == rig.landed(P)
+
+    run(scenario())
+
+
+def test_a_sink_that_drops_what_it_held_gets_the_rest_of_a_batch_again():
+    """Between the halves of a batch a file may fail: nothing of the first half is lost, nothing refused is delivered."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=True, roll_s=5)
+        async with DeliveryRig(sink=sink, settings=settings("skip"), on_rejected="skip") as rig:
+            sink.poison = {5}
+            failures = [1]
+
+            async def trap(step, writer, batch):
+                if step == "write" and batch.start == 5 and failures:
+                    failures.pop()
+                    writer.drop()
+                    raise RetriableSinkError("disk full", resume_position=writer.safe)
+
+            sink.trap = trap
+            rig.log(P, 0, 30)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 30)
+            assert [offset for offset in range(30) if offset != 5] == rig.landed(P)
+            assert [Gap(5, 6, GapReason.SKIPPED)] == sink.landed[P].gaps
+
+    run(scenario())
