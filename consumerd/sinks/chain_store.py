@@ -108,6 +108,13 @@ class ChainStore:
             subfolders=self.format.subfolders,
         )
 
+    def finish(self, file: OpenFile, metadata: FileMetadata) -> None:
+        """Complete a file, on the volume that belongs here. Blocks; raises OSError, and RetriableSinkError with nothing
+        done.
+        """
+        self._root.require()
+        file.finish(metadata)
+
     def publish(self, file: OpenFile | HiddenFile) -> Outcome:
         """Publish a file, on the volume that belongs here. Blocks; raises OSError, and RetriableSinkError with nothing
         done.

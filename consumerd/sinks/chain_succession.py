@@ -150,7 +150,7 @@ class ChainSuccession:
         file = store.open_file(chain)
         metadata = store.describe(chain, self._claim.partition, FileSummary(chain.end), file, sealed=True)
         try:
-            await self._do("seal the chain", lambda: file.finish(metadata))
+            await self._do("seal the chain", lambda: store.finish(file, metadata))
             await confirm_claim(self._claim)
             return await self._do("seal the chain", lambda: store.publish(file)) is Outcome.PUBLISHED
         finally:

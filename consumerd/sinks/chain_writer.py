@@ -223,10 +223,8 @@ class ChainWriter:
     async def _publish(self, file: OpenFile) -> None:
         chain = self._get_chain()
         if not self._finished:
-            await self._do(
-                "finish the file",
-                lambda: file.finish(self._store.describe(chain, self._claim.partition, self._summary, file)),
-            )
+            metadata = self._store.describe(chain, self._claim.partition, self._summary, file)
+            await self._do("finish the file", lambda: self._store.finish(file, metadata))
             self._finished = True
             self._charge()
         await confirm_claim(self._claim)

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from consumerd.errors import CoordinationError
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.sinks.base import Sink, SinkContext, Start
 from consumerd.sinks.chain_sink import ChainSink
@@ -33,6 +34,40 @@ class Clock:
         return self.seconds
 
 
+class MemoryRoots:
+    """The roots of a group, in memory. ``failure``, when set, is raised by the next call; ``before_answer`` makes it
+    come after the call has taken effect.
+    """
+
+    def __init__(self) -> None:
+        self.recorded: dict[tuple[str, str | None], str] = {}
+        self.failure: CoordinationError | None = None
+        self.before_answer = False
+
+    async def find(self, sink: str, *, consumer_id: str | None) -> str | None:
+        """See RootRegistry."""
+        if not self.before_answer:
+            self._fail()
+        return self.recorded.get((sink, consumer_id))
+
+    async def record(self, sink: str, root: str, *, consumer_id: str | None) -> str:
+        """See RootRegistry."""
+        if not self.before_answer:
+            self._fail()
+        recorded = self.recorded.setdefault((sink, consumer_id), root)
+        self._fail()
+        return recorded
+
+    def describe(self, sink: str, *, consumer_id: str | None) -> str:
+        """See RootRegistry."""
+        return f"/roots/{sink}/{consumer_id}"
+
+    def _fail(self) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+
 class PublishedFiles(Hooks):
     """Notes what was published."""
 
@@ -56,6 +91,9 @@ class SinkRig:
     buffer_bytes: int = 64 << 20
     group: str = "lake"
     cluster: str = "2-1700000000000"
+    shared: bool = True
+    consumer_id: str | None = None
+    roots: MemoryRoots = field(default_factory=MemoryRoots)
     charged: int = 0
     hooks: PublishedFiles = field(default_factory=PublishedFiles)
     _sinks: list[Sink] = field(default_factory=list)
@@ -72,19 +110,20 @@ class SinkRig:
             charge=self._charge,
             buffer_bytes=self.buffer_bytes,
             hooks=self.hooks,
+            consumer_id=self.consumer_id,
+            roots=self.roots,
         )
 
     def member(self, files: FileSystem | None = None, name: str | None = None) -> ChainSink:
         """Return a new member's sink."""
         sink: ChainSink
+        options = ChainOptions(path=self.path, roll_bytes=self.roll_bytes, roll_ms=self.roll_ms, shared=self.shared)
         if self.kind == "jsonl":
-            options = ChainOptions(path=self.path, roll_bytes=self.roll_bytes, roll_ms=self.roll_ms)
             sink = JsonlSink(self.context(name), options, files=files)
         else:
             from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 
-            parquet = ParquetOptions(path=self.path, roll_bytes=self.roll_bytes, roll_ms=self.roll_ms)
-            sink = ParquetSink(self.context(name), parquet, files=files)
+            sink = ParquetSink(self.context(name), ParquetOptions(**options.model_dump()), files=files)
         self._sinks.append(sink)
         return sink
 

@@ -50,44 +50,6 @@ async def test_nothing_is_acknowledged_before_a_file_is_published(rig: SinkRig):
     assert rig.offsets() == list(range(10))
 
 
-async def test_publishing_syncs_then_confirms_then_links_then_syncs_the_folder(rig: SinkRig):
-    """Any other order loses or repeats records when the power goes or the lease ends in between."""
-    files = RecordingFileSystem()
-    claim = rig.claim()
-    writer = await rig.writer(files=files, claim=claim)
-    files.calls.clear()
-
-    async def note_confirmation() -> None:
-        files.calls.append(("confirm", ""))
-
-    claim.on_confirm = note_confirmation
-    await writer.write(run_of(0, 10))
-    await writer.flush()
-
-    extension = rig.kind
-    final, hidden = f"{FIRST}.{extension}", f".{FIRST}.{extension}.member1-3.tmp"
-    order = [call for call in files.calls if call[0] != "unlink"]
-    assert order[0] == ("create", hidden)
-    assert order[-4:] == [order[-4], ("confirm", ""), ("link", final), ("sync_folder", "chain=1")]
-    written = [index for index, call in enumerate(order) if call == ("write", hidden)]
-    synced = order.index(("sync", hidden))
-    assert max(written) < synced < order.index(("confirm", ""))
-    if rig.kind == "jsonl":
-        meta = order.index(("link", f"{FIRST}.member1-3.json"))
-        assert synced < order.index(("sync", f".{FIRST}.member1-3.json.member1-3.tmp")) < meta
-        assert order[meta + 1 : meta + 3] == [("sync_folder", "_meta"), ("confirm", "")]
-
-
-async def test_chain_begins_durably_before_anything_is_written(rig: SinkRig):
-    """New parents that were not synced would take the whole chain with them."""
-    files = RecordingFileSystem()
-    await rig.writer(files=files)
-
-    link = files.calls.index(("link", "_chain.json"))
-    synced = [name for operation, name in files.calls[link:] if operation == "sync_folder"]
-    assert synced == ["chain=1", "chain=1", "partition=3", "topic=orders", "landing"]
-
-
 async def test_next_claim_goes_on_at_the_chains_end(rig: SinkRig):
     """Files know better than the offset store what has landed."""
     first = await rig.writer()
