@@ -111,9 +111,11 @@ def first_address(cluster: Cluster) -> Address:
 
 async def ask_until_known(connection: BrokerConnection) -> None:
     """A broker that has just started answers before its controller has told it of any broker."""
-    async with timeout(30):
-        while not (await connection.request(MetadataRequest(topics=None), timeout_s=10)).brokers:
-            await asyncio.sleep(0.05)
+
+    async def knows_a_broker() -> bool:
+        return bool((await connection.request(MetadataRequest(topics=None), timeout_s=10)).brokers)
+
+    await eventually(knows_a_broker, within_s=30)
 
 
 @pytest.mark.parametrize(
