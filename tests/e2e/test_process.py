@@ -49,6 +49,9 @@ def test_the_script_is_installed() -> None:
         ("lag",),
         ("offsets",),
         ("offsets", "show"),
+        ("offsets", "export"),
+        ("offsets", "set"),
+        ("offsets", "reset"),
         ("explain-rebalance",),
     ],
 )
