@@ -20,6 +20,7 @@ from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.landing_check import find_faults, log_ends
 from tests.support.load import SteadyLoad
 from tests.support.registry import CommitWatch, Registry, open_registry
+from tests.support.zookeeper import live_sessions
 
 FULL = os.environ.get("CONSUMERD_FULL_MATRIX") == "1"
 
@@ -36,6 +37,7 @@ class Group:
     registry: Registry
     name: str
     commits: CommitWatch
+    zk_port: int
 
     def owned_by(self, members: int) -> bool:
         """Whether so many members own everything by the rule."""
@@ -43,8 +45,10 @@ class Group:
             self.name, self.name, PARTITIONS
         )
 
-    def wait_taken_over(self, members: int) -> None:
-        """Wait until the others own everything, the sleeper's session being over, and have committed more of it."""
+    def wait_taken_over(self, sleeper: Daemon, members: int) -> None:
+        """Wait until the sleeper's session is over, the others own everything, and have committed more of it."""
+        session = int(sleeper.events("zookeeper_connected")[-1]["session"], 16)
+        wait_until(lambda: session not in live_sessions(self.zk_port), "the end of the session", LIMIT_S)
         wait_until(lambda: self.owned_by(members), "the others take over", LIMIT_S)
         before = self.commits.count
         wait_until(lambda: self.commits.count > before + PARTITIONS, "the others commit", LIMIT_S)
@@ -81,25 +85,25 @@ def test_a_member_stopped_at_each_point_past_its_session_overlaps_nothing_and_mo
         CommitWatch(registry, name, name) as commits,
         Daemon(tmp_path, "heir", settings) as heir,
     ):
-        group = Group(registry, name, commits)
+        group = Group(registry, name, commits, cluster.zk_port)
         with SteadyLoad(producer, {name: PARTITIONS}, per_second=PER_PARTITION):
             heir.wait(lambda: group.owned_by(1), "the heir owns everything")
             with Daemon(tmp_path, "sleeper", settings, fail_points=",".join(f"{p}=stop" for p in POINTS)) as sleeper:
                 for _ in POINTS[:-2]:
                     stops.append(sleeper.wait_stopped(LIMIT_S))
-                    group.wait_taken_over(1)
+                    group.wait_taken_over(sleeper, 1)
                     sleeper.resume()
                 heir.wait(lambda: group.owned_by(2), "the sleeper is a member again", LIMIT_S)
                 with Daemon(tmp_path, "third", settings) as third:
                     stops.append(sleeper.wait_stopped(LIMIT_S))
-                    group.wait_taken_over(2)
+                    group.wait_taken_over(sleeper, 2)
                     sleeper.resume()
                     heir.wait(lambda: group.owned_by(3), "the sleeper is a member again", LIMIT_S)
                     assert third.terminate() == 0, third.log()[-3000:]
                 heir.wait(lambda: group.owned_by(2), "two are left", LIMIT_S)
                 sleeper.process.terminate()
                 stops.append(sleeper.wait_stopped(LIMIT_S))
-                group.wait_taken_over(1)
+                group.wait_taken_over(sleeper, 1)
                 sleeper.resume()
                 assert sleeper.wait_end() == 0, sleeper.log()[-3000:]
         ledger = producer.finish()

@@ -1,12 +1,13 @@
 """A member of a group that delivers nothing: in this process, or as one of its own that can be killed.
 
-``python -m tests.support.group_member CONNECT GROUP STRATEGY TOPIC=STREAMS...`` takes part until SIGTERM, then leaves.
+``python -m tests.support.group_member CONNECT GROUP STRATEGY SESSION_S TOPIC=STREAMS...`` takes part until SIGTERM, then leaves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import socket
@@ -17,6 +18,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from consumerd import failpoints
 from consumerd.aio.clock import boottime
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import MemberIdentity
@@ -107,13 +109,29 @@ async def join_group(
 
 @contextlib.contextmanager
 def start_member(
-    connect: str, group: str, topics: Mapping[str, int], strategy: Strategy = Strategy.RANGE
+    connect: str,
+    group: str,
+    topics: Mapping[str, int],
+    strategy: Strategy = Strategy.RANGE,
+    *,
+    session_timeout_s: float = 6.0,
+    fail_points: str = "",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a member as a process of its own; it is killed at the end of the block, if it still runs."""
     words = [f"{topic}={streams}" for topic, streams in topics.items()]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.group_member", connect, group, strategy.value, *words],
+        [
+            sys.executable,
+            "-m",
+            "tests.support.group_member",
+            connect,
+            group,
+            strategy.value,
+            str(session_timeout_s),
+            *words,
+        ],
         cwd=_ROOT,
+        env={**os.environ, **({failpoints.VARIABLE: fail_points} if fail_points else {})},
         stdin=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -125,12 +143,12 @@ def start_member(
         process.wait()
 
 
-async def _main(connect: str, group: str, strategy: str, *topics: str) -> None:
+async def _main(connect: str, group: str, strategy: str, session_timeout_s: str, *topics: str) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     streams = {topic: int(count) for topic, count in (word.split("=") for word in topics)}
     async with (
-        make_client(connect) as zk,
+        make_client(connect, session_timeout_s=float(session_timeout_s)) as zk,
         join_group(zk, group, Subscription.to_topics(streams), strategy=Strategy(strategy)),
     ):
         await stopping.wait()
