@@ -35,6 +35,7 @@ from consumerd.group.plan import (
     Disagreement,
     GroupSnapshot,
     Holder,
+    MemberView,
     plan_assignment,
     plan_disagreements,
     plan_grants,
@@ -329,6 +330,10 @@ class Rebalancer:
         try:
             snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)
             session_id = get_session_id(self._zk, effect.epoch)
+            if self._is_spoilt(snapshot.find_member(effect.consumer), session_id):
+                self._log.warning("registration_spoilt", member=effect.consumer)
+                await self._registry.restore(effect.consumer, self._subscription, effect.epoch)
+                snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)
         except CoordinationError as error:
             self._failed("group_unreadable", error)
             self._post(ev.ReadFailed(effect.serial))
@@ -340,6 +345,13 @@ class Rebalancer:
         self._watch_owners(grants)
         listed = me is not None and me.session_id == session_id
         self._post(ev.ViewRead(effect.serial, grants, snapshot.stamp, listed))
+
+    def _is_spoilt(self, me: MemberView | None, session_id: int) -> bool:
+        """Whether our own node says something else than we wrote: the plan would give our partitions to nobody."""
+        if me is None or me.session_id != session_id:
+            return False
+        written, found = self._subscription.register(0), me.registration
+        return found is None or (found.pattern, found.subscription) != (written.pattern, written.subscription)
 
     def _take_snapshot(self, snapshot: GroupSnapshot) -> None:
         if self._snapshot is None or self._snapshot.stamp != snapshot.stamp:

@@ -76,6 +76,14 @@ class GroupRegistry:
                 return consumer
         raise RebalanceFailed(f"{ids_path(self._group)}: no node of ours after {_ATTEMPTS} tries")
 
+    async def restore(self, consumer: ConsumerId, subscription: Subscription, epoch: SessionEpoch) -> None:
+        """Write our node again, whose data somebody else has changed. Raises SessionLost, CoordinationError."""
+        path = id_path(self._group, consumer)
+        stat = await self._zk.exists(path)
+        if stat is not None and stat.ephemeral_owner == get_session_id(self._zk, epoch):
+            data = encode_registration(subscription.register(self._wall_ms()))
+            await self._zk.set(path, data, version=stat.version, epoch=epoch)
+
     def _choose(self, identity: MemberIdentity, epoch: SessionEpoch, *, lingering: bool) -> None:
         consumer = identity.make_id(now_ms=self._wall_ms(), random_bits=self._random.getrandbits, lingering=lingering)
         self._chosen = (epoch, consumer)
