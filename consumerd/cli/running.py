@@ -11,6 +11,7 @@ from consumerd import __version__
 from consumerd.cli.options import daemon_settings
 from consumerd.config.settings import Settings
 from consumerd.daemon.assemble import check_assembly
+from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped
 from consumerd.telemetry.logs import configure_logging
 
@@ -27,6 +28,12 @@ async def check_config(args: argparse.Namespace) -> int:
     """Check settings and say what they come to."""
     settings = daemon_settings(args)
     check_assembly(settings)
+    if shared := SinkRoutes(settings, {}).find_shared():
+        topic, names = shared
+        sys.stderr.write(
+            f"consumerd: warning: a topic named {topic!r} would match the patterns of sinks {' and '.join(names)}, and be "
+            "stopped: exclude such topics from all but one (subscriptions.exclude)\n"
+        )
     sys.stdout.write(_summary(settings))
     return 0
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from consumerd.config.settings import Settings
 from consumerd.delivery.ports import SinkRoute
@@ -10,6 +13,11 @@ from consumerd.errors import ConfigError, PermanentSinkError
 from consumerd.group.subscription import Subscription, plan_streams
 from consumerd.model import Claim, TopicPartition
 from consumerd.sinks.base import PartitionWriter, Sink
+from consumerd.zk.znodes import normalise_pattern
+
+_LITERAL: Final = re.compile(r"(?:[A-Za-z0-9_-]|\\[.]|\[[.]\])+")
+"""A run of an expression that stands for itself; a bare full stop does not."""
+_CLASS: Final = re.compile(r"\[(?![.]\])[^]]*\]")
 
 
 def make_subscription(settings: Settings) -> Subscription:
@@ -52,6 +60,7 @@ class SinkRoutes:
         self._sinks = sinks
         self._on_rejected = {name: one.on_rejected for name, one in settings.sinks.items()}
         self._by_topic = {topic: one.sink for one in settings.subscriptions for topic in one.topics}
+        self._patterns = [one.pattern for one in settings.subscriptions if one.pattern is not None]
         self._by_pattern = [
             (one.sink, Subscription.to_white_list([one.pattern], 1, exclude=(one.exclude,) if one.exclude else ()))
             for one in settings.subscriptions
@@ -69,7 +78,27 @@ class SinkRoutes:
             raise ConfigError(f"no subscription names topic {partition.topic!r}")
         return SinkRoute(name="+".join(names), sink=_Ambiguous(partition.topic, names))
 
+    def find_shared(self) -> tuple[str, list[str]] | None:
+        """Return a topic that two sinks would get, with their names, if one is easily found.
+
+        Topics are tried that the expressions' own words suggest: what is found is certain, what is not may still be.
+        """
+        words = [word for pattern in self._patterns for word in _find_words(pattern)]
+        pairs = ("".join(pair) for pair in itertools.permutations(words, 2))
+        for topic in itertools.chain(words, pairs, ["topic"]):
+            if len(names := sorted(self._names(topic))) > 1:
+                return topic, names
+        return None
+
     def _names(self, topic: str) -> set[str]:
         if topic in self._by_topic:
             return {self._by_topic[topic]}
         return {name for name, white_list in self._by_pattern if plan_streams(white_list.register(0), [topic])}
+
+
+def _find_words(expression: str) -> Iterator[str]:
+    """Yield topic names that an expression may be about: the literal runs of each alternative, one after the other."""
+    for alternative in _CLASS.sub("", normalise_pattern(expression)).split("|"):
+        runs = [re.sub(r"[\\\[\]]", "", run) for run in _LITERAL.findall(alternative)]
+        if runs:
+            yield "".join(runs)
