@@ -235,15 +235,17 @@ def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd 
 
 
 def plan_request(request: OffsetRequest, facts: StartFacts) -> StartAt:
-    """Decide how an operator's request is carried out. The same request twice has the same outcome as once."""
+    """Decide how an operator's request is carried out; one that was interrupted goes on where it was.
+
+    Its chain, if it has begun, ends where it begins, since nothing is delivered before the commit: asked for once more,
+    the writer begins no other.
+    """
     resume, position = facts.resume, request.position
-    if resume is not None and facts.begun_by == request.id:
-        position = resume  # its chain was begun already; only the commit is missing
     start = StartAt(position=position, committed=None, reason=StartReason.REQUEST, begun_by=request.id, request=request)
     if resume is None:
         committed = find_committed(facts.stored, facts.incarnation)
         return replace(start, new_chain=request.new_chain, gap=_left_out(committed, position))
-    if position < resume or (request.new_chain and facts.begun_by != request.id):
+    if position < resume or request.new_chain:
         return replace(start, new_chain=True, gap=_left_out(resume, position))
     return replace(start, position=resume, begun_by=None, lead=_left_out(resume, position))
 

@@ -213,13 +213,14 @@ class FakeBrokers:
 
 
 class FakeStore:
-    """An offset store in memory that fences by the claim alone; ``before_commit`` may wait or raise."""
+    """An offset store in memory that fences by the claim alone; ``before_commit`` and ``after_commit`` may wait or raise."""
 
     def __init__(self) -> None:
         self.stored: dict[TopicPartition, StoredOffset] = {}
         self.commits: list[tuple[TopicPartition, SessionEpoch, int]] = []
         self.calls = 0
         self.before_commit: Callable[[Sequence[Commit]], Awaitable[None]] | None = None
+        self.after_commit: Callable[[Sequence[Commit]], Awaitable[None]] | None = None
         self.outcomes: dict[TopicPartition, list[CommitOutcome]] = {}
         self.load_faults: list[ConsumerdError] = []
         self.requests: dict[TopicPartition, OffsetRequest] = {}
@@ -255,7 +256,10 @@ class FakeStore:
             if self.before_commit is not None:
                 await self.before_commit(commits)
             await asyncio.sleep(0)
-            return {commit.claim.partition: self._commit_one(commit) for commit in commits}
+            outcomes = {commit.claim.partition: self._commit_one(commit) for commit in commits}
+            if self.after_commit is not None:
+                await self.after_commit(commits)
+            return outcomes
         finally:
             self._busy = False
 
@@ -417,6 +421,7 @@ class FakeWriter:
                 chain.end = position
         self.position = self.safe = position
         self.reason = start.reason
+        await self.sink.done("start", self)
 
     async def write(self, batch: RecordBatch) -> int:
         self.sink.require(not self.abandoned, "a write after abandon")
@@ -438,6 +443,7 @@ class FakeWriter:
         await self.sink.before("flush", self, None)
         self.claim.check()
         self._land()
+        await self.sink.done("flush", self)
         assert self.safe is not None
         return self.safe
 
@@ -476,7 +482,7 @@ Trap = Callable[[str, FakeWriter, RecordBatch | None], Awaitable[None]]
 
 
 class FakeSink:
-    """A sink; ``trap`` is awaited before each step of a writer and may wait or raise."""
+    """A sink; ``trap`` is awaited before each step of a writer and may wait or raise, ``after`` after start and flush."""
 
     def __init__(self, *, buffered: bool = False, keeps_chains: bool = False, roll_s: float = 60.0) -> None:
         self.buffered = buffered
@@ -486,6 +492,7 @@ class FakeSink:
         self.writers: list[FakeWriter] = []
         self.open_writers: dict[TopicPartition, int] = defaultdict(int)
         self.trap: Trap | None = None
+        self.after: Callable[[str, FakeWriter], Awaitable[None]] | None = None
         self.open_faults: list[Exception] = []
         self.violations: list[str] = []
         self.poison: set[int] = set()
@@ -517,6 +524,10 @@ class FakeSink:
         await asyncio.sleep(0)
         if self.trap is not None:
             await self.trap(step, writer, batch)
+
+    async def done(self, step: str, writer: FakeWriter) -> None:
+        if self.after is not None:
+            await self.after(step, writer)
 
     async def close(self) -> None:
         pass
@@ -586,6 +597,7 @@ class DeliveryRig:
         self.quarantine = FakeQuarantine()
         self._with_quarantine = quarantine
         self.hooks = RecordingHooks()
+        self.claims: dict[TopicPartition, FakeClaim] = {}
         self.losses: list[tuple[Claim, ConsumerdError]] = []
         self.closings: list[SinkClosed] = []
         self.settings = settings or DeliverySettings(commit_interval_ms=1000)
@@ -634,7 +646,7 @@ class DeliveryRig:
 
     async def claim(self, partition: TopicPartition, epoch: int = 1, incarnation: int = TOPIC_CZXID) -> FakeClaim:
         """Claim a partition."""
-        claim = FakeClaim(partition, epoch, incarnation)
+        claim = self.claims[partition] = FakeClaim(partition, epoch, incarnation)
         await self.deliveries.claimed([claim])
         return claim
 

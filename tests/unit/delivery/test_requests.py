@@ -1,0 +1,376 @@
+"""Operators' requests: carried out once, whoever dies in between, running or stopped."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from consumerd.aio.timeouts import timeout
+from consumerd.delivery.policy import OffsetPolicy
+from consumerd.delivery.ports import DeliverySettings
+from consumerd.delivery.status import DeliveryState
+from consumerd.errors import CoordinationError, CorruptMessageError
+from consumerd.model import Gap, GapReason, TopicPartition
+from tests.support.delivery import DeliveryRig, FakeSink, until
+from tests.support.virtual_time import run
+
+P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
+
+
+def chains(**options):
+    return FakeSink(buffered=True, keeps_chains=True, roll_s=options.pop("roll_s", 5.0), **options)
+
+
+def settings(**policy):
+    return DeliverySettings(commit_interval_ms=1000, offsets=OffsetPolicy(**policy))
+
+
+async def carried_out(rig, partition=P):
+    await until(lambda: partition not in rig.store.requests)
+
+
+def test_a_position_that_was_landed_is_delivered_again_in_a_new_chain(logged):
+    """What has landed is never contradicted within its chain."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink) as rig:
+            log = rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            rig.requests.put(P, 15)
+            await carried_out(rig)
+            assert 15 == rig.store.position(P)
+            await until(lambda: rig.store.position(P) == 40)
+            log.append(2)
+            await until(lambda: rig.store.position(P) == 42)
+            assert list(range(15, 42)) == rig.landed(P)
+            (before,) = sink.landed[P].chains
+            assert (list(range(40)), 40) == (before.offsets, before.end)
+            assert ("request", "request-1") == (sink.landed[P].started.reason, sink.landed[P].started.request_id)
+            assert not sink.landed[P].started.truncated
+
+    run(scenario())
+    assert ["ops@host"] == [entry["author"] for entry in logged if entry["event"] == "request_carried_out"]
+
+
+def test_what_was_delivered_before_the_request_is_made_safe_first():
+    """An open file is published, not thrown away."""
+
+    async def scenario():
+        sink = chains(roll_s=10_000)
+        async with DeliveryRig(sink=sink) as rig:
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).position == 40)
+            assert [] == rig.landed(P)
+            rig.requests.put(P, 15)
+            await carried_out(rig)
+            assert list(range(40)) == sink.landed[P].chains[0].offsets
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("position", [60, 50])
+def test_a_position_ahead_leaves_a_gap_that_lands_before_it_is_committed(position, logged):
+    """The range that an operator leaves out is as visible as any other."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink, settings=settings(on_missing="stop")) as rig:
+            rig.log(P, 0, 80)
+            rig.store.put(P, 50)
+            sink.landed[P].end = 50
+            rig.requests.put(P, position)
+            gaps_at_commit = []
+
+            async def look(commits):
+                gaps_at_commit.append((commits[0].position, list(sink.landed[P].gaps)))
+
+            rig.store.before_commit = look
+            await rig.claim(P)
+            await carried_out(rig)
+            gap = Gap(50, position, GapReason.RESET)
+            expected = [gap] if position > 50 else []
+            assert (position, expected) == gaps_at_commit[0]
+            await until(lambda: rig.store.position(P) == 80)
+            assert list(range(position, 80)) == rig.landed(P)
+            assert (expected, []) == (sink.landed[P].gaps, sink.landed[P].chains)
+            assert [(P, one) for one in expected] == rig.hooks.named("gap_recorded")
+            assert [(P, 50, position, "request")] == rig.hooks.named("position_reset")
+
+    run(scenario())
+    assert (position > 50) == ("range_skipped" in [entry["event"] for entry in logged])
+
+
+@pytest.mark.parametrize("position", [20, 50, 60])
+def test_a_new_chain_is_begun_where_the_operator_wants_one(position):
+    """A path whose files were moved away, or a clean cut."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink) as rig:
+            log = rig.log(P, 0, 50)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 50)
+            log.append(30)
+            rig.requests.put(P, position, new_chain=True)
+            await carried_out(rig)
+            await until(lambda: rig.store.position(P) == 80)
+            log.append(1)
+            await until(lambda: rig.store.position(P) == 81)
+            assert position == sink.landed[P].started.position
+            assert list(range(position, 81)) == rig.landed(P)
+            (before,) = sink.landed[P].chains
+            expected = [(P, Gap(before.end, position, GapReason.RESET))] if position > before.end else []
+            assert expected == rig.hooks.named("gap_recorded")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("position", [10, 60])
+def test_a_sink_without_chains_just_seeks(position):
+    """It has no record of its own that could be contradicted."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            log = rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            log.append(40)
+            rig.requests.put(P, position)
+            await carried_out(rig)
+            await until(lambda: rig.status(P).position == 80)
+            landed = rig.landed(P)
+            assert list(range(position, 80)) == landed[len(landed) - (80 - position) :]
+
+    run(scenario())
+
+
+def stopped_by_no_offset(rig):
+    rig.log(P, 0, 80)
+
+
+def stopped_by_malformed_offset(rig):
+    rig.log(P, 0, 80)
+    rig.store.put_malformed(P, "x")
+
+
+def stopped_below_the_log(rig):
+    rig.log(P, 30, 80)
+    rig.store.put(P, 10)
+
+
+def stopped_above_the_log(rig):
+    rig.log(P, 0, 80)
+    rig.store.put(P, 500)
+
+
+def stopped_by_damage(rig):
+    rig.log(P, 0, 80).lasting_faults[20] = CorruptMessageError("bad checksum", partition=P, offset=20, next_offset=21)
+    rig.store.put(P, 0)
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        stopped_by_no_offset,
+        stopped_by_malformed_offset,
+        stopped_below_the_log,
+        stopped_above_the_log,
+        stopped_by_damage,
+    ],
+)
+@pytest.mark.parametrize("keeps_chains", [False, True])
+def test_a_stopped_partition_goes_on_where_it_is_told_to_and_at_once(stop, keeps_chains):
+    """The way out that every stop's advice names; nobody waits for the next look."""
+
+    async def scenario():
+        sink = chains() if keeps_chains else FakeSink()
+        async with DeliveryRig(sink=sink, settings=settings(on_missing="stop")) as rig:
+            stop(rig)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            assert "consumerd offsets set" in rig.status(P).reason
+            await asyncio.sleep(0.5)
+            rig.requests.put(P, 40)
+            told = asyncio.get_running_loop().time()
+            await carried_out(rig)
+            assert asyncio.get_running_loop().time() - told < 1
+            assert DeliveryState.STOPPED is not rig.status(P).state
+            await until(lambda: rig.store.position(P) == 80)
+            assert list(range(40, 80)) == [offset for offset in rig.landed(P) if offset >= 20]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("position", "cause"), [(10, "below log"), (500, "above log")])
+def test_a_position_outside_the_log_is_carried_out_and_then_judged_as_any_other(position, cause):
+    """An operator's mistake is shown; the policies say what follows."""
+
+    async def scenario():
+        async with DeliveryRig(sink=chains(), settings=settings()) as rig:
+            rig.log(P, 30, 80)
+            rig.store.put(P, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 80)
+            rig.requests.put(P, position)
+            await carried_out(rig)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            assert [(P, cause)] == rig.hooks.named("partition_stopped")
+            rig.requests.put(P, 60)
+            await until(lambda: rig.store.position(P) == 80)
+            assert list(range(60, 80)) == rig.landed(P)[-20:]
+
+    run(scenario())
+
+
+STEPS = ["start", "after start", "write", "flush", "after flush", "abandon", "commit", "after commit"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("position", [15, 60])
+@pytest.mark.parametrize("new_chain", [False, True])
+@pytest.mark.parametrize("keeps_chains", [False, True])
+def test_whoever_dies_while_carrying_it_out_the_next_one_finishes_it_once(step, position, new_chain, keeps_chains):
+    """One chain is begun, one gap lands, no record is lost, and the request is gone with the commit."""
+
+    async def scenario():
+        sink = chains() if keeps_chains else FakeSink()
+        async with DeliveryRig(sink=sink) as rig:
+            log = rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            log.append(40)
+            stuck = asyncio.Event()
+
+            async def hang():
+                if P in rig.store.requests or step == "after commit":
+                    stuck.set()
+                    await asyncio.Event().wait()
+
+            async def trap(at, _writer, _batch):
+                if at == step and P in rig.store.requests:
+                    await hang()
+
+            async def after(at, _writer):
+                if f"after {at}" == step and P in rig.store.requests:
+                    await hang()
+
+            async def before_commit(commits):
+                if step == "commit" and commits[0].fulfils is not None:
+                    await hang()
+
+            async def after_commit(commits):
+                if step == "after commit" and commits[0].fulfils is not None:
+                    await hang()
+
+            sink.trap, sink.after = trap, after
+            rig.store.before_commit, rig.store.after_commit = before_commit, after_commit
+            rig.requests.put(P, position, new_chain=new_chain)
+            with contextlib.suppress(TimeoutError):  # not every path has every step
+                async with timeout(30):
+                    await stuck.wait()
+            rig.claims[P].lease.set("lost")
+            sink.trap = sink.after = rig.store.before_commit = rig.store.after_commit = None
+            await rig.deliveries.lost([P])
+            await rig.claim(P, epoch=2)
+            await carried_out(rig)
+            await until(lambda: rig.status(P).position == 80)
+            log.append(1)
+            await until(lambda: rig.store.position(P) == 81)
+            landed = sink.landed[P]
+            assert list(range(position, 81)) == rig.landed(P)[position - 81 :]
+            if not keeps_chains:
+                return
+            if new_chain or position < 40:
+                assert 1 == len(landed.chains)
+                assert (position, []) == (landed.started.position, landed.gaps)
+                assert list(range(position, 81)) == landed.offsets
+            else:
+                assert [] == landed.chains
+                known = [gap for gap in landed.gaps if gap.reason is GapReason.RESET]
+                skipped = {offset for gap in known for offset in range(gap.start, gap.end)}
+                assert set(range(81)) == {*landed.offsets, *skipped}
+                assert len(set(landed.offsets)) == len(landed.offsets)
+
+    run(scenario())
+
+
+def test_a_request_that_is_replaced_while_it_is_carried_out_gives_way_to_the_newer_one():
+    """The commit that would carry out the older one is refused, and nothing was delivered from there."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink) as rig:
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+
+            async def before_commit(commits):
+                if commits[0].fulfils is not None and commits[0].fulfils.id == "request-1":
+                    rig.store.before_commit = None
+                    rig.requests.put(P, 25)
+
+            rig.store.before_commit = before_commit
+            rig.requests.put(P, 10)
+            await carried_out(rig)
+            assert 25 == rig.store.position(P)
+            await until(lambda: rig.store.position(P) == 40)
+            assert list(range(25, 40)) == rig.landed(P)
+
+    run(scenario())
+
+
+def test_a_look_that_fails_is_taken_again():
+    """ZooKeeper is away for a moment; the operator has long gone home."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            rig.requests.find_faults = [CoordinationError("away")] * 5
+            rig.requests.put(P, 10)
+            await carried_out(rig)
+            await until(lambda: rig.store.position(P) == 40)
+            assert list(range(10, 40)) == rig.landed(P)[40:]
+            assert DeliveryState.RUNNING is rig.status(P).state
+
+    run(scenario())
+
+
+def test_a_stopped_partition_survives_looks_that_fail():
+    """The next look is taken when it would be taken anyway."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings(on_missing="stop")) as rig:
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            rig.requests.find_faults = [CoordinationError("away")] * 3
+            rig.requests.put(P, 10)
+            await carried_out(rig)
+            await until(lambda: rig.store.position(P) == 40)
+
+    run(scenario())
+
+
+def test_one_watch_serves_all_partitions_of_a_topic():
+    """Thousands of partitions are a few topics."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            for partition in (P, Q):
+                rig.log(partition, 0, 10)
+                await rig.claim(partition)
+            await until(lambda: rig.store.position(P) == rig.store.position(Q) == 10)
+            assert 1 == len(rig.requests.watchers["t"])
+            await rig.deliveries.drain([P], 3)
+            assert 1 == len(rig.requests.watchers["t"])
+            rig.requests.put(Q, 3)
+            await carried_out(rig, Q)
+            await rig.deliveries.drain([Q], 3)
+            assert [] == rig.requests.watchers["t"]
+
+    run(scenario())
