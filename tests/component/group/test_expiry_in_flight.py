@@ -232,3 +232,40 @@ async def test_commit_under_way_when_the_session_ends_changes_nothing_of_the_hei
             claim.check()
     assert await rig.us.commit(claims, 40) == {CommitOutcome.NOT_OWNER}
     assert await rig.other.positions(count) == [b"30"] * count
+
+
+async def test_request_held_in_an_old_connection_has_no_effect_once_the_session_goes_on_in_another(
+    server: EmbeddedZooKeeper,
+) -> None:
+    """A claim that arrives after its own release would keep the partition from everybody until the next look."""
+    group = "held-in-an-old-connection"
+    async with (
+        TcpProxy(server.port) as one,
+        TcpProxy(server.port) as two,
+        make_client(server.connect_string) as other,
+        make_client(f"{one.connect_string},{two.connect_string}", session_timeout_s=4) as zk,
+    ):
+        for path in (f"/consumers/{group}/owners/t", f"/consumers/{group}/offsets/t", topic_path("t")):
+            await zk.ensure_path(path)
+        incarnation = Incarnation((await zk.get(topic_path("t")))[1].czxid)
+        us, before = Member(zk, group, OURS, incarnation), zk.state
+        for wanted, call in ((CREATE, lambda: us.claim(1)), (MULTI, lambda: us.commit(us.own(1), 10))):
+            used = one if one.connections else two
+            used.on_frame = _hold_request(wanted)
+            async with timeout(10), asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(_run(call()))
+                await eventually(lambda used=used: used.held)  # type: ignore[misc]
+                result = await running
+            if wanted == CREATE:
+                assert all(isinstance(outcome, Created) for outcome in result.values())
+                assert await us.owners.release(PARTITIONS[:1], us.epoch) == {PARTITIONS[0]}
+            else:
+                assert result == {CommitOutcome.WRITTEN}
+                assert await us.commit(us.own(1), 20) == {CommitOutcome.WRITTEN}
+            used.on_frame = None
+            used.heal()
+            await eventually(lambda used=used: used.connections == 0)  # type: ignore[misc]
+
+            assert await other.exists(owner_path(group, PARTITIONS[0])) is None
+        assert await us.positions(1) == [b"20"]
+        assert zk.state == before
