@@ -49,7 +49,7 @@ from consumerd.sinks.chain import (
     partition_folder,
 )
 from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.record_fields import MalformedRecord
+from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
 
 MetadataReader = Callable[[FileSystem, Path, int], FileMetadata]
 """``(file system, chain folder, position)`` to what the file there says; raises MalformedRecord, OSError."""
@@ -228,7 +228,7 @@ def find_root(files: FileSystem, path: Path) -> RootRecord | None:
     except FileNotFoundError:
         return None
     except MalformedRecord as error:
-        raise RetriableSinkError(f"{path / ROOT_RECORD} is damaged: {error}; restore it from a copy") from error
+        raise RetriableSinkError(describe_malformed(str(path / ROOT_RECORD), error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +312,7 @@ def _find_chain_record(files: FileSystem, folder: Path) -> ChainRecord | None:
     except FileNotFoundError:
         return None
     except MalformedRecord as error:
-        raise RetriableSinkError(f"{folder / CHAIN_RECORD} is damaged: {error}; restore it from a copy") from error
+        raise RetriableSinkError(describe_malformed(str(folder / CHAIN_RECORD), error)) from error
 
 
 def _find_end(
@@ -327,7 +327,7 @@ def _find_end(
     try:
         metadata = read_metadata(files, folder, newest)
     except MalformedRecord as error:
-        raise RetriableSinkError(f"{path}: its metadata is damaged: {error}; restore it from a copy") from error
+        raise RetriableSinkError(describe_malformed(f"{path}: its metadata", error)) from error
     if (metadata.position, metadata.topic, metadata.partition) != (newest, partition.topic, partition.partition):
         raise RetriableSinkError(
             f"{path}: its metadata is that of position {metadata.position} of {metadata.topic}/{metadata.partition}; "

@@ -19,6 +19,17 @@ class MalformedRecord(ValueError):
     """Bytes that are not the record they should be; the message names no path."""
 
 
+class UnknownFormat(MalformedRecord):
+    """A record whole in itself, of a format that this release does not read."""
+
+
+def describe_malformed(place: str, error: MalformedRecord) -> str:
+    """Return what is wrong with the record at ``place``, and what to do about it."""
+    if isinstance(error, UnknownFormat):
+        return f"{place} is of another release: {error}; run the release that wrote it, or a later one"
+    return f"{place} is damaged: {error}; restore it from a copy"
+
+
 def encode_fields(fields: Mapping[str, object]) -> bytes:
     """Return fields as one JSON object."""
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
@@ -34,7 +45,7 @@ def decode_fields(data: bytes) -> Mapping[str, object]:
         raise MalformedRecord("no JSON object")
     version = fields.get("format")
     if version != FORMAT_VERSION:
-        raise MalformedRecord(f"format {version!r}, this release reads {FORMAT_VERSION}")
+        raise UnknownFormat(f"format {version!r}, this release reads {FORMAT_VERSION}")
     return fields
 
 

@@ -21,7 +21,7 @@ from consumerd.sinks.chain import (
     parse_meta_name,
     partition_folder,
 )
-from consumerd.sinks.record_fields import MalformedRecord
+from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
 from tests.support.record_batches import build_batch, record
 
 PARTITION = TopicPartition.modern("orders", 3)
@@ -161,3 +161,17 @@ def test_gaps_without_number_are_summed_up_by_reason():
         (0, 100, GapReason.RETENTION, 100),
         (100, 1099, GapReason.COMPACTION, 500),
     ]
+
+
+def test_a_record_of_another_release_is_told_from_a_damaged_one() -> None:
+    """To restore it from a copy would not help: what is needed is the release that wrote it."""
+    later = json.dumps({**json.loads(CHAIN.encode()), "format": 2}).encode()
+    with pytest.raises(MalformedRecord) as refused:
+        ChainRecord.parse(later)
+    assert describe_malformed("here", refused.value) == (
+        "here is of another release: format 2, this release reads 1; run the release that wrote it, or a later one"
+    )
+    with pytest.raises(MalformedRecord) as damaged:
+        ChainRecord.parse(later[:-4])
+    assert describe_malformed("here", damaged.value).startswith("here is damaged: no JSON")
+    assert ChainRecord.parse(json.dumps({**json.loads(CHAIN.encode()), "added later": 1}).encode()) == CHAIN
