@@ -8,7 +8,7 @@ import pytest
 from consumerd.aio.timeouts import timeout
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliverySettings
-from consumerd.errors import IncarnationChanged
+from consumerd.errors import CorruptMessageError, IncarnationChanged
 from consumerd.model import Gap, Incarnation, TopicPartition
 from consumerd.sinks.base import Start
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
@@ -216,5 +216,54 @@ def test_a_commit_ahead_of_what_landed_is_the_other_member_s_and_is_told_with_it
             await until(lambda: rig.store.position(P) == 80)
             (told,) = rig.hooks.named("gap_recorded")
             assert (P, Gap(30, 50, sink.landed[P].gaps[0].reason)) == told
+
+    run(scenario())
+
+
+def test_the_new_topic_s_own_commit_is_believed_though_it_looks_like_the_old_one_s():
+    """The doubt ends with the first commit under the new claim, or each new attempt would begin all over."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            later = rig.store.stored[P].mzxid - 1
+            await rig.deliveries.lost([P])
+            log = rig.log(P, 0, 60)
+            log.lasting_faults[40] = CorruptMessageError("bad checksum", partition=P, offset=40)
+            await rig.claim(P, epoch=1, incarnation=later)
+            await until(lambda: rig.store.position(P) == 40 and rig.hooks.named("partition_stopped"))
+            await asyncio.sleep(60)  # it is looked at again and again
+            log.lasting_faults.clear()
+            await until(lambda: rig.store.position(P) == 60)
+            assert list(range(60)) == rig.landed(P)[40:]
+
+    run(scenario())
+
+
+def test_moving_back_waits_for_the_commit_that_is_under_way():
+    """It would come between the reading of the offset node and the chain that makes that node void."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink, settings=settings()) as rig:
+            log = rig.log(P, 0, 40)
+            sent, answered = asyncio.Event(), asyncio.Event()
+
+            async def before_commit(commits):
+                if commits[0].position == 40:
+                    sent.set()
+                    await answered.wait()
+
+            rig.store.before_commit = before_commit
+            await rig.claim(P)
+            await sent.wait()
+            log.truncate(30)
+            await asyncio.sleep(20)
+            assert [] == sink.landed[P].chains
+            answered.set()
+            await until(lambda: rig.store.position(P) == 30)
+            assert 1 == len(sink.landed[P].chains)
 
     run(scenario())
