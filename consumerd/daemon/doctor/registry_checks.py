@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from consumerd.daemon.doctor.facts import Node, PartitionNode, RegistryFacts
@@ -120,7 +120,7 @@ def _check_owners(facts: RegistryFacts) -> Iterator[Finding]:
                 advice="delete the node",
             )
             continue
-        consumer = consumer_of(ThreadId(node.data.decode(errors="replace")))
+        consumer = _find_consumer(node, sessions)
         if consumer not in sessions:
             yield Finding(
                 severity=Severity.ERROR,
@@ -284,6 +284,12 @@ def _holder(facts: RegistryFacts, session_id: int) -> str:
     return f"session {session_id:#x}, " + (
         f"which registered {join_shown(members)}" if members else "which has no member"
     )
+
+
+def _find_consumer(node: Node, known: Collection[ConsumerId]) -> ConsumerId:
+    """Return the member that an owner node names: by a thread of it, or by its bare id, as clients in Go do."""
+    text = node.data.decode(errors="replace")
+    return ConsumerId(text) if text in known else consumer_of(ThreadId(text))
 
 
 def _text(node: Node) -> str:

@@ -136,6 +136,20 @@ def test_owners_that_keep_a_partition_from_everybody_are_named_with_their_sessio
     ]
 
 
+def test_members_of_other_clients_are_in_order_or_told_for_what_they_are(foreign: KazooClient, examine: Examine):
+    """A Go member owns by its bare id, which is fine; pykafka's nodes are of no use to anybody else, which is not."""
+    go = "host:0b5a6e2c-1d3f-4a5b-8c7d-9e0f1a2b3c4d"
+    register(foreign, go, {"orders": 1})
+    for partition in range(2):
+        put(foreign, f"/consumers/g/owners/orders/{partition}", go.encode(), ephemeral=True)
+    assert examine(code=DONE) == {}
+    put(foreign, "/consumers/g/ids/host:11111111-2222", b"clicks", ephemeral=True)
+    put(foreign, "/consumers/g/owners/clicks/0-0", b"host:11111111-2222", ephemeral=True)
+    found = examine()
+    assert found["member-unreadable"][0]["where"] == "/consumers/g/ids/host:11111111-2222"
+    assert found["owner-without-partition"][0]["where"] == "/consumers/g/owners/clicks/0-0"
+
+
 def test_partitions_without_an_owner_are_told_with_whose_they_should_be(foreign: KazooClient, examine: Examine):
     """The member that is to be restarted, not the one that is at work."""
     register(foreign, "g_a", {"orders": 1})
