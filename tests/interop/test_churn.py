@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.interop.conftest import ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
-from tests.support.kafka import Cluster, Sent
-from tests.support.landing_reader import Landing, read_landing
+from tests.support.kafka import Cluster
+from tests.support.landing_check import find_faults, log_ends
+from tests.support.landing_reader import read_landing
 from tests.support.load import SteadyLoad
-
-Ledger = dict[tuple[str, int, int], Sent]
 
 PARTITIONS = 12
 RATE = 2000
@@ -58,7 +57,7 @@ def test_churn_loses_nothing_and_doubles_nothing(
     finally:
         members.close()
 
-    check(read_landing(tmp_path / "landing"), ledger)
+    assert find_faults(tmp_path / "landing", ledger) == []
     assert members.killed >= 3
     assert members.stopped >= 3
 
@@ -108,37 +107,9 @@ class Members:
             member.terminate()
 
 
-def log_ends(ledger: Ledger) -> dict[tuple[str, int], int]:
-    """Return the next offset of each partition, by what was acknowledged."""
-    ends: dict[tuple[str, int], int] = {}
-    for topic, partition, offset in ledger:
-        ends[topic, partition] = max(ends.get((topic, partition), 0), offset + 1)
-    return ends
-
-
 def chain_ends(landing: Path, topic: str) -> dict[tuple[str, int], int]:
     """Return where each partition's landed files end, by their metadata."""
     if not landing.exists():
         return {}
     partitions = read_landing(landing).partitions
     return {(one.topic, int(one.partition)): one.end for one in partitions.values() if one.topic == topic and one.end}
-
-
-def check(landing: Landing, ledger: Ledger) -> None:
-    """Every acknowledged record is there once, with its key and value; nothing overlaps; every gap is explained."""
-    assert landing.problems == []
-    landed: dict[tuple[str, int, int], list[tuple[bytes | None, bytes | None]]] = {}
-    for one in landing.partitions.values():
-        for record in one.records:
-            landed.setdefault((one.topic, int(one.partition), record.offset), []).append((record.key, record.value))
-    assert sorted(key for key in ledger if key not in landed) == [], "records are missing"
-    assert sorted(key for key, copies in landed.items() if len(copies) > 1) == [], "records landed twice"
-    assert {key: (sent.key, sent.value) for key, sent in ledger.items()} == {
-        key: copies[0] for key, copies in landed.items()
-    }
-    assert gaps(landing) == []
-
-
-def gaps(landing: Landing) -> Sequence[object]:
-    """Return every recorded gap: a plain topic has none."""
-    return [gap for one in landing.partitions.values() for gap in one.gaps]

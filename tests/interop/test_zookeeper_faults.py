@@ -14,14 +14,11 @@ import pytest
 from consumerd.aio.timeouts import timeout
 from tests.interop.conftest import ClusterFactory, Figure
 from tests.support.daemon import Daemon, Delivery, settings_for, wait_until
-from tests.support.landing_check import find_faults
-from tests.support.landing_reader import read_landing
+from tests.support.landing_check import Place, check_landing, find_faults, wait_landed
 from tests.support.load import SteadyLoad
 from tests.support.registry import CommitWatch, Registry, open_registry
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.zookeeper import SYNC, at_answer_to
-
-Place = tuple[str, int, int]
 
 PARTITIONS = 6
 PER_PARTITION = 50
@@ -248,22 +245,3 @@ def test_a_process_stopped_past_its_session_harms_nobody_when_it_wakes_up(
         assert sleeper.terminate() == 0
     assert commits.regressions == []
     check_landing(landing, ledger)
-
-
-def _landed(landing: Path) -> Counter[tuple[str, int, int]]:
-    return Counter(
-        (one.topic, int(one.partition), record.offset)
-        for one in read_landing(landing).partitions.values()
-        for record in one.records
-    )
-
-
-def wait_landed(landing: Path, ledger: Collection[Place]) -> None:
-    wait_until(lambda: set(_landed(landing)) >= set(ledger), "everything landed", 40, 0.3)
-
-
-def check_landing(landing: Path, ledger: Collection[Place]) -> None:
-    assert read_landing(landing).problems == []
-    landed = _landed(landing)
-    assert set(landed) == set(ledger)
-    assert [key for key, count in landed.items() if count > 1] == []

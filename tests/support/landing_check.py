@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.support.daemon import wait_until
 from tests.support.kafka import Sent
 from tests.support.landing_reader import Landing, read_landing
 
@@ -49,6 +50,33 @@ def find_faults(folder: Path, ledger: Mapping[Place, Sent], elsewhere: Collectio
         (place for place, found in landed.items() if (s := ledger.get(place)) and (s.key, s.value) != found),
     )
     return faults + list(_find_unexplained(landing, consumed))
+
+
+def wait_landed(folder: Path, ledger: Collection[Place], timeout_s: float = 40.0) -> None:
+    """Wait until every acknowledged record has landed. Raises TimeoutError."""
+    wait_until(lambda: set(_count(folder)) >= set(ledger), "everything landed", timeout_s, 0.3)
+
+
+def check_landing(folder: Path, ledger: Collection[Place]) -> None:
+    """Raise AssertionError unless what has landed is sound and holds each acknowledged record once, and no other.
+
+    Gaps may be there, for logs that have gaps of their own.
+    """
+    landed = _count(folder)
+    faults = list(read_landing(folder).problems)
+    faults += _list("lost", (place for place in ledger if place not in landed))
+    faults += _list("never sent", (place for place in landed if place not in ledger))
+    faults += _list("landed twice", (place for place, count in landed.items() if count > 1))
+    if faults:
+        raise AssertionError("\n".join(faults))
+
+
+def _count(folder: Path) -> Counter[Place]:
+    return Counter(
+        (one.topic, int(one.partition), record.offset)
+        for one in read_landing(folder).partitions.values()
+        for record in one.records
+    )
 
 
 def _find_unexplained(landing: Landing, consumed: frozenset[Place]) -> Iterator[str]:
