@@ -336,11 +336,11 @@ def _read_records(response: FetchResponse, case: Case, number: int) -> str:
     for topic in response.topics:
         for one in topic.partitions:
             if one.record_set:
-                outcome = _read_record_set(bytes(one.record_set), one.aborted_transactions, case, number)
+                outcome = _read_record_set(one, bytes(one.record_set), case, number)
     return outcome
 
 
-def _read_record_set(data: bytes, aborted: tuple[AbortedTransaction, ...] | None, case: Case, number: int) -> str:
+def _read_record_set(answer: FetchedPartition, data: bytes, case: Case, number: int) -> str:
     start = number % 90
     first_unit_size(data)
     first_unit_bytes(data)
@@ -349,18 +349,30 @@ def _read_record_set(data: bytes, aborted: tuple[AbortedTransaction, ...] | None
         raise Violated("a piece of nothing")
     if peek_next_offset(data, start) < start:
         raise Violated("the position would move backwards")
-    committed = bool(number & 1)
+    # of every witness with and without
+    high_watermark = answer.high_watermark if number & 2 else None
     try:
         records = decode_record_set(
-            data, partition=PARTITION, start=start, limits=LIMITS, read_committed=committed, aborted=aborted
+            data,
+            partition=PARTITION,
+            start=start,
+            limits=LIMITS,
+            read_committed=bool(number & 1),
+            aborted=answer.aborted_transactions,
+            high_watermark=high_watermark,
+            following=data if number & 4 else b"",
         )
         seen = sum(1 for one in records.records() if _fits(one, records))
         if number % _ARROW_EVERY == 0 and records.to_arrow().num_rows != seen:
             raise Violated("Arrow has another number of records")
     except CorruptMessageError as error:
-        if error.raw and error.raw not in data:
+        if error.raw not in data:
             raise Violated("the raw bytes of the error were not received") from error
+        if error.next_offset is not None and error.next_offset <= start:
+            raise Violated("to pass over it would move the position backwards") from error
         return "CorruptMessageError"
+    if high_watermark is not None and start < records.next_offset > high_watermark:
+        raise Violated("the position is beyond the high watermark")
     if case.genuine and not written().issuperset(_rows(records)):
         raise Violated("a record that nobody wrote passed its checksum")
     passed = sum(gap.end - gap.start for gap in records.gaps)
