@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from consumerd.errors import OwnershipLost, RetriableSinkError
-from consumerd.model import Gap, GapReason
+from consumerd.errors import IncarnationChanged, OwnershipLost, RetriableSinkError
+from consumerd.model import Gap, GapReason, Incarnation
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.jsonl import JsonlSink
@@ -43,22 +45,30 @@ def fetch(source: random.Random, position: int) -> RecordBatch:
 class Member:
     """A pipeline in miniature: it fetches, writes, flushes now and then, and remembers what was acknowledged."""
 
-    def __init__(self, source: random.Random, writer: ChainWriter) -> None:
+    def __init__(
+        self,
+        source: random.Random,
+        writer: ChainWriter,
+        fetch: Callable[[random.Random, int], RecordBatch] = fetch,
+    ) -> None:
         self._random = source
         self._writer = writer
+        self._fetch = fetch
         self.position = 0
         self.acknowledged = 0
 
-    async def start(self) -> None:
+    async def start(self, wish: Start | None = None) -> None:
         self.position = self._writer.resume_position or 0
-        await self._writer.start(Start(position=self.position, reason="committed"))
+        if wish is not None and (wish.request_id is None or wish.request_id != self._writer.request_id):
+            self.position = wish.position
+        await self._writer.start(wish or Start(position=self.position, reason="committed"))
 
     async def step(self) -> None:
         try:
             if self.position >= LOG_END or self._random.random() < 0.3:
                 self.acknowledged = await self._writer.flush()
             else:
-                batch = fetch(self._random, self.position)
+                batch = self._fetch(self._random, self.position)
                 self.acknowledged = await self._writer.write(batch)
                 self.position = batch.next_offset
         except RetriableSinkError as error:
@@ -86,6 +96,118 @@ def assert_landed(path: Path, *, whole: bool = True) -> int:
     if whole:
         assert partition.end == LOG_END
     return partition.end
+
+
+class World:
+    """A log that is truncated and made again, and the wishes that come of it and of an operator.
+
+    A record's value says how often the log had been truncated below it.
+    """
+
+    def __init__(self, source: random.Random) -> None:
+        self._random = source
+        self._requests = itertools.count(1)
+        self.czxid = 7
+        self.cuts: list[int] = []
+        self.wish: Start | None = None
+
+    def happen(self, event: str, end: int) -> None:
+        """Let something happen while nobody looks; a wish that is still open gives way to the next."""
+        position = self._random.randint(0, LOG_END - 1)
+        if event == "remade":
+            self.czxid += 1
+            self.cuts = []
+            self.wish = None
+        elif event == "requested":
+            self.wish = Start(
+                position=position, reason="request", new_chain=True, request_id=f"r{next(self._requests)}"
+            )
+        elif event == "truncated" and end and self.wish is None:
+            self.cuts.append(min(position, end - 1))
+            self.wish = Start(
+                position=self.cuts[-1],
+                reason="on_above",
+                new_chain=True,
+                truncated=True,
+                request_id=self._random.choice([None, f"truncation-{len(self.cuts)}"]),
+            )
+
+    def fetch(self, source: random.Random, position: int) -> RecordBatch:
+        end = min(LOG_END, position + source.randint(1, 12))
+        return build_batch(
+            PARTITION,
+            [record(offset, self.value(offset, len(self.cuts))) for offset in range(position, end) if offset % 7],
+            start=position,
+            next_offset=end,
+            gaps=[Gap(offset, offset + 1, GapReason.CONTROL) for offset in range(position, end) if not offset % 7],
+        )
+
+    def value(self, offset: int, truncations: int) -> bytes:
+        return b"%d.%d" % (offset, sum(cut <= offset for cut in self.cuts[:truncations]))
+
+
+@_SETTINGS
+@given(
+    st.integers(0, 2**32),
+    st.lists(
+        st.tuples(st.sampled_from(["quiet", "remade", "requested", "truncated"]), st.integers(1, 120)), max_size=8
+    ),
+)
+def test_power_cuts_while_chains_are_sealed_and_begun_lose_and_repeat_nothing(seed: int, lives: list[tuple[str, int]]):
+    """A wish is carried out by whoever comes after the one that died over it; in each chain every record is there once."""
+    source = random.Random(seed)
+    files, world = MemoryFileSystem(source), World(source)
+    acknowledged = end = 0
+
+    async def live(changes: int | None) -> None:
+        nonlocal acknowledged
+        files.changes_left = changes
+        rig = SinkRig(kind="jsonl", path=Path("/landing"), clock=Clock())
+        sink = JsonlSink(rig.context(f"w{source.random()}"), options(Path("/landing"), source), files=files)
+        try:
+            claim = StubClaim(PARTITION, incarnation=Incarnation(world.czxid))
+            member = Member(source, await sink.open(claim), world.fetch)
+            await member.start(world.wish)
+            # here the first commit takes the wish away
+            world.wish, acknowledged = None, member.position
+            while not member.finished:
+                await member.step()
+                acknowledged = max(acknowledged, member.acknowledged)
+        except PowerCut:
+            files.restore()
+        finally:
+            await sink.close()
+
+    def check() -> int:
+        with tempfile.TemporaryDirectory() as folder:
+            files.export(Path(folder))
+            landing = read_landing(Path(folder) / "landing")
+        assert landing.problems == []
+        if not landing.partitions:
+            return 0
+        chains = landing.partitions["orders", "3"].chains
+        for chain in chains:
+            landed = [record for file in chain.files for record in file.records]
+            assert [offset for offset in range(chain.origin, chain.end) if offset % 7] == [
+                record.offset for record in landed
+            ]
+            if chain.incarnation[0] == world.czxid:
+                truncations = chain.incarnation[1]
+                assert all(record.value == world.value(record.offset, truncations) for record in landed)
+        if chains[-1].incarnation[0] != world.czxid:
+            return 0
+        if world.wish is None:
+            assert chains[-1].end >= acknowledged
+        return chains[-1].end
+
+    for event, changes in lives:
+        world.happen(event, end)
+        if event == "remade":
+            acknowledged = 0
+        asyncio.run(live(changes))
+        end = check()
+    asyncio.run(live(None))
+    assert check() == LOG_END
 
 
 @_SETTINGS
@@ -158,3 +280,56 @@ def test_members_that_both_believe_to_own_a_partition_never_overlap(seed: int, k
         path = Path(folder) / "landing"
         asyncio.run(scenario(path))
         assert_landed(path)
+
+
+@settings(_SETTINGS, max_examples=12)
+@given(st.integers(0, 2**32), st.sampled_from(["jsonl", "parquet"]))
+def test_chains_that_several_members_seal_and_begin_stay_chains(seed: int, kind: str):
+    """All believe to own the partition, each with wishes of its own; late writers find every chain but the last one closed."""
+    source = random.Random(seed)
+    world = World(source)
+
+    def fail_sometimes(operation: str, name: str) -> None:
+        if operation != "unlink" and source.random() < 0.02:
+            raise OSError(5, "I/O error")
+
+    async def join(rig: SinkRig) -> Member | None:
+        end = rig.landing().partitions["orders", "3"].end if rig.landing().partitions else 0
+        world.happen(source.choice(["quiet", "quiet", "remade", "requested", "truncated"]), end)
+        try:
+            claim = StubClaim(PARTITION, incarnation=Incarnation(world.czxid))
+            writer = await rig.member(RecordingFileSystem(fail_sometimes)).open(claim)
+            member = Member(source, writer)
+            await member.start(world.wish)
+        except (RetriableSinkError, IncarnationChanged):
+            return None
+        world.wish = None
+        return member
+
+    async def scenario(path: Path) -> None:
+        rig = SinkRig(kind=kind, path=path, clock=Clock(), roll_bytes=source.choice([200, 100_000]))
+        members: list[Member] = []
+        joined = 0
+        while joined < 6 or not any(member.finished for member in members):
+            if not members or (joined < 10 and len(members) < 4 and source.random() < 0.2):
+                joined += 1
+                if member := await join(rig):
+                    members.append(member)
+                continue
+            member = source.choice(members)
+            try:
+                await member.step()
+            except (OwnershipLost, IncarnationChanged):
+                members.remove(member)
+            if members and source.random() < 0.02:
+                members.remove(source.choice(members))
+        await rig.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "landing"
+        asyncio.run(scenario(path))
+        landing = read_landing(path)
+        assert landing.problems == []
+        for chain in landing.partitions["orders", "3"].chains:
+            landed = [record.offset for file in chain.files for record in file.records]
+            assert landed == [offset for offset in range(chain.origin, chain.end) if offset % 7]

@@ -23,7 +23,7 @@ from tests.support.claims import StubClaim
 from tests.support.faulty_files import RecordingFileSystem, fail_at
 from tests.support.landing_reader import LandedChain
 from tests.support.record_batches import build_batch
-from tests.support.sinks import PARTITION, SinkRig, run_of
+from tests.support.sinks import PARTITION, MemoryRoots, SinkRig, run_of
 
 REQUEST = Start(position=4, reason="request", new_chain=True, request_id="r1")
 TRUNCATION = Start(position=6, reason="on_above", new_chain=True, truncated=True)
@@ -281,7 +281,7 @@ async def test_each_failing_step_of_a_new_chain_is_made_good_by_the_next_claim(r
     """A crash is a failure that nobody sees: whatever was the last step, the next member carries the wish out once."""
     step, failed = 0, True
     while failed:
-        rig.path = rig.path.with_name(f"landing{step}")
+        rig.path, rig.roots = rig.path.with_name(f"landing{step}"), MemoryRoots()
         await landed_writer(rig)
         files = RecordingFileSystem()
         writer = await rig.member(files).open(rig.claim())
