@@ -42,7 +42,7 @@ from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings
 from consumerd.delivery.status import DeliveryState
 from consumerd.errors import ConsumerdError, SinkClosed
-from consumerd.fetch.buffer import MemoryBudget
+from consumerd.fetch.buffer import Kind, MemoryBudget
 from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
 from consumerd.group.assignors import Strategy
@@ -145,7 +145,7 @@ class Daemon:
                     fetch=settings.fetch,
                 )
             )
-            budget = MemoryBudget(settings.fetch.memory_budget_bytes)
+            budget = plan_budget(settings)
             sinks = self._make_sinks(access, cluster_id, budget)
             for sink in sinks.values():
                 stack.push_async_callback(sink.close)
@@ -217,7 +217,7 @@ class Daemon:
                 writer_id=self._writer_id,
                 now=monotonic,
                 charge=budget.charge,
-                buffer_bytes=settings.fetch.memory_budget_bytes // _SINK_SHARE // len(used),
+                buffer_bytes=budget.limit_bytes // _SINK_SHARE // len(used),
                 hooks=self._hooks,
                 consumer_id=settings.group.consumer_id,
                 roots=ZooKeeperRootRegistry(access.zk, settings.group.id),
@@ -358,7 +358,7 @@ class Daemon:
             missing_topics=self._find_missing(parts) if parts is not None else (),
             rebalances=self._recent.rebalances(),
             events=self._recent.events(),
-            buffered_bytes=parts.budget.held_bytes if parts is not None else 0,
+            buffered_bytes=_held_by_kind(self._settings, parts.budget) if parts is not None else {},
             memory_budget_bytes=self._settings.fetch.memory_budget_bytes,
         )
 
@@ -381,6 +381,15 @@ class Daemon:
         ]
 
 
+def plan_budget(settings: Settings) -> MemoryBudget:
+    """Return the account of what is left of the budget beside the sinks' libraries, half of it at least."""
+    types = {settings.sinks[subscription.sink].type for subscription in settings.subscriptions}
+    libraries = sum(getattr(load_sink(one), "LIBRARY_BYTES", 0) for one in types)
+    whole = settings.fetch.memory_budget_bytes
+    limit = max(whole - libraries, whole // 2)
+    return MemoryBudget(limit, sink_bytes=limit // _SINK_SHARE)
+
+
 def plan_patience(settings: Settings) -> float:
     """Return how long leaving the group may take, in seconds, so that all of a stop stays within its timeout.
 
@@ -389,6 +398,11 @@ def plan_patience(settings: Settings) -> float:
     timeout_s = settings.shutdown.timeout_ms / 1000
     session_end_s = settings.group.session_timeout_ms / 1000 / 3
     return max(timeout_s * (1 - _SHUTDOWN_RESERVE) - session_end_s, timeout_s / 4)
+
+
+def _held_by_kind(settings: Settings, budget: MemoryBudget) -> dict[str, int]:
+    held = {kind.value: size for kind, size in budget.held_by_kind.items()}
+    return held | {Kind.LIBRARIES.value: settings.fetch.memory_budget_bytes - budget.limit_bytes}
 
 
 def _end(stop: asyncio.Event, error: SinkClosed) -> None:
@@ -446,7 +460,7 @@ def _readings(status: DaemonStatus) -> Sequence[Reading]:
         Reading("consumerd_owned_partitions", status.owned),
         Reading("consumerd_unowned_partitions", max(0, status.desired - status.owned)),
         Reading("consumerd_stopped_partitions", stopped),
-        Reading("consumerd_buffered_bytes", status.buffered_bytes),
+        *(Reading("consumerd_buffered_bytes", size, (kind,)) for kind, size in status.buffered_bytes.items()),
         Reading("consumerd_memory_budget_bytes", status.memory_budget_bytes),
     ]
     for one in status.partitions:

@@ -94,7 +94,9 @@ def render_page(status: DaemonStatus) -> str:
 
 def _summary(status: DaemonStatus) -> str:
     session = f"ZooKeeper session {status.session_epoch} ({status.session_id}), {status.session_phase}"
-    memory = f"{_bytes(status.buffered_bytes)} of {_bytes(status.memory_budget_bytes)} held"
+    memory = f"{_bytes(sum(status.buffered_bytes.values()))} of {_bytes(status.memory_budget_bytes)} held"
+    if kinds := ", ".join(f"{_bytes(size)} {kind}" for kind, size in status.buffered_bytes.items() if size):
+        memory += f" ({kinds})"
     facts = [status.consumer_id or "not registered", status.state, session, f"{status.members} members"]
     facts += [f"up {_duration(status.uptime_s)}", memory, status.version]
     return " &middot; ".join(escape(fact) for fact in facts)

@@ -75,7 +75,7 @@ class DaemonStatus:
     missing_topics: tuple[str, ...]
     rebalances: tuple[RebalanceStatus, ...]
     events: tuple[EventStatus, ...]
-    buffered_bytes: int
+    buffered_bytes: Mapping[str, int]
     memory_budget_bytes: int
 
 

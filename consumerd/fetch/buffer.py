@@ -12,6 +12,9 @@ the limit already (its *overdraft*). So there is always progress (a batch larger
 everything, stop nobody for ever) and never more held than the limit, one request and one batch, plus the amount by which
 estimates were wrong; while held bytes are above the limit nothing else is granted.
 
+What sinks charge is never refused; so that it finds room, a part of the limit is theirs (``sink_bytes``), and reservations
+fill only the rest.
+
 Fairness between partitions comes from :func:`plan_marks`: what one partition may keep unconsumed is bounded by its
 share of half of the limit, so that partitions whose sink stands still cannot take the memory of those that flow.
 """
@@ -47,6 +50,8 @@ class Kind(enum.Enum):
     """Decoded records on their way into a sink."""
     SINKS = "sinks"
     """What sinks keep in open files, and take while they convert."""
+    LIBRARIES = "libraries"
+    """What a sink's libraries take by being there; set aside before anything else."""
     QUARANTINE = "quarantine"
     """Units on their way into quarantine."""
 
@@ -139,10 +144,11 @@ class Ticket:
 
 
 class MemoryBudget:
-    """``limit_bytes`` of memory, shared by fetching and sinks."""
+    """``limit_bytes`` of memory, shared by fetching and sinks, of which ``sink_bytes`` are for sinks alone."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, sink_bytes: int = 0) -> None:
         self._limit = limit_bytes
+        self._sink_bytes = sink_bytes
         self._held = 0
         self._kinds = dict.fromkeys(Kind, 0)
         self._waiting: dict[Lane, deque[Ticket]] = {lane: deque() for lane in Lane}
@@ -187,7 +193,7 @@ class MemoryBudget:
         return ticket
 
     def _grant(self, lane: Lane, least: int, most: int) -> Hold | None:
-        room = self._limit - self._held
+        room = self._limit - self._held - max(0, self._sink_bytes - self._kinds[Kind.SINKS])
         if room >= least:
             overdraft, size = None, min(most, room)
         elif not self._overdrawn[lane]:

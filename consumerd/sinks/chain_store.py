@@ -41,8 +41,8 @@ class BufferingWriter(Protocol):
     def busy(self) -> bool:
         """Whether it is in the middle of something, which may take as long as its claim is paused."""
 
-    async def spill(self) -> None:
-        """Write what is held to the file. Raises nothing."""
+    async def spill(self) -> bool:
+        """Write what is held to the file; return False if that failed. Raises nothing."""
 
 
 _NOTHING: Final = Held(0, 0)
@@ -195,10 +195,8 @@ class ChainStore:
             largest = max(idle, key=self._spillable, default=None)
             if largest is None or not self._spillable(largest):
                 return
-            total = self._held_total
-            await largest.spill()
-            if self._held_total >= total:
-                return  # it failed, and tells its own pipeline, or others took more meanwhile, and relieve in turn
+            if not await largest.spill():
+                return  # it tells its own pipeline
             self._context.hooks.sink_relieved(self._context.sink_name, "row_group")
 
     def _spillable(self, writer: BufferingWriter) -> int:

@@ -168,18 +168,19 @@ class ChainWriter:
         """See BufferingWriter."""
         return self._turn.locked()
 
-    async def spill(self) -> None:
+    async def spill(self) -> bool:
         """See BufferingWriter. A failure is kept for this writer's own pipeline. To cancel it is safe: the file does
         its steps in order, whether somebody waits for them or not.
         """
         async with self._turn:
             if self._file is None or self._finished:
-                return
+                return True
             try:
                 await self._store.threads.run(self._file.spill)
             except OSError as error:
                 self._failure = self._give_up(error, "write the file")
             self._charge()
+            return self._failure is None
 
     # -- file
 

@@ -166,6 +166,8 @@ class ParquetSink(ChainSink):
     """Lands Parquet files."""
 
     Options = ParquetOptions
+    LIBRARY_BYTES = 64 << 20
+    """What Arrow takes once it is loaded and has worked, its memory pool's slack included, as measured."""
 
     def __init__(self, context: SinkContext, options: ParquetOptions, *, files: FileSystem | None = None) -> None:
         super().__init__(context, options, ParquetFormat(options.compression), files=files)

@@ -20,7 +20,10 @@ _EXTRAS: Final = {"pyarrow": "parquet"}
 
 
 class SinkFactory(Protocol):
-    """A class of sinks. ``Options`` is the model of its settings, without ``type``."""
+    """A class of sinks. ``Options`` is the model of its settings, without ``type``.
+
+    It may have a number ``LIBRARY_BYTES``: what its libraries take in memory, to be set aside from the budget.
+    """
 
     @property
     def Options(self) -> type[BaseModel]:  # noqa: N802 - a class within the class

@@ -124,13 +124,11 @@ def main() -> None:
                 stall.touch() if third == 1 else stall.unlink(missing_ok=True)
                 time.sleep(0.5)
                 status = daemon.status()
-                held = {"held": max(held.get("held", 0), status["buffered_bytes"] // MIB)}
+                held = {"held": max(held.get("held", 0), sum(status["buffered_bytes"].values()) // MIB)}
                 if chosen.verbose:
                     moved = sum(one["position"] or 0 for one in status["partitions"])
                     now = read_memory(daemon.process.pid)
-                    print(
-                        f"{age:5.1f} s third {third} held {status['buffered_bytes'] / MIB:6.1f} records {moved} {now}"
-                    )
+                    print(f"{age:5.1f} s third {third} held {status['buffered_bytes']} records {moved} {now}")
             moved = sum(one["position"] or 0 for one in daemon.status()["partitions"])
             use = {name: round(value) for name, value in asdict(read_memory(daemon.process.pid)).items()}
             print(json.dumps({**asdict(setting), **use, **held, "records": moved}), flush=True)

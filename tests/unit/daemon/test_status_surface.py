@@ -51,7 +51,7 @@ STATUS = DaemonStatus(
     missing_topics=(),
     rebalances=(),
     events=(),
-    buffered_bytes=1048576,
+    buffered_bytes={"fetched": 1048576, "sinks": 0},
     memory_budget_bytes=268435456,
 )
 
