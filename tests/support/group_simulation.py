@@ -274,8 +274,8 @@ class SimulatedGroup:
             GroupRegistry(client, GROUP, wall_ms=lambda: 0, random=random.Random(0)),
             strategy=self.strategy,
             started=self._java_started,
-            load=lambda partition: self.judge.committed.get(partition, 0),
-            stopped=self.judge.commit,
+            load=self._java_loads,
+            stopped=self._java_stopped,
         )
         self.java[name] = member
         self._tasks.start(name, member.run(), name=name)
@@ -284,6 +284,12 @@ class SimulatedGroup:
     def _java_started(self, partition: TopicPartition, offset: int) -> None:
         self.judge.start(partition, offset)
         self.judge.deliver(partition)
+
+    async def _java_loads(self, partition: TopicPartition) -> int:
+        return self.judge.committed.get(partition, 0)
+
+    async def _java_stopped(self, partition: TopicPartition) -> None:
+        self.judge.commit(partition)
 
     def leave_java(self, name: str) -> JavaMember:
         """Shut a Java-like member down."""

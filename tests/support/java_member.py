@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from consumerd.errors import CoordinationError
 from consumerd.group.assignors import Strategy
@@ -23,7 +23,7 @@ from tests.support.fake_zookeeper import FakeZkClient
 
 
 class JavaMember:
-    """One Java-like member. ``load`` gives the committed offsets, ``delivered`` says what it owned when it stopped."""
+    """One Java-like member. ``load`` gives committed offsets, ``started`` hears where it begins, ``stopped`` commits."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class JavaMember:
         retries: int = 4,
         backoff_s: float = 2.0,
         started: Callable[[TopicPartition, int], None],
-        load: Callable[[TopicPartition], int],
-        stopped: Callable[[TopicPartition], None],
+        load: Callable[[TopicPartition], Awaitable[int]],
+        stopped: Callable[[TopicPartition], Awaitable[None]],
     ) -> None:
         self.zk = zk
         self.consumer = ConsumerId(f"{group}_{name}")
@@ -79,7 +79,7 @@ class JavaMember:
                 await self._register()
             await self._rebalance_until_done()
         for partition in sorted(self.owned):
-            self._stopped(partition)
+            await self._stopped(partition)
         self.owned.clear()
         self.zk.close()
 
@@ -122,7 +122,7 @@ class JavaMember:
 
     async def _rebalance(self) -> bool:
         for partition in sorted(self.owned):
-            self._stopped(partition)
+            await self._stopped(partition)
         for partition in sorted(self.owned):
             with contextlib.suppress(NoNode):
                 await self.zk.delete(owner_path(self._group, partition))
@@ -133,7 +133,7 @@ class JavaMember:
             for partition, thread in plan_assignment(snapshot, self._strategy).items()
             if thread.rpartition("-")[0] == self.consumer
         }
-        offsets = {partition: self._load(partition) for partition in mine}
+        offsets = {partition: await self._load(partition) for partition in mine}
         created: list[str] = []
         for partition, thread in mine.items():
             if not await self._claim(partition, thread):

@@ -1,0 +1,55 @@
+"""Tells stories: ``python -m tests.support.simulation FIRST-LAST`` over all cores, or one seed with all that happened.
+
+Exit code 1 when a story ends badly; each such seed is printed with the command that tells it again, line by line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from tests.support.simulation.batch import describe_failures, tell_all, tell_some
+from tests.support.simulation.story import tell
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.simulation", description=__doc__)
+    parser.add_argument("seeds", help="a seed, or FIRST-LAST")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--every", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--from", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    first, _, last = arguments.seeds.partition("-")
+    if not last:
+        return _show(int(first))
+    if arguments.every is not None:
+        tell_some(range(int(first) + vars(arguments)["from"], int(last) + 1, arguments.every))
+        return 0
+    return _tell_all(int(first), int(last), arguments.jobs)
+
+
+def _tell_all(first: int, last: int, jobs: int) -> int:
+    began = time.monotonic()
+    endings = tell_all(first, last, jobs=jobs)
+    seconds = time.monotonic() - began
+    hours = sum(ending.virtual_s for ending in endings) / 3600
+    each = 1000 * seconds * jobs / len(endings)
+    sys.stdout.write(
+        f"{len(endings)} stories, {hours:.1f} h of virtual time, in {seconds:.0f} s on {jobs} cores, {each:.0f} ms each\n"
+        f"{describe_failures(endings)}\n"
+    )
+    return 1 if any(ending.failure for ending in endings) else 0
+
+
+def _show(seed: int) -> int:
+    told = tell(seed)
+    sys.stdout.writelines(f"{line}\n" for line in told.story)
+    sys.stdout.write(f"{told.failure or 'ended well'}; {told.steps} steps, digest {told.trace}\n")
+    return 1 if told.failure else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

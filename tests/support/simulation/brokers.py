@@ -1,0 +1,140 @@
+"""Logs that grow, go and come again; feeds that read them, and those who ask how far they reach."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from consumerd.delivery.policy import LogRange
+from consumerd.errors import ConnectionLost, OffsetOutOfRange
+from consumerd.model import TopicPartition
+from consumerd.wire.records import RecordBatch
+
+_MOST_RECORDS = 7
+
+
+class Log:
+    """One partition of one making of a topic: records ``[0, end)``, each of which says which making it is of."""
+
+    def __init__(self, czxid: int) -> None:
+        self.czxid = czxid
+        self.end = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def append(self, count: int) -> None:
+        """Produce."""
+        self.end += count
+        self.wake()
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def wait(self) -> asyncio.Future[None]:
+        """Return what is done once there is something new."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    earliest: int
+    latest: int
+
+
+class Brokers:
+    """All logs; for every member a source of feeds and of ranges."""
+
+    def __init__(self, chance: random.Random, latency_s: tuple[float, float]) -> None:
+        self.logs: dict[TopicPartition, Log] = {}
+        self._chance = chance
+        self._latency_s = latency_s
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Delete a log; whoever waits for its next record hears of it."""
+        self.logs.pop(partition).wake()
+
+    async def answer(self) -> None:
+        """Let a request and its answer travel."""
+        await asyncio.sleep(self._chance.uniform(*self._latency_s))
+
+    def get(self, partition: TopicPartition) -> Log:
+        """Return the log there is now. Raises ConnectionLost."""
+        log = self.logs.get(partition)
+        if log is None:
+            raise ConnectionLost(f"{partition}: there is no such partition")
+        return log
+
+    def feed(self, partition: TopicPartition, offset: int) -> Feed:
+        """See FeedSource."""
+        return Feed(self, partition, offset)
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+        """See LogRanges."""
+        await self.answer()
+        return {partition: _Range(0, self.get(partition).end) for partition in partitions}
+
+
+class Feed:
+    """See RecordFeed: whatever log has the name now, as a broker would serve it."""
+
+    last_stable_offset = None
+
+    def __init__(self, brokers: Brokers, partition: TopicPartition, position: int) -> None:
+        self._brokers = brokers
+        self._partition = partition
+        self._position = position
+
+    @property
+    def high_watermark(self) -> int | None:
+        """See RecordFeed."""
+        log = self._brokers.logs.get(self._partition)
+        return None if log is None else log.end
+
+    async def next(self) -> RecordBatch:
+        """See RecordFeed."""
+        while True:
+            await self._brokers.answer()
+            log, position = self._brokers.get(self._partition), self._position
+            if position > log.end:
+                raise OffsetOutOfRange(self._partition, position, 0, log.end)
+            if position < log.end:
+                self._position = min(position + _MOST_RECORDS, log.end)
+                return make_batch(self._partition, position, self._position, log.czxid)
+            await log.wait()
+
+    def done(self, batch: RecordBatch) -> None:
+        """See RecordFeed."""
+
+    def seek(self, position: int) -> None:
+        """See RecordFeed."""
+        self._position = position
+
+    def close(self) -> None:
+        """See RecordFeed."""
+
+
+def make_batch(partition: TopicPartition, start: int, end: int, czxid: int) -> RecordBatch:
+    """Return records without key and value, whose timestamps say which making of the topic they are of."""
+    count = end - start
+    nulls = array("q", [-1]) * count
+    return RecordBatch(
+        partition=partition,
+        start=start,
+        next_offset=end,
+        offsets=array("q", range(start, end)),
+        timestamps=array("q", [czxid]) * count,
+        timestamp_types=b"\x01" * count,
+        key_starts=nulls,
+        key_ends=nulls,
+        value_starts=nulls,
+        value_ends=nulls,
+        size_bytes=100 * count,
+    )

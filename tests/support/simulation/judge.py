@@ -1,0 +1,333 @@
+"""What must be true of the whole group, looked at from outside, at every change of a node and at every file.
+
+The judge knows what no member does: whose session really holds an owner node at this moment, what was produced, what has
+landed, what Java-like members have consumed. It holds:
+
+- **one owner**: at most one claim of a partition is usable, and then its session's owner node stands;
+- **one deliverer**: what is published or written is published by the owner; a process that was stopped in between may
+  complete one call a partition, which files survive by their names;
+- **commits**: made by the owner's session; within one making of a topic ours never go back; never beyond what has landed (or
+  was consumed by a Java member);
+- **chains**: each file begins where the one before ended, holds every offset up to its own end or says who had it, and only
+  records of its own making of the topic; one making has one chain;
+- **what does not move does not stop**: a partition is drained only if the assignor took it away, and lost only by a
+  member that something happened to.
+
+A breach ends the simulation at that very moment. ``trace`` is a digest of everything seen, in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumerd.group.assignors import Strategy
+from consumerd.group.identity import consumer_of
+from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView, plan_assignment
+from consumerd.model import Claim, ConsumerId, GapReason, PartitionKey, TopicPartition
+from consumerd.sinks.chain import CHAIN_RECORD, ChainRecord, FileMetadata, parse_data_name
+from consumerd.sinks.files import FileFormat
+from consumerd.wire.records import RecordBatch
+from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, offsets_root, owner_path, owners_root, topic_path
+from consumerd.zk.znodes import parse_offset, parse_registration, parse_topic
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.simulation.brokers import Log
+from tests.support.simulation.disk import SharedDisk, parse_place
+from tests.support.simulation.processes import Process, World
+
+GROUP = "g"
+
+_SETTLING_S = 5.0
+"""How old a view may be that a claim was made by."""
+_UNDER_WAY_S = 1.0
+"""How long a request may travel."""
+
+Making = tuple[TopicPartition, int]
+"""A partition of one making of its topic, by the topic's czxid."""
+
+
+@dataclass(slots=True)
+class Chain:
+    """A chain as far as it was seen."""
+
+    czxid: int
+    origin: int
+    end: int
+    sealed: bool = False
+
+
+@dataclass(slots=True)
+class Suspect:
+    """What happened to a process, as far as it excuses anything."""
+
+    disturbed: bool = False
+    """Its session may be over, or was."""
+    stopped: bool = False
+    """It was stopped, so that a call may have been under way for longer than its session lasted."""
+
+
+class Judge:
+    """Watches one simulated group; ``java`` tells whether Java-like members take part."""
+
+    def __init__(self, world: World, server: FakeZooKeeper, strategy: Strategy) -> None:
+        self.world = world
+        self.strategy = strategy
+        self.story: list[str] = []
+        self.tampered: set[str] = set()
+        """Owner nodes that were taken away: their owner cannot know before it is told."""
+        self.remade: set[str] = set()
+        """Topics that were deleted at some time."""
+        self.suspects: dict[str, Suspect] = defaultdict(Suspect)
+        self.with_java = False
+        self.logs: dict[Making, Log] = {}
+        self.delivered: dict[Making, set[int]] = defaultdict(set)
+        self.consumed: dict[Making, set[int]] = defaultdict(set)
+        """By Java-like members."""
+        self.chains: dict[tuple[TopicPartition, int], Chain] = {}
+        self.disk: SharedDisk
+        self.format: FileFormat
+        self._server = server
+        self._claims: dict[TopicPartition, list[tuple[Process, int, Claim, float]]] = defaultdict(list)
+        self._committed: dict[Making, int] = {}
+        self._late: set[tuple[str, TopicPartition]] = set()
+        self._plans: list[tuple[float, Mapping[TopicPartition, ConsumerId]]] = []
+        self._forgiven: dict[str, float] = {}
+        self._digest = hashlib.sha256()
+        server.on_change = self._look
+
+    @property
+    def trace(self) -> str:
+        """A digest of everything seen so far, in order."""
+        return self._digest.hexdigest()[:16]
+
+    def note(self, text: str) -> None:
+        """Write down what happens."""
+        line = f"{self.world.now:9.4f} {text}"
+        self.story.append(line)
+        self._digest.update(line.encode())
+
+    def require(self, holds: bool, what: str) -> None:
+        """End the simulation unless something holds."""
+        if not holds:
+            self.note(f"BROKEN: {what}")
+            self.world.failures.append(AssertionError(what))
+
+    # -- nodes
+
+    def _look(self, path: str) -> None:
+        found = self._server.read(path)
+        data = "gone" if found is None else found[0].decode(errors="replace")[:60]
+        self.note(f"{path} {data} by {self._server.names_of_sessions.get(self._server.writer, 'nobody')}")
+        if path.startswith(owners_root(GROUP) + "/"):
+            if (partition := _parse_leaf(path, owners_root(GROUP))) is not None:
+                self.check_owner(partition)
+        elif path.startswith(offsets_root(GROUP) + "/"):
+            if found is not None and (partition := _parse_leaf(path, offsets_root(GROUP))) is not None:
+                self._check_commit(partition, found[0])
+        elif path.startswith((ids_path(GROUP) + "/", BROKER_TOPICS + "/")) and "/partitions" not in path:
+            self._plans.append((self.world.now, self._plan()))
+
+    def _plan(self) -> Mapping[TopicPartition, ConsumerId]:
+        members = []
+        for name in self._server.names(ids_path(GROUP)):
+            found = self._server.read(id_path(GROUP, ConsumerId(name)))
+            assert found is not None
+            members.append(
+                MemberView(consumer=ConsumerId(name), session_id=0, registration=parse_registration(found[0]))
+            )
+        topics = {}
+        for topic in self._server.names(BROKER_TOPICS):
+            node = self._server.read(topic_path(topic))
+            assert node is not None
+            topics[topic] = TopicView(czxid=0, version=0, partitions=tuple(sorted(parse_topic(node[0]))))
+        snapshot = GroupSnapshot(stamp=Stamp(ids=(0, 0), names=None, topics={}), members=tuple(members), topics=topics)
+        assignment = plan_assignment(snapshot, self.strategy)
+        return {partition: consumer_of(thread) for partition, thread in assignment.items()}
+
+    def check_owner(self, partition: TopicPartition) -> None:
+        """At most one claim is usable, and only by the session whose node it is."""
+        path = owner_path(GROUP, partition)
+        if path in self.tampered:
+            return
+        usable = [
+            (process.name, session)
+            for process, session, claim, _ in self._claims[partition]
+            if not process.dead and claim.usable
+        ]
+        self.require(len(usable) <= 1, f"{partition} is used by {usable}")
+        if usable:
+            node = self._server.read(path)
+            self.require(node is not None, f"{partition} is used by {usable[0]} without an owner node")
+            if node is not None:
+                self.require(node[1].ephemeral_owner == usable[0][1], f"{partition}: {usable[0]} uses {node[0]!r}'s")
+
+    def _check_commit(self, partition: TopicPartition, data: bytes) -> None:
+        name = self._server.names_of_sessions.get(self._server.writer)
+        topic = self._server.read(topic_path(partition.topic))
+        if name is None or name.startswith("java") or topic is None:
+            return
+        making, position = (partition, topic[1].czxid), parse_offset(data)
+        owner = self._server.read(owner_path(GROUP, partition))
+        ours = owner is not None and owner[1].ephemeral_owner == self._server.writer
+        self.require(ours or self._is_forgiven(partition), f"{name} commits {partition}, which is not its own")
+        before = self._committed.get(making, 0)
+        self.require(position >= before, f"{name} commits {position} of {partition} after {before}")
+        self._committed[making] = position
+        safe = self._safe_end(making)
+        self.require(position <= safe, f"{name} commits {position} of {partition}, of which {safe} is safe")
+
+    def _safe_end(self, making: Making) -> int:
+        ends = [max(self.consumed[making], default=-1) + 1, max(self.delivered[making], default=-1) + 1]
+        ends += [chain.end for (partition, _), chain in self.chains.items() if (partition, chain.czxid) == making]
+        return max(ends)
+
+    # -- members
+
+    def claimed(self, process: Process, session: int, claim: Claim) -> None:
+        """A claim was given to whoever delivers."""
+        self.note(f"{process.name} begins with {claim.partition}")
+        known = self._claims[claim.partition]
+        known[:] = [entry for entry in known if not entry[0].dead and entry[2].usable]
+        known.append((process, session, claim, self.world.now))
+        self.check_owner(claim.partition)
+
+    def drained(self, process: Process, partition: TopicPartition, consumer: ConsumerId | None) -> None:
+        """A partition is drained: somebody must have been given it instead, since it was claimed."""
+        self.note(f"{process.name} drains {partition}")
+        since = max((at for other, _, _, at in self._claims[partition] if other is process), default=0.0) - _SETTLING_S
+        plans = [plan for at, plan in self._plans if at >= since]
+        plans += [plan for at, plan in self._plans if at < since][-1:]
+        self.require(
+            consumer is None or any(plan.get(partition) != consumer for plan in plans),
+            f"{process.name} stops {partition}, which nobody took away",
+        )
+
+    def lost(self, process: Process, partition: TopicPartition, reason: str) -> None:
+        """A partition is lost: something must have happened."""
+        self.note(f"{process.name} loses {partition}: {reason}")
+        self.require(
+            self.suspects[process.name].disturbed
+            or self.with_java
+            or partition.topic in self.remade
+            or owner_path(GROUP, partition) in self.tampered,
+            f"{process.name} loses {partition}, though nothing happened to it: {reason}",
+        )
+
+    def dropped(self, partition: TopicPartition) -> None:
+        """Whoever delivered knows by now that the owner node was taken away."""
+        path = owner_path(GROUP, partition)
+        if path in self.tampered:
+            self.tampered.discard(path)
+            self._forgiven[path] = self.world.now
+
+    def _is_forgiven(self, partition: TopicPartition) -> bool:
+        """Whether the owner node was taken away, or had been when what is on its way now was sent."""
+        path = owner_path(GROUP, partition)
+        return path in self.tampered or self.world.now - self._forgiven.get(path, -_UNDER_WAY_S) < _UNDER_WAY_S
+
+    def owns(self, process: Process, partition: TopicPartition) -> bool:
+        """Whether the process's session holds the owner node at this moment."""
+        node = self._server.read(owner_path(GROUP, partition))
+        return node is not None and self._server.names_of_sessions.get(node[1].ephemeral_owner) == process.name
+
+    def _check_deliverer(self, process: Process, partition: TopicPartition, what: str) -> None:
+        if self.owns(process, partition) or self._is_forgiven(partition):
+            return
+        key = (process.name, partition)
+        excused = self.suspects[process.name].stopped and key not in self._late
+        self.require(excused, f"{process.name} {what} {partition} and does not own it")
+        self._late.add(key)
+
+    def stopped(self, process: Process) -> None:
+        """A process was stopped, or its session ended without notice: one call a partition may end late."""
+        self.suspects[process.name] = Suspect(disturbed=True, stopped=True)
+        self._late = {key for key in self._late if key[0] != process.name}
+
+    # -- records
+
+    def wrote(self, process: Process, batch: RecordBatch) -> None:
+        """A sink without files took a batch for good."""
+        self.note(f"{process.name} delivers {batch.partition} [{batch.start}, {batch.next_offset})")
+        self._check_deliverer(process, batch.partition, "delivers")
+        for offset, czxid in zip(batch.offsets, batch.timestamps, strict=True):
+            self.delivered[batch.partition, czxid].add(offset)
+
+    def linked(self, path: Path, process: Process) -> None:
+        """A file got its final name."""
+        self.note(f"{process.name} publishes {path}")
+        try:
+            self._judge_link(path, process)
+        except Exception as error:  # noqa: BLE001 - not to be taken for a failure of the disk
+            self.world.failures.append(error)
+
+    def _judge_link(self, path: Path, process: Process) -> None:
+        place = parse_place(path)
+        if place is None:
+            if path.name == CHAIN_RECORD:
+                self._open_chain(path)
+            return
+        partition = TopicPartition(place[0], PartitionKey.parse(place[1]))
+        chain = self.chains[partition, place[2]]
+        self._check_deliverer(process, partition, "publishes")
+        position = parse_data_name(path.name, self.format.extension)
+        assert position is not None
+        metadata = self.format.read_metadata(self.disk, path.parent, position)
+        records = list(_read_records(self.disk.read(path), self.format.extension))
+        self.require(not chain.sealed, f"{path} lies behind the end of a chain")
+        self.require(position == chain.end, f"{path} begins at {position}, its chain ends at {chain.end}")
+        self.require(metadata.incarnation.czxid == chain.czxid, f"{path} is of {metadata.incarnation}")
+        self.require(all(czxid == chain.czxid for _, czxid in records), f"{path} holds records of another making")
+        self._check_cover(path, partition, metadata, [offset for offset, _ in records])
+        chain.sealed = metadata.next_offset == position
+        chain.end = metadata.next_offset
+        self.delivered[partition, chain.czxid].update(offset for offset, _ in records)
+
+    def _open_chain(self, path: Path) -> None:
+        parts = parse_place(path.with_name("0"))
+        assert parts is not None
+        partition = TopicPartition(parts[0], PartitionKey.parse(parts[1]))
+        record = ChainRecord.parse(self.disk.read(path))
+        making = (partition, record.incarnation.czxid)
+        others = [n for (other, n), chain in self.chains.items() if (other, chain.czxid) == making]
+        self.require(not others, f"{path}: the topic's making {making[1]} has chain {others} already")
+        self.chains[partition, parts[2]] = Chain(making[1], record.origin, record.origin)
+
+    def _check_cover(self, path: Path, partition: TopicPartition, metadata: FileMetadata, offsets: list[int]) -> None:
+        gaps = {offset for gap in metadata.gaps for offset in range(gap.start, gap.end)}
+        whole = list(range(metadata.position, metadata.next_offset))
+        self.require(sorted([*offsets, *gaps]) == whole, f"{path} should hold {whole[:1]}..{whole[-1:]} exactly")
+        foreign = all(gap.reason is GapReason.CONSUMED_ELSEWHERE for gap in metadata.gaps)
+        taken = self.consumed[partition, metadata.incarnation.czxid]
+        self.require(foreign and gaps <= taken, f"{path} leaves out {sorted(gaps - taken)}, which nobody had")
+
+    def find_missing(self) -> dict[str, list[int]]:
+        """Return what was produced into the topics there are and was never delivered."""
+        missing = {}
+        for (partition, czxid), log in self.logs.items():
+            node = self._server.read(topic_path(partition.topic))
+            if node is None or node[1].czxid != czxid:
+                continue
+            rest = set(range(log.end)) - self.delivered[partition, czxid] - self.consumed[partition, czxid]
+            if rest:
+                missing[str(partition)] = sorted(rest)
+        return missing
+
+
+def _parse_leaf(path: str, root: str) -> TopicPartition | None:
+    topic, _, key = path.removeprefix(root + "/").partition("/")
+    return TopicPartition(topic, PartitionKey.parse(key)) if key else None
+
+
+def _read_records(data: bytes, extension: str) -> Iterator[tuple[int, int]]:
+    lines = data[: data.rfind(b"\n") + 1].decode().splitlines()
+    for line in lines:
+        if extension == "jsonl":
+            fields = json.loads(line)
+            yield fields["offset"], fields["timestamp"]
+        else:
+            offset, _, czxid = line.partition(" ")
+            yield int(offset), int(czxid)

@@ -1,0 +1,383 @@
+"""One seed's story: who comes, goes, dies, is stopped and cut off, and when; and how it must end.
+
+Every choice is drawn from the seed, so that a story can be told again exactly. It ends well when, within a bound after the
+last disturbance, the owners are those of the assignor, every member says so, and everything that was produced has been
+delivered and committed; and when everybody can leave then and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from consumerd.delivery.ports import DeliverySettings
+from consumerd.group.assignors import Member, Strategy, assign
+from consumerd.group.settings import RebalanceSettings
+from consumerd.group.transitions import MemberState
+from consumerd.model import ConsumerId, PartitionKey, TopicPartition
+from consumerd.sinks.jsonl import JsonlFormat
+from consumerd.zk.layout import id_path, ids_path, offset_path, owner_path, owners_root, topic_path
+from consumerd.zk.layout_modern import partition_path
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.simulation.brokers import Brokers, Log
+from tests.support.simulation.disk import ListFormat, SharedDisk
+from tests.support.simulation.judge import GROUP, Judge
+from tests.support.simulation.members import Daemon, Java, Setting
+from tests.support.simulation.processes import World
+
+SETTLED_WITHIN_S = 30.0
+"""After the last disturbance: a session's end (6 s and a third more), a drain, a few tries."""
+_LOOK_EVERY_S = 0.25
+_POKES_S = 12.0
+"""A Java-like member that has given up waits for a change: it is given one this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a story ended: ``trace`` tells whether two runs were the same."""
+
+    seed: int
+    trace: str
+    virtual_s: float
+    steps: int
+    story: list[str]
+    failure: str | None = None
+
+
+def tell(seed: int) -> Outcome:
+    """Tell a seed's story; a failure is part of the outcome."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    world = World()
+    story = _Story(seed, world)
+    failure = None
+    try:
+        world.run(story.run())
+    except AssertionError as error:
+        failure = f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the story's failure
+        failure = _describe(error)
+    judge = story.judge
+    return Outcome(seed, judge.trace, story.ended_at or world.now, world.steps, judge.story, failure)
+
+
+def _describe(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f" ({place.tb_frame.f_code.co_filename}:{place.tb_lineno})" if place is not None else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+class _Story:
+    def __init__(self, seed: int, world: World) -> None:
+        self.chance = chance = random.Random(seed)
+        self.world = world
+        self.strategy = chance.choice(list(Strategy))
+        latency = chance.choice([(0.0001, 0.0005), (0.001, 0.03), (0.0, 0.15)])
+        self.server = FakeZooKeeper(seed=seed, latency_s=latency, repeats=chance.choice([0.0, 0.2]), loop=world.main)
+        self.judge = Judge(world, self.server, self.strategy)
+        self.brokers = Brokers(chance, (0.001, 0.05))
+        self.disk = SharedDisk(chance, self.judge.linked)
+        kind = chance.choice([ListFormat(), ListFormat(), ListFormat(), JsonlFormat(), None])
+        self.judge.disk = self.disk
+        if kind is not None:
+            self.judge.format = kind
+        self.setting = Setting(
+            world=world,
+            server=self.server,
+            judge=self.judge,
+            brokers=self.brokers,
+            disk=self.disk,
+            file_format=kind,
+            strategy=self.strategy,
+            rebalance=RebalanceSettings(
+                drain_timeout_ms=chance.choice([300, 3000]), reconcile_ms=chance.choice([2000, 5000])
+            ),
+            delivery=DeliverySettings(
+                commit_interval_ms=chance.choice([200, 1000, 3000]), recheck_ms=2000, retry_maximum_ms=1000
+            ),
+            roll_ms=chance.choice([100, 1000]),
+            slowest_write_s=chance.choice([0.001, 0.02, 0.3]),
+        )
+        self.topics: dict[str, int] = {}
+        self.daemons: dict[str, Daemon] = {}
+        self.java: dict[str, Java] = {}
+        self.names = ["t", "u"][: chance.randint(1, 2)]
+        self.java_too = chance.random() < 0.3
+        """Java-like members do not survive the deletion of a topic: a story has either."""
+        self.judge.with_java = self.java_too
+        self.configured = chance.random() < 0.3
+        self.numbers = 0
+        self.ended_at = 0.0
+
+    async def run(self) -> None:
+        for topic in self.names:
+            self.make_topic(topic, self.chance.randint(1, 4))
+        for _ in range(self.chance.randint(1, 3)):
+            self.join()
+        async with asyncio.TaskGroup() as group:
+            producing = group.create_task(self.produce())
+            await asyncio.sleep(self.chance.choice([0.0, 1.0, 2.0]))
+            async with asyncio.TaskGroup() as acts:
+                for _ in range(self.chance.randint(2, 8)):
+                    acts.create_task(self.act())
+                    await asyncio.sleep(self.chance.choice([0.0, 0.02, 0.3, 2.0]) * self.chance.random() * 2)
+            producing.cancel()
+        await self.come_to_rest()
+        await self.go_home()
+        self.ended_at = self.world.now
+
+    # -- what happens
+
+    async def produce(self) -> None:
+        while True:
+            await asyncio.sleep(self.chance.uniform(0.02, 0.6))
+            if self.brokers.logs:
+                self.brokers.logs[self.chance.choice(sorted(self.brokers.logs))].append(self.chance.randint(1, 6))
+
+    def pick(self) -> Daemon | None:
+        there = [daemon for daemon in self.daemons.values() if not daemon.process.dead]
+        return self.chance.choice(there) if there else None
+
+    async def act(self) -> None:
+        chance, daemon = self.chance, self.pick()
+        match chance.randrange(22):
+            case 0 | 1 | 2 if len(self.daemons) < 4:
+                self.join()
+            case 3 | 4 if daemon is not None:
+                self.leave(daemon)
+            case 5 if daemon is not None:
+                self.bury(daemon)
+                daemon.kill()
+            case 6 if daemon is not None:
+                self.bury(daemon)
+                daemon.process.after(chance.randrange(60), daemon.kill)
+                await self.sure_to_die(daemon)
+            case 7 if daemon is not None:
+                self.bury(daemon)
+                self.disk.deadly[daemon.process] = chance.randrange(12)
+                await self.sure_to_die(daemon)
+            case 8 | 9 if daemon is not None:
+                self.judge.suspects[daemon.name].disturbed = True
+                self.judge.note(f"{daemon.name} is cut off")
+                daemon.client.cut()
+                await asyncio.sleep(chance.choice([0.0, 0.2, 3.0, 12.0]) * chance.random())
+                daemon.client.heal()
+            case 10 if daemon is not None:
+                await self.silence(daemon)
+            case 11 if daemon is not None:
+                self.judge.stopped(daemon.process)  # no lease foresees this, as none foresees a stop
+                daemon.client.expire()
+            case 12 | 13 if daemon is not None:
+                daemon.stop()
+                await self.go_on(daemon)
+            case 14 | 15 if daemon is not None:
+                daemon.process.after(chance.randrange(60), daemon.stop)
+                await asyncio.sleep(chance.random())
+                await self.go_on(daemon)
+            case 16:
+                topic = chance.choice(self.names)
+                if topic in self.topics:
+                    self.make_topic(topic, self.topics[topic] + chance.randint(1, 2))
+            case 17:
+                await self.recreate(chance.choice(self.names))
+            case 18 if daemon is not None:
+                self.tamper(daemon)
+            case 19 | 20 if self.java_too and len(self.java) < 2:
+                self.join_java()
+            case 21 if self.java:
+                java = self.java.pop(chance.choice(sorted(self.java)))
+                java.kill() if chance.random() < 0.5 else java.leave()
+            case _:
+                pass
+
+    def join(self) -> None:
+        self.numbers += 1
+        name = f"m{self.chance.randrange(100):02d}{self.numbers}"
+        free = sorted({"a", "b", "c", "d"} - {daemon.consumer_id for daemon in self.daemons.values()})
+        consumer_id = free[0] if self.configured else None
+        self.judge.note(f"{name} joins")
+        self.daemons[name] = Daemon(self.setting, name, self.streams(), self.chance, consumer_id)
+
+    def join_java(self) -> None:
+        self.numbers += 1
+        name = f"java{self.chance.randrange(100):02d}{self.numbers}"
+        self.judge.note(f"{name} joins")
+        self.java[name] = Java(self.setting, name, self.streams(), self.chance)
+
+    def streams(self) -> dict[str, int]:
+        return dict.fromkeys(self.names, self.chance.randint(1, 2))
+
+    def leave(self, daemon: Daemon) -> None:
+        self.judge.note(f"{daemon.name} leaves")
+        self.bury(daemon)
+        daemon.leave()
+
+    def bury(self, daemon: Daemon) -> None:
+        """It is not of the group any more, as far as the end of the story goes."""
+        self.judge.suspects[daemon.name].disturbed = True
+        del self.daemons[daemon.name]
+
+    async def sure_to_die(self, daemon: Daemon) -> None:
+        await asyncio.sleep(3)
+        if not daemon.process.dead:
+            daemon.kill()
+
+    async def silence(self, daemon: Daemon) -> None:
+        self.judge.suspects[daemon.name].disturbed = True
+        self.judge.note(f"{daemon.name} hears nothing any more")
+        daemon.client.silence()
+        await asyncio.sleep(self.chance.uniform(0.5, 4.0))
+        daemon.client.cut()
+        await asyncio.sleep(self.chance.choice([0.0, 0.5, 8.0]) * self.chance.random())
+        daemon.client.heal()
+
+    async def go_on(self, daemon: Daemon) -> None:
+        await asyncio.sleep(self.chance.choice([0.2, 3.0, 12.0]) * (0.2 + self.chance.random()))
+        if daemon.name in self.daemons:  # else it is to die yet
+            daemon.process.countdown = None
+        daemon.proceed()
+
+    def make_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic, or let it grow."""
+        known = self.topics.get(topic, 0)
+        self.topics[topic] = partitions
+        body = {"version": 1, "partitions": {str(number): [0] for number in range(partitions)}}
+        self.server.put(topic_path(topic), json.dumps(body).encode())
+        node = self.server.read(topic_path(topic))
+        assert node is not None
+        for number in range(known, partitions):
+            partition = TopicPartition.modern(topic, number)
+            self.server.put(partition_path(partition))
+            log = self.brokers.logs[partition] = Log(node[1].czxid)
+            log.append(self.chance.choice([0, 0, 9]))
+            self.judge.logs[partition, node[1].czxid] = log
+
+    async def recreate(self, topic: str) -> None:
+        """Delete a topic and make it again."""
+        if topic not in self.topics or self.java_too:
+            return
+        partitions = self.topics.pop(topic)
+        self.judge.remade.add(topic)
+        for number in range(partitions):
+            self.brokers.remove(TopicPartition.modern(topic, number))
+        self.server.remove(topic_path(topic))
+        await asyncio.sleep(self.chance.choice([0.35, 1.0, 5.0]))  # longer than a round trip: see offsets.zookeeper
+        self.make_topic(topic, partitions)
+
+    def tamper(self, daemon: Daemon) -> None:
+        """Take an owner node, or the member's own node, away from it."""
+        status = daemon.rebalancer.status
+        if self.chance.random() < 0.3 and status.consumer is not None:
+            self.judge.suspects[daemon.name].disturbed = True
+            self.server.remove(id_path(GROUP, status.consumer))
+        elif status.owned:
+            partition = self.chance.choice(sorted(status.owned))
+            if self.judge.owns(daemon.process, partition):
+                path = owner_path(GROUP, partition)
+                self.judge.tampered.add(path)
+                self.judge.suspects[daemon.name].disturbed = True
+                self.server.remove(path)
+
+    # -- how it ends
+
+    async def come_to_rest(self) -> None:
+        """Let sessions of the dead end, retries run out, and everybody read everything."""
+        self.judge.note("no more disturbance")
+        for daemon in self.daemons.values():
+            daemon.process.countdown = None
+            daemon.proceed()
+            daemon.client.heal()
+        await self.within(SETTLED_WITHIN_S, self.find_unrest)
+
+    async def within(self, seconds: float, find_problem: Callable[[], str | None]) -> None:
+        begun = poked = self.world.now
+        while (problem := find_problem()) is not None:
+            assert self.world.now - begun < seconds, f"not settled {seconds} s after the last disturbance: {problem}"
+            if self.java and self.world.now - poked > _POKES_S:
+                poked = self.world.now
+                self.poke()
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def poke(self) -> None:
+        path = f"{ids_path(GROUP)}/{GROUP}_passer-by"
+        self.server.put(path, b'{"version":1,"subscription":{},"pattern":"static"}')
+        self.server.remove(path)
+
+    def find_unrest(self) -> str | None:
+        """Say what is not as it should be in the end."""
+        owners = {
+            str(partition): node[0].decode()
+            for partition in self.partitions()
+            if (node := self.server.read(owner_path(GROUP, partition))) is not None
+        }
+        expected = self.expected_owners()
+        if owners != expected:
+            return f"owners are {owners}, expected {expected}"
+        for daemon in self.daemons.values():
+            status = daemon.rebalancer.status
+            if status.state is not MemberState.FOLLOWING or not status.ready:
+                return f"{daemon.name} is {status.state}: {status.unready_reason}"
+            if set(status.owned) != set(status.desired) or status.moving:
+                return f"{daemon.name} owns {status.owned}, wants {status.desired}"
+            if {one.partition for one in daemon.deliveries.statuses} != set(status.owned):
+                return f"{daemon.name} delivers {daemon.deliveries.statuses}"
+        if self.java and not all(java.member.settled for java in self.java.values()):
+            return "a Java member has not settled"
+        missing = self.judge.find_missing() if self.daemons or self.java else None
+        if missing:
+            delivering = [
+                f"{daemon.name}: {one.partition} {one.state.value} at {one.position}, {one.reason}"
+                for daemon in self.daemons.values()
+                for one in daemon.deliveries.statuses
+                if str(one.partition) in missing
+            ]
+            return f"not delivered: {missing} by {delivering}"
+        return self.find_uncommitted([p for p, thread in owners.items() if not thread.startswith(f"{GROUP}_java")])
+
+    def partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, PartitionKey.parse(key))
+            for topic in self.server.names(owners_root(GROUP))
+            for key in self.server.names(f"{owners_root(GROUP)}/{topic}")
+        ]
+
+    def expected_owners(self) -> dict[str, str]:
+        members = [
+            Member(consumer=daemon.rebalancer.status.consumer or ConsumerId("nobody"), streams=daemon.topics)
+            for daemon in self.daemons.values()
+        ] + [Member(consumer=java.consumer, streams=java.topics) for java in self.java.values()]
+        partitions = {topic: tuple(PartitionKey(n) for n in range(count)) for topic, count in self.topics.items()}
+        return {str(partition): thread for partition, thread in assign(self.strategy, members, partitions).items()}
+
+    async def go_home(self) -> None:
+        """Let everybody of ours leave; nothing may be left open."""
+        everybody = list(self.daemons.values())
+        for daemon in everybody:
+            self.leave(daemon)
+        for java in self.java.values():
+            java.leave()
+        self.java.clear()
+        await self.within(15.0, lambda: self.find_remains(everybody))
+
+    def find_remains(self, everybody: list[Daemon]) -> str | None:
+        left = [daemon.name for daemon in everybody if not daemon.main.done()]
+        owned = [str(p) for p in self.partitions() if self.server.read(owner_path(GROUP, p)) is not None]
+        return f"{left} have not left, {owned} are owned" if left or owned else None
+
+    def find_uncommitted(self, owned: list[str]) -> str | None:
+        """Say what of ours is delivered and not committed."""
+        for partition, log in self.brokers.logs.items():
+            node = self.server.read(offset_path(GROUP, partition))
+            committed = "0" if node is None else node[0].decode()
+            if str(partition) in owned and committed != str(log.end):
+                return f"{partition}: committed {committed}, produced {log.end}"
+        return None
