@@ -27,6 +27,7 @@ class TaskSet(Generic[K]):
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()
         self._tasks: dict[K, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -52,7 +53,12 @@ class TaskSet(Generic[K]):
             raise KeyError(f"{key} runs already")
         task = self._group.create_task(work, name=name)
         self._tasks[key] = task
-        task.add_done_callback(lambda done: self._tasks.pop(key, None) if self._tasks.get(key) is done else None)
+        task.add_done_callback(lambda done: self._forget(key, done))
+
+    def _forget(self, key: K, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
 
     async def cancel(self, key: K) -> None:
         """Cancel what runs under ``key`` and wait until it has ended; unbounded, as clean-up bounds itself."""
@@ -65,7 +71,10 @@ class TaskSet(Generic[K]):
     def cancel_soon(self, key: K) -> None:
         """Ask what runs under ``key`` to end, and wait for nothing; asking again does not disturb its clean-up."""
         task = self._tasks.get(key)
-        if task is not None and not task.cancelling():
+        # not by ``task.cancelling()``: a timeout inside the task that has just expired counts there too, and takes its
+        # own request back a moment later, so that none would be left
+        if task is not None and task not in self._ending:
+            self._ending.add(task)
             task.cancel()
 
     async def join(self, key: K) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.cell import Cell
 from consumerd.aio.tasks import TaskSet, alongside, unless
+from consumerd.aio.timeouts import timeout
 from tests.support.virtual_time import Deadlock, run
 
 
@@ -110,3 +112,30 @@ def test_virtual_time_reports_a_deadlock() -> None:
     """A test that would hang fails instead."""
     with pytest.raises(Deadlock):
         run(forever())
+
+
+def test_a_task_is_cancelled_though_a_timeout_in_it_expires_at_the_same_moment() -> None:
+    """The timeout's own cancellation must not be taken for ours: it is taken back, and the task would run for ever."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        windows: list[asyncio.Timeout] = []
+
+        async def work() -> None:
+            while True:
+                with suppress(TimeoutError):
+                    async with timeout(1.0) as window:
+                        windows.append(window)
+                        await asyncio.Event().wait()
+
+        async with TaskSet[str]() as tasks:
+            tasks.start("work", work(), name="work")
+            await asyncio.sleep(0.5)
+            windows[0].reschedule(loop.time())  # expires in the next turn of the loop
+            loop.call_soon(tasks.cancel_soon, "work")  # and this comes before the task does
+            await asyncio.sleep(3)
+            assert "work" not in tasks
+            assert len(windows) == 1
+            await tasks.cancel("work")
+
+    run(scenario())
