@@ -55,6 +55,27 @@ async def test_process_killed_before_each_system_call_loses_and_repeats_nothing(
 
 
 @KINDS
+async def test_process_killed_before_each_system_call_of_a_new_chain_leaves_chains_that_follow_each_other(
+    kind: str, tmp_path: Path
+):
+    """A seal without a successor, a chain without a file: whatever is left, the next process goes on from it."""
+    async with timeout(50):
+        killed = int(await run_writer("succeeding", kind, tmp_path / "landing"))
+    landing = read_landing(tmp_path / "landing")
+
+    assert killed > 40
+    assert landing.problems == []
+    assert landing.leftovers == []
+    partition = landing.partitions["orders", "3"]
+    assert len(partition.chains) > 10
+    assert {chain.is_sealed for chain in partition.chains[:-1]} == {True}
+    for chain in partition.chains:
+        assert [record.offset for file in chain.files for record in file.records] == list(
+            range(chain.origin, chain.end)
+        )
+
+
+@KINDS
 async def test_racing_processes_never_overlap(kind: str, tmp_path: Path):
     """Three processes that all believe to own the partition: every record lands once."""
     async with timeout(50), asyncio.TaskGroup() as group:

@@ -14,6 +14,7 @@ import pytest
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import free_port
+from tests.support.zookeeper import make_client
 
 
 def command(*arguments: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
@@ -175,6 +176,34 @@ async def test_a_taken_port_is_a_setting_that_cannot_work(tmp_path: Path, zookee
         with Daemon(tmp_path, "two", settings) as two:
             assert two.wait_end() == 2
             assert "http.listen" in two.log()
+
+
+async def test_another_groups_path_ends_the_start(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:
+    """Whoever starts it hears of it, not whoever is on call when the first partition is claimed."""
+    async with make_client(zookeeper.connect_string) as client:
+        await client.wait_connected()
+        await client.ensure_path("/brokers/topics")
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    (landing / "_consumerd.json").write_text('{"format": 1, "root": "r", "cluster": "1-1", "group": "theirs"}')
+    sink = {"type": "jsonl", "path": str(landing)}
+
+    with Daemon(tmp_path, "d", settings_for(zookeeper.connect_string, "ours", topics=("t",), sink=sink)) as daemon:
+        assert daemon.wait_end() == 2
+        assert "belongs to group 'theirs'" in daemon.log()
+        assert "Traceback" not in daemon.log()
+    assert [path.name for path in landing.iterdir()] == ["_consumerd.json"]
+
+
+def test_sinks_with_one_path_are_refused_without_a_connection(tmp_path: Path) -> None:
+    """check-config finds it, in a pull request."""
+    paths = [f"--set=sinks.{name}.{key}={value}" for name in "ab" for key, value in (("type", "jsonl"), ("path", "/x"))]
+    done = command(
+        "check-config", "--set=cluster.zookeeper=zk:2181", "--set=group.id=g", "--topics", "t", "--sink", "a", *paths
+    )
+
+    assert done.returncode == 2
+    assert "sinks.b.path: /x is the path of sink 'a'" in done.stderr
 
 
 def _cpu_seconds(pid: int) -> float:

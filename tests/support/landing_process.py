@@ -2,6 +2,7 @@
 
 ``dying``: one process after the other lands twenty records and is killed by SIGKILL before its n-th change of the disk,
 n rising from 0, until one lives to its end. Prints how many were killed.
+``succeeding``: the same, and each begins a chain of its own first, on a request three offsets back.
 ``racing``: lands what is missing of the first 400 records, for as long as it takes, whoever else is doing the same.
 """
 
@@ -28,20 +29,20 @@ def main() -> None:
     """Do what the command line says."""
     mode, kind, path = sys.argv[1:]
     rig = SinkRig(kind=kind, path=Path(path), clock=Clock())
-    if mode == "dying":
-        sys.stdout.write(str(_die_again_and_again(rig)))
+    if mode in ("dying", "succeeding"):
+        sys.stdout.write(str(_die_again_and_again(rig, requests=mode == "succeeding")))
     else:
         asyncio.run(_race(rig))
 
 
-def _die_again_and_again(rig: SinkRig) -> int:
+def _die_again_and_again(rig: SinkRig, *, requests: bool) -> int:
     if rig.kind == "parquet":
         run_of(0, 1).to_arrow()  # imports what it needs (pandas, too, where it is), once for all children
     rig.member()
     for number in itertools.count():
         child = os.fork()
         if child == 0:
-            asyncio.run(_land_twenty(rig, number))
+            asyncio.run(_land_twenty(rig, number, f"r{number}" if requests else None))
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if status == 0:
@@ -51,14 +52,19 @@ def _die_again_and_again(rig: SinkRig) -> int:
     raise AssertionError("unreachable")
 
 
-async def _land_twenty(rig: SinkRig, kill_before: int) -> None:
+async def _land_twenty(rig: SinkRig, kill_before: int, request: str | None) -> None:
     changes = itertools.count()
 
     def kill(operation: str, name: str) -> None:
         if next(changes) == kill_before:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    writer = await _open(rig, RecordingFileSystem(kill))
+    if request is None:
+        writer = await _open(rig, RecordingFileSystem(kill))
+    else:
+        writer = await rig.member(RecordingFileSystem(kill), name=f"process{os.getpid()}").open(rig.claim())
+        back = max(0, (writer.resume_position or 0) - 3)
+        await writer.start(Start(position=back, reason="request", new_chain=True, request_id=request))
     position = writer.resume_position or 0
     for start in (position, position + 10):
         await writer.write(run_of(start, start + 10))
