@@ -46,8 +46,6 @@ class Attention:
     def looked(self) -> None:
         """Note that the pipeline looks now: what comes later is news."""
         self._curious = False
-        if not self.draining:
-            self._stirred.clear()
 
     def doubt(self) -> None:
         """Note that looking has failed, or is to be done again: at the next occasion, without waking anybody."""
@@ -73,8 +71,10 @@ class Attention:
         return await _comes(self._draining, seconds)
 
     async def idle(self, seconds: float) -> None:
-        """Wait until either is wished, ``seconds`` at most."""
+        """Wait until either is wished, ``seconds`` at most; a wish to look up wakes once, whatever comes of it."""
         await _comes(self._stirred, seconds)
+        if not self.draining:
+            self._stirred.clear()
 
 
 async def _comes(event: asyncio.Event, seconds: float) -> bool:

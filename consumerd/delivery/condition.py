@@ -20,6 +20,9 @@ from consumerd.telemetry.hooks import Hooks
 class Log(Protocol):
     """What is used of a bound structlog logger."""
 
+    def debug(self, event: str, /, **keys: object) -> object:
+        """Log what is of interest to whoever looks closely."""
+
     def info(self, event: str, /, **keys: object) -> object:
         """Log a change of state."""
 
@@ -100,7 +103,9 @@ class Condition:
         self.recover()
         if plan.out_of_range is not None:
             self._note_reset(plan.out_of_range, plan.position, plan.reason)
-        self._log.info("delivery_started", offset=plan.position, committed=plan.committed, reason=plan.reason.value)
+        # a stopped one is opened again from time to time, to look whether what stopped it is still so
+        tell = self._log.info if self._stop is None else self._log.debug
+        tell("delivery_started", offset=plan.position, committed=plan.committed, reason=plan.reason.value)
         if plan.request is not None:
             self._note_request(plan.request, plan)
         for gap in (plan.gap, plan.lead):

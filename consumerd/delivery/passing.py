@@ -77,18 +77,22 @@ def describe_unit(error: CorruptMessageError | RecordTooLarge, position: int) ->
 
 
 def describe_record(batch: RecordBatch, row: int, error: ConsumerdError) -> PassedUnit:
-    """Return what is known of the record in ``row``, which a sink has refused."""
-    corrupt = isinstance(error, CorruptMessageError)
-    record = batch.record(row, with_headers=not corrupt)
-    raw = batch.header_bytes(row) if corrupt else b""
+    """Return what is known of the record in ``row``, which a sink has refused; where its headers cannot be read, they are
+    the raw bytes.
+    """
+    raw = b""
+    try:
+        record = batch.record(row)
+    except CorruptMessageError:
+        record, raw = batch.record(row, with_headers=False), batch.header_bytes(row)
     return PassedUnit(
-        cause=UnitCause.CORRUPT if corrupt else UnitCause.REJECTED,
+        cause=UnitCause.CORRUPT if isinstance(error, CorruptMessageError) else UnitCause.REJECTED,
         reason=str(error),
         offset=record.offset,
         next_offset=record.offset + 1,
         index=record.index,
         raw=raw,
-        size=len(raw) if corrupt else None,
+        size=len(raw) if raw else None,
         record=record,
     )
 

@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliverySettings
-from consumerd.errors import ConnectionLost, PermanentSinkError, RetriableSinkError
-from consumerd.model import TopicPartition
+from consumerd.errors import (
+    ConnectionLost,
+    CorruptMessageError,
+    PermanentSinkError,
+    RecordTooLarge,
+    RetriableSinkError,
+)
+from consumerd.model import GapReason, Incarnation, TopicPartition
 from consumerd.offsets.store import CommitOutcome
-from tests.support.delivery import DeliveryRig, FakeSink, until
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
 from tests.support.virtual_time import run
 
 P = TopicPartition.modern("t", 0)
@@ -34,23 +40,42 @@ EVENTS = st.sampled_from(
         "lose",
         "drain",
         "disappear",
+        "unit is corrupt",
+        "unit is oversized",
+        "unit has no end",
+        "record is rejected",
+        "headers are corrupt",
+        "quarantine fails",
     ]
 )
-HISTORY = st.lists(st.tuples(EVENTS, st.integers(0, 25), st.sampled_from([0.0, 0.01, 0.3, 2.0, 15.0])), max_size=40)
+BEGINNINGS = st.sampled_from(["request", "request new chain", "truncate", "make again"])
+"""What contradicts what has landed, so that a new chain begins."""
+PAUSES = st.sampled_from([0.0, 0.01, 0.3, 2.0, 15.0])
+HISTORY = st.lists(st.tuples(EVENTS, st.integers(0, 25), PAUSES), max_size=40)
+EVENTFUL = st.lists(st.tuples(st.one_of(EVENTS, BEGINNINGS), st.integers(0, 25), PAUSES), max_size=40)
+POLICIES = st.sampled_from(["skip", "quarantine"])
 
 
 class History:
     """One partition's fate: performs events, and checks each commit as it is made."""
 
-    def __init__(self):
+    def __init__(self, policy):
         self.sink = FakeSink(buffered=True, keeps_chains=True, roll_s=1.0)
+        self.policy = policy
         self.rig = DeliveryRig(
             sink=self.sink,
-            settings=DeliverySettings(commit_interval_ms=300, offsets=OffsetPolicy(on_below="nearest")),
+            settings=DeliverySettings(
+                commit_interval_ms=300,
+                offsets=OffsetPolicy(on_below="nearest", on_above="nearest"),
+                on_corrupt=policy,
+                on_oversized=policy,
+            ),
+            on_rejected=policy,
         )
         self.log = self.rig.log(P, 0, 0)
         self.claim = None
         self.epoch = 0
+        self.incarnation = TOPIC_CZXID
         self.faults = []
         self.sink.trap = self.trap
         self.rig.store.before_commit = self.check_commit
@@ -66,14 +91,17 @@ class History:
 
     async def check_commit(self, commits):
         for commit in commits:
-            assert commit.position <= self.sink.landed[P].end
+            landed = self.sink.landed[P]
+            if landed.incarnation == commit.claim.incarnation:
+                assert commit.position <= max(one.end for one in (landed, *landed.chains))
             if commit.claim is self.claim:
-                assert commit.position >= self.committed
+                moved_back = commit.position == landed.started.position
+                assert commit.position >= self.committed or moved_back
                 self.committed = commit.position
 
     async def claim_again(self):
         self.epoch += 1
-        self.claim = await self.rig.claim(P, self.epoch)
+        self.claim = await self.rig.claim(P, self.epoch, self.incarnation)
 
     async def perform(self, event, amount):
         match event:
@@ -95,6 +123,8 @@ class History:
                 self.log.faults.setdefault(self.log.latest, []).append(ConnectionLost("reset"))
             case "commit fails":
                 self.rig.store.outcomes.setdefault(P, []).append(CommitOutcome.FAILED)
+            case "quarantine fails":
+                self.rig.quarantine.faults.append(RetriableSinkError("disk full"))
             case "pause":
                 self.claim.lease.set("paused")
             case "resume":
@@ -111,35 +141,116 @@ class History:
                 self.claim.lease.set("lost")  # found out by the pipeline itself
                 await asyncio.sleep(amount / 10)
                 await self.claim_again()
+            case "request" | "request new chain":
+                span = max(1, self.log.latest - self.log.earliest + 1)
+                position = self.log.earliest + amount % span
+                self.rig.requests.put(P, position, new_chain=event == "request new chain")
+            case "truncate":
+                self.log.truncate(max(self.log.earliest, self.log.latest - amount))
+            case "make again":
+                self.incarnation = self.rig.store.next_zxid()
+                self.claim.lease.set("changed" if amount % 2 else "lost")
+                self.log = self.rig.log(P, 0, amount)
+                self.rig.store.requests.clear()
+                await self.rig.deliveries.lost([P])
+                await self.claim_again()
+            case _:
+                self.damage(event, amount)
 
-    def check_landed(self):
-        landed = self.sink.landed[P]
-        assert landed.offsets == sorted(set(landed.offsets)), "landed twice, or out of order"
-        skipped = {offset for gap in landed.gaps for offset in range(gap.start, gap.end)}
-        assert not skipped.intersection(landed.offsets)
-        assert set(range(self.log.latest)) == skipped.union(landed.offsets), "neither landed nor in a gap"
+    def damage(self, event, amount):
+        """Make a unit at the end of the log one that cannot be delivered; something readable always follows."""
+        first = self.log.latest
+        end = first + 1 + amount % 3
+        if event == "unit is corrupt":
+            self.log.lasting_faults[first] = CorruptMessageError(
+                "bad", partition=P, offset=first, next_offset=end, raw=b"x"
+            )
+        elif event == "unit is oversized":
+            self.log.lasting_faults[first] = RecordTooLarge(P, first, 10, 20, next_offset=end, raw=b"x")
+        elif event == "unit has no end":
+            for at in range(first, end):
+                self.log.lasting_faults[at] = CorruptMessageError("bad", partition=P, offset=at)
+        elif event == "record is rejected":
+            self.sink.poison.add(first)
+        else:
+            self.log.bad_headers.add(first)
+        self.log.append(end - first + 1)
+
+    def check_landed(self, chain, end):
+        """Each offset from the chain's beginning on is in it once, or in a gap."""
+        assert chain.offsets == sorted(set(chain.offsets)), "landed twice, or out of order"
+        skipped = {offset for gap in chain.gaps for offset in range(gap.start, gap.end)}
+        assert not skipped.intersection(chain.offsets)
+        assert set(range(chain.started.position, end)) == skipped.union(chain.offsets), "neither landed nor in a gap"
+
+    def check_quarantine(self):
+        """What the newest chain leaves out by a policy is kept."""
+        left_out = {
+            offset
+            for gap in self.sink.landed[P].gaps
+            if gap.reason in (GapReason.CORRUPT, GapReason.SKIPPED)
+            for offset in range(gap.start, gap.end)
+        }
+        units = [unit for unit in self.rig.quarantine.units if unit.incarnation == Incarnation(self.incarnation)]
+        kept = {offset for unit in units for offset in range(unit.offset, unit.next_offset)}
+        assert left_out <= kept if self.policy == "quarantine" else not self.rig.quarantine.units
+
+    async def come_to_rest(self):
+        self.faults.clear()
+        self.rig.quarantine.faults.clear()
+        if self.claim.lease.value == "paused":
+            self.claim.lease.set("fresh")
+        await until(lambda: not self.rig.store.requests)
+        self.log.append(1)
+        rested = lambda: self.rig.store.position(P) == self.log.latest == self.sink.landed[P].end  # noqa: E731
+        await until(rested)
+
+    async def live(self, history):
+        await self.claim_again()
+        await until(lambda: self.rig.store.position(P) == 0)  # from here on nothing may be missing
+        for event, amount, pause_s in history:
+            await self.perform(event, amount)
+            await asyncio.sleep(pause_s)
+        await self.come_to_rest()
 
 
 @settings(max_examples=60, deadline=None)
-@given(history=HISTORY)
-def test_every_record_lands_once_or_is_in_a_gap(history):
+@given(history=HISTORY, policy=POLICIES)
+def test_every_record_lands_once_or_is_in_a_gap(history, policy):
     """At-least-once by positions, exactly-once by the sink's own record; and no commit is ahead of what landed."""
 
     async def scenario():
-        fate = History()
+        fate = History(policy)
         async with fate.rig:
-            await fate.claim_again()
-            await until(lambda: fate.rig.store.position(P) == 0)  # from here on nothing may be missing
-            for event, amount, pause_s in history:
-                await fate.perform(event, amount)
-                await asyncio.sleep(pause_s)
-            fate.faults.clear()
-            if fate.claim.lease.value == "paused":
-                fate.claim.lease.set("fresh")
-            fate.log.append(1)
-            await until(lambda: fate.rig.store.position(P) == fate.log.latest)
-        fate.check_landed()
+            await fate.live(history)
+        landed = fate.sink.landed[P]
+        assert [] == landed.chains
+        assert 0 == landed.started.position
+        fate.check_landed(landed, fate.log.latest)
+        fate.check_quarantine()
         assert not fate.rig.hooks.named("foreign_commit")
 
     with structlog.testing.capture_logs():  # rendering them takes longer than all the rest
+        run(scenario())
+
+
+@settings(max_examples=60, deadline=None)
+@given(history=EVENTFUL, policy=POLICIES)
+def test_each_chain_holds_every_record_of_its_range_once_or_a_gap(history, policy):
+    """Operators, elections and deletions begin new chains; none of them makes a hole in any."""
+
+    async def scenario():
+        fate = History(policy)
+        async with fate.rig:
+            await fate.live(history)
+        landed = fate.sink.landed[P]
+        for chain in landed.chains:
+            fate.check_landed(chain, chain.end)
+        fate.check_landed(landed, fate.log.latest)
+        fate.check_quarantine()
+        for chain in (*landed.chains, landed):
+            if chain.started.reason == "new incarnation":
+                assert 0 == chain.started.position
+
+    with structlog.testing.capture_logs():
         run(scenario())

@@ -121,7 +121,11 @@ class FakeLog:
         self._latest.set(self._latest.value + count)
 
     def truncate(self, latest: int) -> None:
+        """Lose the end, and with it every unit that reaches beyond it."""
         self._latest.set(latest)
+        for offset, error in list(self.lasting_faults.items()):
+            if max(offset + 1, getattr(error, "next_offset", None) or 0) > latest:
+                del self.lasting_faults[offset]
 
     async def wait_beyond(self, position: int) -> None:
         await self._latest.wait(lambda latest: latest != position)
@@ -236,6 +240,11 @@ class FakeStore:
         """Store what is no number."""
         self._zxid += 1
         self.stored[partition] = StoredOffset(position=-1, mzxid=self._zxid, version=self._zxid, malformed=text)
+
+    def next_zxid(self) -> int:
+        """Take a transaction's number, for something that is made now."""
+        self._zxid += 1
+        return self._zxid
 
     def position(self, partition: TopicPartition) -> int | None:
         """Return the stored position."""

@@ -374,3 +374,25 @@ def test_one_watch_serves_all_partitions_of_a_topic():
             assert [] == rig.requests.watchers["t"]
 
     run(scenario())
+
+
+def test_a_stopped_partition_whose_lease_pauses_waits_with_the_request():
+    """It must not look again and again in the meantime."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings(on_missing="stop")) as rig:
+            rig.log(P, 0, 40)
+            claim = await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            checks = []
+            check = claim.check
+            claim.check = lambda: (checks.append(1), check())
+            claim.lease.set("paused")
+            rig.requests.put(P, 10)
+            await asyncio.sleep(100)
+            assert len(checks) < 20
+            claim.lease.set("fresh")
+            await carried_out(rig)
+            await until(lambda: rig.store.position(P) == 40)
+
+    run(scenario())
