@@ -16,8 +16,8 @@ from typing import Final
 
 from consumerd.errors import ClusterChanged, CoordinationError
 from consumerd.model import SessionEpoch
-from consumerd.offsets.requests import list_names
 from consumerd.zk.layout import BROKER_TOPICS, member_path, members_root
+from consumerd.zk.listing import list_names
 from consumerd.zk.port import NodeExists, NoNode, OutcomeUnknown, Stat, ZkClient
 
 _ATTEMPTS: Final = 4

@@ -27,8 +27,9 @@ from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, PartitionKey, TopicPartition
 from consumerd.telemetry.hooks import Hooks
-from consumerd.zk.layout import offset_path, offsets_path, offsets_root, owner_path, owners_root
-from consumerd.zk.port import NoNode, ZkClient
+from consumerd.zk.layout import BROKER_TOPICS, offset_path, offsets_path, offsets_root, owner_path, owners_root
+from consumerd.zk.listing import list_names
+from consumerd.zk.port import ZkClient
 from consumerd.zk.znodes import MalformedZnode, parse_offset
 
 _COMMAND: Final = "consumerd-inspection"
@@ -284,10 +285,7 @@ class StoredPosition:
 
 async def follow_topics(access: ClusterAccess, wanted: Collection[str], *, missing_ok: bool = False) -> list[str]:
     """Have the directory read these topics, or all. Raises ConfigError for a topic that is not there."""
-    try:
-        listed = set((await access.zk.children("/brokers/topics"))[0])
-    except NoNode:
-        listed = set()
+    listed = set(await list_names(access.zk, BROKER_TOPICS))
     absent = sorted(set(wanted) - listed)
     if absent and not missing_ok:
         raise ConfigError(f"there is no topic {', '.join(absent)}")
@@ -299,20 +297,13 @@ async def follow_topics(access: ClusterAccess, wanted: Collection[str], *, missi
     return [topic for topic in topics if topic in access.directory.view.topics]
 
 
-async def _children(zk: ZkClient, path: str) -> list[str]:
-    try:
-        return (await zk.children(path))[0]
-    except NoNode:
-        return []
-
-
 async def list_group_topics(zk: ZkClient, group: str) -> set[str]:
     """Return the topics that a group has offsets, owners or subscriptions of. Raises ConfigError where it has none."""
-    topics = {*await _children(zk, offsets_root(group)), *await _children(zk, owners_root(group))}
+    topics = {*await list_names(zk, offsets_root(group)), *await list_names(zk, owners_root(group))}
     registry = GroupRegistry(zk, group, wall_ms=lambda: 0, random=random.Random(0))
     topics |= (await registry.read(None, lambda _topics: None)).topics.keys()
     if not topics:
-        known = ", ".join(await _children(zk, "/consumers")) or "none"
+        known = ", ".join(await list_names(zk, "/consumers")) or "none"
         raise ConfigError(f"group {group!r} has no offsets, owners or members in ZooKeeper; the groups there: {known}")
     return topics
 
@@ -321,7 +312,7 @@ async def read_offsets(zk: ZkClient, group: str, topics: Iterable[str]) -> list[
     """Read a group's stored positions of these topics. Raises CoordinationError."""
     partitions = []
     for topic in topics:
-        for name in await _children(zk, offsets_path(group, topic)):
+        for name in await list_names(zk, offsets_path(group, topic)):
             try:
                 partitions.append(TopicPartition(topic, PartitionKey.parse(name)))
             except ValueError:

@@ -30,7 +30,7 @@ from consumerd.daemon.admission import find_our_sessions
 from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, OffsetError
 from consumerd.model import TopicPartition
 from consumerd.net.pool import Purpose
-from consumerd.offsets.requests import ZooKeeperOffsetRequests, list_names
+from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import OffsetRequest
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.zk.layout import (
@@ -42,6 +42,7 @@ from consumerd.zk.layout import (
     requests_path,
     roots_root,
 )
+from consumerd.zk.listing import list_names
 from consumerd.zk.port import (
     BadVersion,
     Create,

@@ -22,8 +22,9 @@ import structlog
 from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, OffsetError
 from consumerd.model import PartitionKey, TopicPartition
-from consumerd.offsets.store import OffsetRequest
+from consumerd.offsets.store import OffsetRequest, Subscription
 from consumerd.zk.layout import request_path, requests_path, requests_root, topic_path
+from consumerd.zk.listing import list_names
 from consumerd.zk.port import (
     BadVersion,
     Create,
@@ -40,6 +41,7 @@ from consumerd.zk.port import (
 
 _FORMAT: Final = 1
 _INT64_MAX: Final = 2**63 - 1
+_LATEST_MS: Final = 253_402_300_800_000  # the year 10000, which no calendar here can show
 _MARK: Final = ".replaced"
 _ATTEMPTS: Final = 4
 _RETRY_S: Final = 1.0
@@ -81,7 +83,7 @@ def parse_request(data: bytes, *, partition: TopicPartition, version: int) -> Of
         position=_get(payload, "position", int, lambda number: 0 <= number <= _INT64_MAX, "a number from 0 on"),
         new_chain=_get(payload, "new_chain", bool, lambda _: True, "true or false"),
         author=_get(payload, "author", str, lambda _: True, "a text"),
-        created_ms=_get(payload, "created_ms", int, lambda number: number >= 0, "a number from 0 on"),
+        created_ms=_get(payload, "created_ms", int, lambda number: 0 <= number < _LATEST_MS, "a time in ms"),
         version=version,
     )
 
@@ -156,7 +158,7 @@ class ZooKeeperOffsetRequests:
             return None
         return request
 
-    def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> _Listener:
+    def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> Subscription:
         """Call back for each partition of the topic that may have a request new to us, until closed; soon for the first
         time, and after each change and each reconnect.
         """
@@ -274,12 +276,3 @@ class ZooKeeperOffsetRequests:
                 reason=reason,
                 advice="nobody carries it out; delete the node, and ask again with: consumerd offsets set",
             )
-
-
-async def list_names(zk: ZkClient, path: str) -> Sequence[str]:
-    """Return the names of a node's children, none where there is no such node. Raises CoordinationError."""
-    try:
-        names, _ = await zk.children(path)
-    except NoNode:
-        return ()
-    return names

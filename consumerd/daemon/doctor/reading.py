@@ -18,13 +18,13 @@ from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, LogFacts
 from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.group.registry import GroupRegistry
 from consumerd.model import PartitionKey, TopicPartition
-from consumerd.offsets.requests import list_names
 from consumerd.sinks.chain import META_FOLDER, ROOT_RECORD, is_hidden, partition_folder
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.jsonl import JsonlFormat
 from consumerd.sinks.publish import Chain, MetadataReader, find_chain, find_root
 from consumerd.zk.layout import BROKER_TOPICS, offsets_root, owners_root, requests_root, roots_root
+from consumerd.zk.listing import list_names
 from consumerd.zk.port import ZkClient
 
 _TOPIC_SETTINGS: Final = "/config/topics"
