@@ -10,6 +10,7 @@ from importlib import metadata
 from consumerd import __version__
 from consumerd.cli.options import daemon_settings
 from consumerd.config.settings import Settings
+from consumerd.daemon.allocator import tune_allocator
 from consumerd.daemon.assemble import check_assembly
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped
@@ -18,6 +19,7 @@ from consumerd.telemetry.logs import configure_logging
 
 async def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to stop."""
+    tune_allocator()
     settings = daemon_settings(args)
     configure_logging(settings.log.level, settings.log.format)
     await run_until_stopped(settings)

@@ -100,6 +100,7 @@ class ParquetEncoder:
         self._batches = []
         self._batch_bytes = 0
         self._row_groups += 1
+        pa.default_memory_pool().release_unused()
 
     def finish(self, metadata: FileMetadata) -> None:
         """See FileEncoder: write the last row group and the footer."""
