@@ -262,8 +262,8 @@ async def _carry_out(access: ClusterAccess, group: str, plan: Plan, args: argpar
     try:
         undone = await mover.carry_out(plan, new_chain=args.new_chain, wait_s=args.wait, show=take)
     finally:
-        if not args.json:
-            print_rows(settled, _SETTLED, as_json=False, empty="nothing was done")
+        if settled and not args.json:
+            print_rows(settled, _SETTLED, as_json=False, empty="")
             sys.stdout.flush()
     if args.new_chain and any(move.way is Way.DIRECTLY for move in plan.moves):
         sys.stderr.write("consumerd: --new-chain says nothing where no files have been landed\n")

@@ -59,6 +59,7 @@ from consumerd.zk.port import (
 from consumerd.zk.znodes import MalformedZnode, encode_offset, parse_offset
 
 _ATTEMPTS: Final = 4
+_RETRY_S: Final = 1.0
 _SHOWN: Final = 5
 
 
@@ -282,10 +283,11 @@ class OffsetMover:
     async def carry_out(
         self, plan: Plan, *, new_chain: bool, wait_s: float, show: Callable[[MoveRow], None]
     ) -> Sequence[Move]:
-        """Write or ask, wait up to ``wait_s`` for members, and show each move as it is settled.
+        """Write or ask, wait up to ``wait_s`` for members, and show each move as it is settled; what the plan refuses is
+        left out.
 
-        Returns the moves that are not carried out. Raises OffsetError where somebody interfered with a direct
-        write, CoordinationError.
+        Returns the moves that are not carried out. Raises OffsetError where somebody interfered with a direct write,
+        CoordinationError.
         """
         asked: dict[TopicPartition, tuple[Move, OffsetRequest]] = {}
         for move in plan.moves:
@@ -297,11 +299,9 @@ class OffsetMover:
                     asked[move.partition] = (move, request)
             elif move.way is Way.DIRECTLY:
                 await self._write(move)
-        direct = [move for move in plan.moves if move.way is Way.DIRECTLY]
-        if direct:
+                show(describe(move, "written"))
+        if any(move.way is Way.DIRECTLY for move in plan.moves):
             await self._check_alone(plan.ids)
-        for move in direct:
-            show(describe(move, "written"))
         return await self._wait(asked, wait_s, show) if asked else ()
 
     def _make_request(self, move: Move, *, new_chain: bool) -> OffsetRequest:
@@ -374,7 +374,11 @@ class OffsetMover:
             async with timeout(wait_s):
                 while True:
                     changed.clear()
-                    found = await map_bounded(sorted(asked), self._requests.find)
+                    try:
+                        found = await map_bounded(sorted(asked), self._requests.find)
+                    except CoordinationError:
+                        await asyncio.sleep(_RETRY_S)  # what was asked stands, whether we see it or not
+                        continue
                     for partition, standing in found.items():
                         move, request = asked[partition]
                         if standing is None:

@@ -245,6 +245,29 @@ def test_a_member_that_cannot_leaves_the_request_and_the_command_fails():
     with_group(scenario)
 
 
+def test_a_connection_that_is_away_while_it_waits_does_not_end_the_waiting():
+    """What was asked stands; the member does not need the operator's connection."""
+
+    async def scenario(group):
+        group.server.put(offset_path(G, P), b"9")
+        member = await group.join("ours", ours=True, owns=[P])
+        plan = await group.plan((P, 5))
+
+        async def carry_out_unseen():
+            await asyncio.sleep(1)
+            group.zk.cut()
+            await asyncio.sleep(3)
+            await member.delete(request_path(G, P))
+            group.zk.heal()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(carry_out_unseen())
+            assert await group.carry_out(plan, wait_s=30) == []
+        assert group.outcomes == {"0": "carried out"}
+
+    with_group(scenario)
+
+
 def test_a_request_that_somebody_else_replaces_is_not_called_done():
     """Two operators at once: the first one must not believe that hers was carried out."""
 
