@@ -202,8 +202,12 @@ class History:
             self.claim.lease.set("fresh")
         await until(lambda: not self.rig.store.requests)
         self.log.append(1)
-        rested = lambda: self.rig.store.position(P) == self.log.latest == self.sink.landed[P].end  # noqa: E731
-        await until(rested)
+        await until(self.rested)
+
+    def rested(self):
+        landed = self.sink.landed[P]
+        ours = landed.incarnation == Incarnation(self.incarnation)
+        return ours and self.rig.store.position(P) == self.log.latest == landed.end
 
     async def live(self, history):
         await self.claim_again()
