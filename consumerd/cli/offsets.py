@@ -228,6 +228,8 @@ async def _move(access: ClusterAccess, group: str, targets: Sequence[Target], ar
         plan = await plan_moves(access.zk, group, targets, force=args.force)
     if args.dry_run:
         print_rows([describe(one, "dry run") for one in plan.moves], _PLANNED, as_json=args.json, empty="nothing to do")
+        sys.stdout.flush()
+        _check_allowed(plan)
         return 0
     _check_allowed(plan)
     if not args.yes:

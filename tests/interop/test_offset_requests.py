@@ -109,7 +109,7 @@ def test_a_partition_that_is_stopped_below_its_log_goes_on_where_the_operator_sa
     with open_registry(cluster.zookeeper) as registry:
         registry.client.create(f"/consumers/{group}/offsets/{topic}/0", b"0", makepath=True)
         with Daemon(tmp_path, "member", settings) as daemon:
-            daemon.wait(lambda: daemon.status()["partitions"][0]["state"] == "stopped", "it is stopped")
+            daemon.wait(lambda: [one["state"] for one in daemon.status()["partitions"]] == ["stopped"], "it is stopped")
             assert "offsets" in daemon.get("/readyz")[1]
             (moved,) = rows(offsets(cluster, group, "reset", topic, "--to", "earliest", "--yes", "--json"))
             daemon.wait_ready()
@@ -134,6 +134,7 @@ def test_a_java_groups_positions_are_moved_only_while_no_java_member_runs(
         java = cluster.java_consumer(group, topic)
         wait_until(lambda: registry.offsets(group, topic) == {0: 20, 1: 20}, "the Java member has committed", 40)
         refused = offsets(cluster, group, "set", f"{topic}/0=5", "--yes")
+        looked = offsets(cluster, group, "set", f"{topic}/0=5", "--dry-run", "--json")
         exported = offsets(cluster, group, "export", "--output", str(kept))
         assert registry.offsets(group, topic) == {0: 20, 1: 20}
         java.terminate()
@@ -149,7 +150,8 @@ def test_a_java_groups_positions_are_moved_only_while_no_java_member_runs(
         copied = rows(offsets(cluster, copy, "set", "--from-file", str(kept), "--yes", "--json"))
         assert registry.offsets(copy, topic) == {0: 20, 1: 20}
 
-    assert refused.returncode == 1
+    assert (refused.returncode, looked.returncode) == (1, 1)
+    assert json.loads(looked.stdout)["way"] == "not at all"
     assert f"{topic}/0: it is held by" in refused.stderr
     assert "Java members" in refused.stderr
     assert (exported.returncode, exported.stdout) == (0, "")
