@@ -15,7 +15,7 @@ from consumerd.daemon.sinks import check_paths
 from consumerd.errors import ConfigError
 from consumerd.group.explain import lint_patience
 from consumerd.group.settings import RebalanceSettings
-from consumerd.sinks.options import ChainOptions, SinkOptions
+from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.registry import load_sink
 
 _JAVA_RETRIES: Final = 4
@@ -32,22 +32,16 @@ def check_settings(settings: Settings, facts: RegistryFacts, negotiated_s: float
         *_check_memory(settings, facts),
         *_check_sizes(settings, facts),
         *_check_paths(settings),
-        *_check_policies(settings),
         *_check_topics(settings, facts),
     ]
 
 
-def sink_options(settings: Settings) -> dict[str, SinkOptions]:
-    """Return the options of each sink that has those of this project's. Raises ConfigError."""
+def landing_options(settings: Settings) -> dict[str, ChainOptions]:
+    """Return the options of each sink that lands files. Raises ConfigError."""
     every = {
         name: load_sink(sink.type).Options.model_validate(sink.options) for name, sink in sorted(settings.sinks.items())
     }
-    return {name: options for name, options in every.items() if isinstance(options, SinkOptions)}
-
-
-def landing_options(settings: Settings) -> dict[str, ChainOptions]:
-    """Return the options of each sink that lands files. Raises ConfigError."""
-    return {name: options for name, options in sink_options(settings).items() if isinstance(options, ChainOptions)}
+    return {name: options for name, options in every.items() if isinstance(options, ChainOptions)}
 
 
 def _check_session(settings: Settings, negotiated_s: float) -> Iterator[Finding]:
@@ -97,28 +91,28 @@ def _check_memory(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]
             f"({fetch.max_partition_bytes}), and one member alone would own {partitions} partitions: they take turns",
             advice=f"nothing unless throughput suffers; {partitions * fetch.max_partition_bytes} bytes would do for all",
         )
-    if fetch.max_message_bytes > fetch.memory_budget_bytes:
+    if fetch.largest_unit_bytes < fetch.max_message_bytes:
         yield Finding(
             severity=Severity.WARNING,
             check="memory-below-message",
             where="fetch.memory_budget_bytes",
-            what=f"{fetch.memory_budget_bytes} bytes are less than one message of max_message_bytes "
-            f"({fetch.max_message_bytes}) takes",
+            what=f"{fetch.memory_budget_bytes} bytes hold the copies of a message of {fetch.largest_unit_bytes} bytes at "
+            f"most, and max_message_bytes is {fetch.max_message_bytes}",
             advice="raise the budget, or lower fetch.max_message_bytes",
         )
 
 
 def _check_sizes(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:
     for topic, limit in sorted(facts.message_limits.items()):
-        if limit > settings.fetch.max_message_bytes:
+        if limit > settings.fetch.largest_unit_bytes:
             yield Finding(
                 severity=Severity.WARNING,
                 check="messages-larger-than-fetch",
                 where="fetch.max_message_bytes",
                 what=f"topic {topic} may hold messages of {limit} bytes (max.message.bytes), and at most "
-                f"{settings.fetch.max_message_bytes} are fetched: fetch.on_oversized ({settings.fetch.on_oversized}) "
+                f"{settings.fetch.largest_unit_bytes} are fetched: fetch.on_oversized ({settings.fetch.on_oversized}) "
                 "would apply to larger ones",
-                advice=f"set it to {limit} at least",
+                advice=f"set it to {limit} at least, and fetch.memory_budget_bytes accordingly",
             )
 
 
@@ -143,23 +137,6 @@ def _check_paths(settings: Settings) -> Iterator[Finding]:
                 "meet the files of the other",
                 advice="give the quarantine a folder beside the sink's",
             )
-
-
-def _check_policies(settings: Settings) -> Iterator[Finding]:
-    chosen: dict[str, str] = {
-        "fetch.on_corrupt": settings.fetch.on_corrupt,
-        "fetch.on_oversized": settings.fetch.on_oversized,
-    }
-    chosen |= {f"sinks.{name}.on_rejected": options.on_rejected for name, options in sink_options(settings).items()}
-    lacking = [key for key, policy in chosen.items() if policy == "quarantine"]
-    if lacking and settings.quarantine.path is None:
-        yield Finding(
-            severity=Severity.ERROR,
-            check="quarantine-without-path",
-            where="quarantine.path",
-            what=f"not set, and {join_shown(lacking)} is quarantine",
-            advice="set it to a folder that all replicas share",
-        )
 
 
 def _check_topics(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:
