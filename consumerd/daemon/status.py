@@ -110,6 +110,7 @@ class RecentEvents(Hooks):
         self._rebalances: deque[tuple[float, RebalanceStatus]] = deque(maxlen=RECENT)
         self._events: deque[tuple[float, str, str]] = deque(maxlen=RECENT)
         self._rates: dict[TopicPartition, _Rate] = {}
+        self._sink_failing: set[TopicPartition] = set()
 
     def rebalances(self) -> tuple[RebalanceStatus, ...]:
         """The last ones, newest first."""
@@ -153,6 +154,7 @@ class RecentEvents(Hooks):
     def partition_released(self, partition: TopicPartition) -> None:
         """Forget the rate."""
         self._rates.pop(partition, None)
+        self._sink_failing.discard(partition)
 
     def session_changed(self, epoch: SessionEpoch, phase: str) -> None:
         """Remember what is not simply fresh."""
@@ -171,7 +173,10 @@ class RecentEvents(Hooks):
         self._remember("fetch error", f"{partition}: {error}")
 
     def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
-        """Remember it."""
+        """Remember the first in a row."""
+        if partition in self._sink_failing:
+            return
+        self._sink_failing.add(partition)
         self._remember("sink failed", f"{partition}: sink {sink}" + ("" if retriable else ", for good"))
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
@@ -197,6 +202,7 @@ class RecentEvents(Hooks):
 
     def partition_resumed(self, partition: TopicPartition) -> None:
         """Remember it."""
+        self._sink_failing.discard(partition)
         self._remember("resumed", str(partition))
 
     def foreign_commit(self, partition: TopicPartition, position: int) -> None:

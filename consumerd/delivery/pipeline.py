@@ -159,8 +159,8 @@ class PartitionPipeline:
             sink=self._route.name,
             epoch=self._claim.epoch,
             state=self._state,
-            reason=self._condition.reason,
-            since=self._condition.since,
+            reason=self._reason,
+            since=self._silent_since if self._silent_since is not None else self._condition.since,
             position=tracker.delivered if tracker else None,
             acknowledged=tracker.acknowledged if tracker else None,
             committed=tracker.committed if tracker else None,
@@ -175,11 +175,24 @@ class PartitionPipeline:
             return DeliveryState.STOPPED
         if self._attention.draining:
             return DeliveryState.DRAINING
-        if condition.failing:
+        if condition.failing or self._silent_since is not None:
             return DeliveryState.FAILING
         if self._calls.paused:
             return DeliveryState.PAUSED
         return DeliveryState.STARTING if self._feed is None else DeliveryState.RUNNING
+
+    @property
+    def _reason(self) -> str | None:
+        if (silent_since := self._silent_since) is None:
+            return self._condition.reason
+        return f"the leader has not answered a fetch for {self._now() - silent_since:.0f} s"
+
+    @property
+    def _silent_since(self) -> float | None:
+        """Since when a broker that hangs owes an answer, while nothing else is the matter."""
+        if self._condition.reason is not None or self._feed is None:
+            return None
+        return self._feed.unanswered_since
 
     # -- what the owner does
 

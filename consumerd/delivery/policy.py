@@ -28,7 +28,7 @@ LogEnd = Literal["earliest", "latest"]
 UnitPolicy = Literal["stop", "skip", "quarantine"]
 
 
-OFFSETS_SET: Final = "`consumerd offsets set`"
+OFFSETS_SET: Final = "`consumerd offsets set TOPIC/PARTITION=POSITION`"
 """The command by which an operator says where a partition goes on."""
 
 _WHY: Final = {

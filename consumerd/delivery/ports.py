@@ -24,6 +24,10 @@ class RecordFeed(Protocol):
     def last_stable_offset(self) -> int | None:
         """The end of what is decided, for ``read_committed``; None where the broker does not say."""
 
+    @property
+    def unanswered_since(self) -> float | None:
+        """Since when a broker has owed an answer for longer than it should take; None while none does."""
+
     async def next(self) -> RecordBatch:
         """Return the next batch; it begins at the position asked for, or at the end of the one before.
 

@@ -172,7 +172,13 @@ class BrokerLoop:
         started = self._now()
         timeout_s = wait_ms / 1000 + self._settings.request_timeout_s
         self._in_flight = plan.asks
-        response = await connection.request(request, timeout_s=timeout_s, version=version)
+        for ask in plan.asks:
+            ask.cursor.asked_at = started
+        try:
+            response = await connection.request(request, timeout_s=timeout_s, version=version)
+        finally:
+            for ask in plan.asks:
+                ask.cursor.asked_at = None
         self._in_flight = ()
         if response.error_code in SESSION_ERRORS:
             self._session.refused(response.error_code)

@@ -50,6 +50,7 @@ class Cursor:
         "_limit_bytes",
         "_successes",
         "answered_at",
+        "asked_at",
         "due",
         "expansion",
         "generation",
@@ -70,6 +71,8 @@ class Cursor:
         self.due = 0.0
         self.answered_at: float | None = None
         """When a leader last answered for the partition, with news or without."""
+        self.asked_at: float | None = None
+        """Since when a leader owes an answer for the partition; None while none does."""
         self.suspected = False
         """Its answer may be what broke a connection: it is asked for alone, once."""
         self.expansion = 1.0

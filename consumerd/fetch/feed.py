@@ -49,6 +49,8 @@ _COPIES: Final = 2
 """While a piece is decoded its bytes are there twice (for checksums and codecs), and what they expand to as well."""
 _THREAD_EXPANSION: Final = 8
 """A piece that expands to this many times ``FetchSettings.thread_bytes`` is decoded in a thread, however small it is."""
+_PATIENCE_S: Final = 2.0
+"""How much later than a long poll ends an answer may come before anybody hears of it."""
 
 
 class FeedOwner(Protocol):
@@ -171,6 +173,13 @@ class PartitionFeed:
     def last_fetch_at(self) -> float | None:
         """When the leader last answered for the partition, by the fetcher's clock."""
         return self.cursor.answered_at
+
+    @property
+    def unanswered_since(self) -> float | None:
+        """Since when the leader owes an answer, by the fetcher's clock, where that is longer than it should take."""
+        asked_at = self.cursor.asked_at
+        patience_s = self._tools.settings.max_wait_ms / 1000 + _PATIENCE_S
+        return asked_at if asked_at is not None and self._tools.now() - asked_at > patience_s else None
 
     async def next(self) -> RecordBatch:
         """Return the next batch, which may have no records but a later ``next_offset``; give it back with :meth:`done`.

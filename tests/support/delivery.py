@@ -110,6 +110,7 @@ class FakeLog:
         self.faults: dict[int, list[ConsumerdError]] = {}
         self.lasting_faults: dict[int, ConsumerdError] = {}
         self.bad_headers: set[int] = set()
+        self.unanswered_since: float | None = None
         self.silent_from: int | None = None
         """From here on nothing is answered."""
 
@@ -150,6 +151,10 @@ class FakeFeed:
     @property
     def last_stable_offset(self) -> int | None:
         return None
+
+    @property
+    def unanswered_since(self) -> float | None:
+        return self.log.unanswered_since
 
     async def next(self) -> RecordBatch:
         assert not self.closed

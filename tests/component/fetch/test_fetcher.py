@@ -525,6 +525,28 @@ async def test_a_silent_broker_does_not_hold_partitions_whose_leader_has_moved()
 
 
 @in_virtual_time
+async def test_a_broker_that_owes_an_answer_is_told_apart_from_one_that_has_nothing_new() -> None:
+    """A long poll is no silence; a request that outlasts it is, long before it is given up."""
+    world = World(version=11)
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(read(feed, 1))
+            for _ in range(50):
+                await asyncio.sleep(0.1)
+                assert feed.unanswered_since is None
+            world.broker().silent = True
+            await asyncio.sleep(10)
+            assert feed.unanswered_since is not None
+            assert 9 < asyncio.get_running_loop().time() - feed.unanswered_since < 11
+            world.broker().silent = False
+            world.cluster.produce(P0, b"at last")
+            await reading
+            assert feed.unanswered_since is None
+
+
+@in_virtual_time
 async def test_an_answer_of_the_old_leader_that_comes_late_is_dropped() -> None:
     """The same records would be delivered twice, or those of a truncated log at all."""
     world = World(brokers=2)

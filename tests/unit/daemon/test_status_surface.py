@@ -151,6 +151,31 @@ def test_only_gaps_that_lose_something_are_events() -> None:
     assert [event.what for event in recent.events()] == ["orders/0: [5, 9) retention"]
 
 
+def test_a_sink_that_fails_for_an_hour_is_one_event_until_it_works_again() -> None:
+    """Tried again every few seconds, it would push everything else off the page."""
+    recent = RecentEvents(lambda: 0.0)
+    partition = TopicPartition.modern("orders", 0)
+    for _ in range(2):
+        for _ in range(500):
+            recent.sink_failed(partition, "lake", retriable=True)
+        recent.partition_resumed(partition)
+
+    assert ["resumed", "sink failed"] * 2 == [event.kind for event in recent.events()]
+
+
+def test_a_unit_that_was_passed_over_is_remembered() -> None:
+    """Somebody wants to look at it."""
+    recent = RecentEvents(lambda: 0.0)
+    partition = TopicPartition.modern("orders", 0)
+    recent.unit_passed(partition, cause="corrupt", kept=True)
+    recent.unit_passed(partition, cause="oversized", kept=False)
+
+    assert [(event.kind, event.what) for event in reversed(recent.events())] == [
+        ("unit quarantined", "orders/0: corrupt"),
+        ("unit skipped", "orders/0: oversized"),
+    ]
+
+
 def test_a_topic_that_is_not_there_is_named() -> None:
     """A name that is misspelt looks like a topic without records."""
     assert "ordres" in render_page(replace(STATUS, missing_topics=("ordres",)))

@@ -553,3 +553,23 @@ def test_an_out_of_range_that_is_none_any_more_is_tried_again():
             assert not rig.hooks.named("partition_stopped")
 
     run(scenario())
+
+
+def test_a_broker_that_hangs_is_shown_though_its_request_is_not_over_yet():
+    """It takes half a minute until the request is given up: "running" until then is a lie."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            log = rig.log(P, 0, 10)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 10)
+            since = asyncio.get_running_loop().time()
+            log.unanswered_since = since
+            await asyncio.sleep(7)
+            assert rig.status(P).state is DeliveryState.FAILING
+            assert rig.status(P).since == since
+            assert rig.status(P).reason == "the leader has not answered a fetch for 7 s"
+            log.unanswered_since = None
+            assert (rig.status(P).state, rig.status(P).reason) == (DeliveryState.RUNNING, None)
+
+    run(scenario())
