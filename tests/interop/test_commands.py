@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.interop.conftest import ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
@@ -84,6 +85,38 @@ def test_what_is_not_there_is_said_with_what_is(release: str, shared_clusters: C
     assert "nothing" in no_topic.stderr
     assert no_chroot.returncode in {2, 3}
     assert "nowhere" in no_chroot.stderr
+
+
+@pytest.mark.smoke
+@pytest.mark.timeout(120)
+def test_the_doctor_finds_nothing_in_a_java_group_that_works_and_what_is_wrong_before_a_start(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """What a team sees on the day of the move: a clean bill first, then the two things that would stop partitions."""
+    cluster = shared_clusters(release)
+    topic, group = unique("doctor"), unique("doctor")
+    cluster.create_topic(topic, 3)
+    produce(cluster, topic, 3, 30)
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(settings_for(cluster.zookeeper, group, topics=(topic,))))
+    java = cluster.java_consumer(group, topic)
+    with open_registry(cluster.zookeeper) as registry:
+        wait_until(
+            lambda: registry.offsets(group, topic) == dict.fromkeys(range(3), 10), "the Java member has committed", 40
+        )
+        healthy = command("doctor", "--zookeeper", cluster.zookeeper, "--group", group)
+        java.terminate()
+        registry.client.set(f"/consumers/{group}/offsets/{topic}/0", b"99")
+        registry.client.set(f"/consumers/{group}/offsets/{topic}/1", b"ninety-nine")
+        ill = command("doctor", "--config", str(config), "--json")
+
+    assert (healthy.returncode, healthy.stdout) == (0, "nothing found\n"), healthy.stderr
+    assert ill.returncode == 1
+    found = {one["check"]: one for one in map(json.loads, ill.stdout.splitlines())}
+    assert found.keys() == {"position-above-log", "position-malformed"}
+    assert found["position-above-log"]["where"] == f"/consumers/{group}/offsets/{topic}/0"
+    assert "above the log [0, 10)" in found["position-above-log"]["what"]
+    assert "offsets.on_above is stop" in found["position-above-log"]["what"]
 
 
 @pytest.mark.timeout(60)
