@@ -20,17 +20,19 @@ from consumerd.group.plan import (
 )
 from consumerd.model import ConsumerId, ThreadId, TopicPartition
 from consumerd.offsets.requests import parse_request
+from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.zk.layout import id_path, ids_path, owners_root
 from consumerd.zk.znodes import MalformedZnode, parse_offset
 
 _LINGERING: Final = re.compile(r"-[0-9a-f]{8}")
+_ROOT: Final = re.compile(r"[0-9a-f]{32}")
 _AGAIN: Final = "look again in a while: a rebalance that is going on shows the same for a moment"
 _PENDING_MS: Final = 60_000
 """A running owner carries a request out within moments."""
 
 
 def check_registry(facts: RegistryFacts, strategy: Strategy) -> list[Finding]:
-    """Return what is wrong with members, owners, stored positions and requests."""
+    """Return what is wrong with members, owners, stored positions, requests and recorded roots."""
     return [
         *_check_members(facts),
         *_check_disagreements(facts, strategy),
@@ -38,6 +40,7 @@ def check_registry(facts: RegistryFacts, strategy: Strategy) -> list[Finding]:
         *_check_unowned(facts, strategy),
         *_check_offsets(facts),
         *_check_requests(facts),
+        *_check_roots(facts),
     ]
 
 
@@ -247,6 +250,18 @@ def _check_requests(facts: RegistryFacts) -> Iterator[Finding]:
                 advice="a Java member carries no request out: stop it, or let a member of ours own the partition"
                 if foreign
                 else "the owner carries it out as soon as the partition delivers: see its status page",
+            )
+
+
+def _check_roots(facts: RegistryFacts) -> Iterator[Finding]:
+    for path, root in sorted(facts.roots.items()):
+        if not _ROOT.fullmatch(root):
+            yield Finding(
+                severity=Severity.ERROR,
+                check="root-malformed",
+                where=path,
+                what=f"{root[:80]!r} is no root that a sink has recorded: the sink refuses its path",
+                advice=f"write the root that stands in {ROOT_RECORD} at the sink's path, or delete the node",
             )
 
 

@@ -17,6 +17,7 @@ from consumerd.group.explain import lint_patience
 from consumerd.group.settings import RebalanceSettings
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.registry import load_sink
+from consumerd.zk.layout import root_path
 
 _JAVA_RETRIES: Final = 4
 _JAVA_BACKOFF_MS: Final = 2000
@@ -33,6 +34,7 @@ def check_settings(settings: Settings, facts: RegistryFacts, negotiated_s: float
         *_check_sizes(settings, facts),
         *_check_paths(settings),
         *_check_topics(settings, facts),
+        *_check_roots(settings, facts),
     ]
 
 
@@ -148,6 +150,20 @@ def _check_topics(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]
             where="subscriptions",
             what=f"there is no topic {join_shown(missing)}",
             advice="check the spelling and cluster.zookeeper's chroot; it is consumed as soon as it is made",
+        )
+
+
+def _check_roots(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:
+    """Tell of sinks that have landed and that these settings do not name: they may be another process's, or renamed."""
+    known = [root_path(facts.group, name) for name in landing_options(settings)]
+    strange = [path for path in facts.roots if not any(path == one or path.startswith(f"{one}/") for one in known)]
+    if strange:
+        yield Finding(
+            severity=Severity.NOTICE,
+            check="root-of-another-sink",
+            where="sinks",
+            what=f"sinks of other names have landed files for this group: {join_shown(sorted(strange))}",
+            advice="nothing, if other members have them; a sink that was renamed begins as a new one, without its root",
         )
 
 

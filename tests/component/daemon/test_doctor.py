@@ -15,6 +15,7 @@ from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.registry import open_registry
 from tests.support.zookeeper import run_server
 
+ROOT = "0123456789abcdef0123456789abcdef"
 Examine = Callable[..., Mapping[str, list[dict[str, Any]]]]
 
 
@@ -225,7 +226,7 @@ def test_a_path_of_somebody_else_or_without_its_volume_is_told(
     foreign: KazooClient, examine: Examine, config: Path, tmp_path: Path
 ):
     """Before the daemon starts, not by its refusal."""
-    put(foreign, "/consumers/g/consumerd/roots/lake", b"the-root")
+    put(foreign, "/consumers/g/consumerd/roots/lake", ROOT.encode())
     found = examine("--config", str(config))
     assert "it is not there" in found["path-not-the-recorded-one"][0]["what"]
     landing = tmp_path / "landing"
@@ -234,11 +235,11 @@ def test_a_path_of_somebody_else_or_without_its_volume_is_told(
     root = {"format": 1, "root": "another", "cluster": cluster_of(foreign), "group": "g"}
     (landing / "_consumerd.json").write_text(json.dumps(root))
     assert "has root another" in examine("--config", str(config))["path-not-the-recorded-one"][0]["what"]
-    (landing / "_consumerd.json").write_text(json.dumps({**root, "group": "h", "root": "the-root"}))
+    (landing / "_consumerd.json").write_text(json.dumps({**root, "group": "h", "root": ROOT}))
     assert "belongs to group 'h'" in examine("--config", str(config))["path-of-another"][0]["what"]
     (landing / "_consumerd.json").write_text(json.dumps({**root, "format": 2}))
     assert "format 2" in examine("--config", str(config))["path-unreadable"][0]["what"]
-    (landing / "_consumerd.json").write_text(json.dumps({**root, "root": "the-root"}))
+    (landing / "_consumerd.json").write_text(json.dumps({**root, "root": ROOT}))
     found = examine("--config", str(config))
     assert not {"path-not-the-recorded-one", "path-of-another", "path-unreadable"} & found.keys()
 
@@ -255,7 +256,7 @@ def test_chains_are_looked_at_and_left_as_they_are(
     landing = tmp_path / "landing"
     czxid = foreign.exists("/brokers/topics/orders").czxid
     (landing / "q").mkdir(parents=True)
-    root = {"format": 1, "root": "the-root", "cluster": cluster_of(foreign), "group": "g"}
+    root = {"format": 1, "root": ROOT, "cluster": cluster_of(foreign), "group": "g"}
     (landing / "_consumerd.json").write_text(json.dumps(root))
     record = {"format": 1, "origin": 5, "incarnation": str(czxid), "extension": "jsonl", "reason": "x", "writer": "w"}
     for partition, changes in ((0, {}), (1, {"extension": "parquet"}), (2, {"format": 2})):
@@ -278,6 +279,23 @@ def test_chains_are_looked_at_and_left_as_they_are(
     assert "1 unpublished files are older than the claims" in found["leftovers-older-than-claim"][0]["what"]
     assert found["leftovers"][0]["severity"] == "notice"
     assert sorted((str(path), path.stat().st_mtime_ns) for path in landing.rglob("*")) == before
+
+
+def test_roots_that_no_sink_has_recorded_are_named(foreign: KazooClient, examine: Examine, config: Path):
+    """A node that somebody has edited keeps the sink from its path; one of another name may be what was renamed."""
+    put(foreign, "/consumers/g/consumerd/roots/lake", b"by hand")
+    put(foreign, "/consumers/g/consumerd/roots/pond/replica-1", ROOT.encode())
+    found = examine("--config", str(config))
+    assert [one["where"] for one in found["root-malformed"]] == ["/consumers/g/consumerd/roots/lake"]
+    (other,) = found["root-of-another-sink"]
+    assert "roots/pond/replica-1" in other["what"]
+    assert other["severity"] == "notice"
+
+
+def test_a_group_that_is_not_there_is_not_in_order(foreign: KazooClient, examine: Examine):
+    """A name that is misspelt has nothing wrong with it."""
+    register(foreign, "g_a", {"orders": 1})
+    examine("--group", "gg", code=CONFIGURATION)
 
 
 def test_findings_are_told_to_people_with_what_to_do(foreign: KazooClient, connect: str, capsys):
