@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.interop.conftest import ClusterFactory
-from tests.interop.test_zookeeper_faults import check_landing, wait_landed
 from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.kafka import Sent
+from tests.support.landing_check import check_landing, wait_landed
 from tests.support.landing_reader import read_landing
 from tests.support.load import SteadyLoad
 
@@ -45,6 +46,14 @@ def test_a_leader_killed_and_restarted(
         wait_landed(landing, ledger)
         assert member.terminate() == 0
 
+    check_landed_with_resent(landing, ledger)
+
+
+def check_landed_with_resent(landing: Path, ledger: Mapping[tuple[str, int, int], Sent]) -> None:
+    """Check that what has landed is the ledger, and besides it only what its producer has sent again.
+
+    A producer whose answer was lost with a broker, or with its lead, sends again: such records stand in the log twice.
+    """
     landed = read_landing(landing)
     records = {
         (one.topic, int(one.partition), record.offset): record.value
@@ -54,7 +63,6 @@ def test_a_leader_killed_and_restarted(
     assert landed.problems == []
     assert sum(len(one.records) for one in landed.partitions.values()) == len(records), "an offset landed twice"
     assert {place: sent.value for place, sent in ledger.items()} == {place: records.get(place) for place in ledger}
-    # a producer whose answer was lost with the broker sends again: such records stand in the log twice, and so here
     again = {records[place] for place in records.keys() - ledger.keys()}
     assert again <= {sent.value for sent in ledger.values()}
 

@@ -301,6 +301,12 @@ class Cluster:
             "group.initial.rebalance.delay.ms": "0",
             "message.max.bytes": "8000000",
             "replica.fetch.max.bytes": "8000000",
+            # what topics ask for by their own configs happens soon
+            "log.retention.check.interval.ms": "500",
+            "log.cleaner.enable": "true",
+            "log.cleaner.backoff.ms": "500",
+            "log.cleaner.dedupe.buffer.size": "8388608",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             **self.properties,
         }
         config = _write_properties(self.directory / f"broker-{index}.properties", values)
@@ -378,6 +384,28 @@ class Cluster:
     def add_partitions(self, topic: str, total: int) -> None:
         """Grow a topic to ``total`` partitions."""
         self._topics("--alter", "--topic", topic, "--partitions", str(total))
+
+    def configure_topic(self, topic: str, **configs: str) -> None:
+        """Change configs of a topic, ``_`` for ``.``; the brokers heed them in a moment."""
+        words = [word for key, value in configs.items() for word in ("--config", f"{key.replace('_', '.')}={value}")]
+        self._topics("--alter", "--topic", topic, *words)
+
+    def segments(self, topic: str, partition: int = 0, broker: int = 0) -> list[Path]:
+        """Return the log's files of a partition at a broker, by offset; those that it has given up are not among them."""
+        return sorted((self.directory / f"log-{broker}" / f"{topic}-{partition}").glob("*.log"))
+
+    def expire(self, topic: str) -> int:
+        """Have retention take all of partition 0 that it can, which is all but the newest segment; return the first offset
+        that is left. Broker 0 must be its leader, and have been up for half a minute or be waited for.
+        """
+        self.configure_topic(topic, retention_bytes="1")
+        deadline = time.monotonic() + 60
+        while len(self.segments(topic)) > 1:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"retention leaves {self.segments(topic)}:\n{self.log_of('broker-0')[-2000:]}")
+            time.sleep(0.05)
+        self.configure_topic(topic, retention_bytes="-1")
+        return int(self.segments(topic)[0].stem)
 
     def delete_topic(self, topic: str) -> None:
         """Ask for a topic's deletion; the controller carries it out in a moment."""
