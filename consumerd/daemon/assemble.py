@@ -149,10 +149,10 @@ class Daemon:
             sinks = self._make_sinks(access, cluster_id, budget)
             for sink in sinks.values():
                 stack.push_async_callback(sink.close)
-            await check_sinks(sinks)
             quarantine = self._make_quarantine(cluster_id)
             if quarantine is not None:
                 stack.push_async_callback(quarantine.close)
+            await check_sinks(sinks if quarantine is None else {**sinks, "quarantine": quarantine})
             self._running = self._make_parts(access, budget, sinks, quarantine, cluster_id, stop)
             self._waiting = None
             await self._consume(self._running, stop)

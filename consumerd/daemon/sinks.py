@@ -12,7 +12,7 @@ import structlog
 from consumerd.aio.timeouts import timeout
 from consumerd.config.settings import Settings
 from consumerd.errors import ConfigError, RetriableSinkError
-from consumerd.sinks.base import CheckedSink, Sink
+from consumerd.sinks.base import CheckedSink
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.registry import load_sink
 
@@ -40,7 +40,7 @@ def check_paths(settings: Settings) -> None:
             )
 
 
-async def check_sinks(sinks: Mapping[str, Sink]) -> None:
+async def check_sinks(sinks: Mapping[str, object]) -> None:
     """Look at each destination before the first partition is claimed.
 
     A destination that may come back (a volume that is not mounted) is told and tried again with each partition. Bounded.

@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 
 class FileQuarantine:
-    """The quarantine below one path, which replicas of the group share; implements ``sinks.base.Quarantine``.
+    """The quarantine below one path, which replicas of the group share; implements ``sinks.base.Quarantine`` and
+    ``CheckedSink``.
 
     ``wall_ms`` is the calendar's milliseconds, for the files' own account of when they were made. Writer id and cluster
     id are those of the sinks.
@@ -59,6 +60,13 @@ class FileQuarantine:
         self._threads = WorkThreads(name="quarantine", count=1)
         self._attempts = itertools.count(1)
         self._root: str | None = None
+
+    async def check(self) -> None:
+        """See CheckedSink: whose path is it? Makes it this group's if it is nobody's."""
+        try:
+            await self._threads.run(self._check_root)
+        except OSError as error:
+            raise RetriableSinkError(describe_failure(error, "use the path", self._path)) from error
 
     async def put(self, unit: QuarantinedUnit, claim: Claim) -> None:
         """See Quarantine. Cancelling may leave the unit kept or not; to put it again is fine."""

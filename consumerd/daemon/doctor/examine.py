@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from consumerd.aio.timeouts import timeout
@@ -13,12 +14,12 @@ from consumerd.daemon.doctor.facts import LandingFacts, RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, sort_findings
 from consumerd.daemon.doctor.landing_checks import check_landing
 from consumerd.daemon.doctor.position_checks import check_positions
-from consumerd.daemon.doctor.reading import read_landing, read_logs, read_registry, read_root
+from consumerd.daemon.doctor.reading import READABLE_KINDS, read_landing, read_logs, read_registry, read_root
 from consumerd.daemon.doctor.registry_checks import check_registry
 from consumerd.daemon.doctor.settings_checks import check_settings, landing_options
 from consumerd.daemon.inspection import inspect
 from consumerd.delivery.policy import OffsetPolicy
-from consumerd.errors import ConfigError, CoordinationError
+from consumerd.errors import ConfigError
 from consumerd.group.assignors import Strategy
 from consumerd.sinks.threads import WorkThreads
 from consumerd.zk.layout import CONSUMERS, group_path, root_path
@@ -64,12 +65,7 @@ async def _examine_positions(
     if full is not None:
         chosen = full.offsets
         policy = OffsetPolicy(on_missing=chosen.on_missing, on_below=chosen.on_below, on_above=chosen.on_above)
-    try:
-        logs = await read_logs(access, facts, timeout_s=timeout_s)
-    except CoordinationError:
-        # ZooKeeper went away in between: what it said before is worth telling
-        return []
-    return check_positions(facts, logs, policy)
+    return check_positions(facts, await read_logs(access, facts, timeout_s=timeout_s), policy)
 
 
 async def _read_paths(settings: Settings, facts: RegistryFacts, timeout_s: float) -> list[LandingFacts]:
@@ -89,21 +85,17 @@ async def _read_paths(settings: Settings, facts: RegistryFacts, timeout_s: float
     return found
 
 
-def _paths(settings: Settings, facts: RegistryFacts) -> Iterator[tuple[LandingFacts, str | None]]:
+def _paths(settings: Settings, facts: RegistryFacts) -> Iterator[tuple[LandingFacts, str]]:
     for name, options in landing_options(settings).items():
-        recorded_at = root_path(facts.group, name, None if options.shared else settings.group.consumer_id)
-        yield (
-            LandingFacts(
-                setting=f"sinks.{name}.path",
-                path=options.path.absolute(),
-                recorded_at=recorded_at,
-                recorded_root=facts.roots.get(recorded_at),
-            ),
-            settings.sinks[name].type,
-        )
+        landing = LandingFacts(setting=f"sinks.{name}.path", path=options.path.absolute())
+        consumer_id = settings.group.consumer_id
+        if options.shared or consumer_id is not None:  # else nothing is recorded: nobody knows which replica it is
+            at = root_path(facts.group, name, None if options.shared else consumer_id)
+            landing = replace(landing, recorded_at=at, recorded_root=facts.roots.get(at))
+        yield landing, settings.sinks[name].type
     if settings.quarantine.path is not None:
-        yield LandingFacts(setting="quarantine.path", path=settings.quarantine.path.absolute()), None
+        yield LandingFacts(setting="quarantine.path", path=settings.quarantine.path.absolute()), "quarantine"
 
 
-def _read_path(landing: LandingFacts, kind: str | None) -> LandingFacts:
-    return read_root(landing) if kind is None else read_landing(landing, kind)
+def _read_path(landing: LandingFacts, kind: str) -> LandingFacts:
+    return read_landing(landing, kind) if kind in READABLE_KINDS else read_root(landing)

@@ -29,6 +29,8 @@ from consumerd.zk.port import ZkClient
 
 _TOPIC_SETTINGS: Final = "/config/topics"
 """Where topics keep settings of their own (Kafka's TopicCommand)."""
+READABLE_KINDS: Final = frozenset({"jsonl", "parquet"})
+"""Types of sinks whose files can be read here."""
 _OWN_MARK: Final = "."
 """What names begin with that are no partitions' and stand for a moment only."""
 

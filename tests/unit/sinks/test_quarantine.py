@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from consumerd.aio.timeouts import timeout
-from consumerd.errors import CoordinationError, IncarnationChanged, LeasePaused, OwnershipLost, RetriableSinkError
+from consumerd.errors import (
+    ConfigError,
+    CoordinationError,
+    IncarnationChanged,
+    LeasePaused,
+    OwnershipLost,
+    RetriableSinkError,
+)
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.base import QuarantinedUnit
 from consumerd.sinks.filesystem import FileSystem
@@ -323,6 +330,17 @@ async def test_a_path_of_somebody_else_is_refused(make: Maker, tmp_path: Path, o
     with pytest.raises(RetriableSinkError, match="belongs to group 'lake' of cluster 2-17"):
         await make(**other).put(replace(CORRUPT, offset=99), claim())
     assert kept(tmp_path / "q") == [CORRUPT]
+
+
+async def test_a_start_tells_whose_path_it_is_before_anything_is_put_there(make: Maker, tmp_path: Path):
+    """At three in the night, with the first corrupt message, is the wrong moment."""
+    await make().check()
+    assert names(tmp_path / "q") == ["_consumerd.json"]
+    with pytest.raises(ConfigError, match="give the quarantine another path"):
+        await make(group="warehouse").check()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RetriableSinkError, match="cannot use the path"):
+        await make(path=tmp_path / "file" / "q").check()
 
 
 async def test_a_volume_that_went_away_is_not_replaced_by_an_empty_folder(make: Maker, tmp_path: Path):
