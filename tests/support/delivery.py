@@ -26,7 +26,7 @@ from consumerd.errors import (
 )
 from consumerd.model import Claim, Gap, GapReason, Incarnation, SessionEpoch, ThreadId, TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
-from consumerd.sinks.base import QuarantinedUnit, Start
+from consumerd.sinks.base import QuarantinedUnit, Sink, Start
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch
 
@@ -592,7 +592,10 @@ class RecordingHooks(Hooks):
 
 
 class DeliveryRig:
-    """Deliveries among fakes. ``async with`` runs them; leaving cancels them and checks that nothing is left behind."""
+    """Deliveries among fakes. ``async with`` runs them; leaving cancels them and checks that nothing is left behind.
+
+    ``destination`` takes the place of the fake sink.
+    """
 
     def __init__(
         self,
@@ -602,9 +605,11 @@ class DeliveryRig:
         batch: int = 10,
         on_rejected: UnitPolicy = "stop",
         quarantine: bool = True,
+        destination: Sink | None = None,
     ) -> None:
         self.sink = sink or FakeSink()
         self.on_rejected = on_rejected
+        self._destination = destination or self.sink
         self.brokers = FakeBrokers(batch)
         self.store = FakeStore()
         self.requests = FakeRequests(self.store)
@@ -621,7 +626,7 @@ class DeliveryRig:
 
     def _make(self) -> Deliveries:
         return Deliveries(
-            route=lambda _: SinkRoute(name="fake", sink=self.sink, on_rejected=self.on_rejected),
+            route=lambda _: SinkRoute(name="fake", sink=self._destination, on_rejected=self.on_rejected),
             feeds=self.brokers,
             store=self.store,
             ranges=self.brokers,
