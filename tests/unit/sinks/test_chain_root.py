@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 
@@ -244,6 +245,32 @@ async def test_volume_that_is_swapped_for_a_like_one_is_noticed_before_the_link(
     with pytest.raises(RetriableSinkError, match="that of another volume"):
         await writer.flush()
     assert read_landing(rig.path).partitions["orders", "3"].offsets == []
+
+
+async def test_nothing_is_cleaned_up_on_another_volume(rig: SinkRig):
+    """What looks like a leftover there is what its own group is about to publish."""
+    files = RecordingFileSystem()
+    writer = await rig.writer(files=files)
+    await writer.write(run_of(0, 10))
+
+    def fail(operation: str, name: str) -> None:
+        if operation == "sync":
+            raise OSError(errno.EIO, "I/O error")
+
+    files.before = fail
+    with pytest.raises(RetriableSinkError):
+        await writer.flush()
+    files.before = lambda operation, name: None
+    volume = rig.path.rename(rig.path.with_name("volume"))
+    shutil.copytree(volume, rig.path)
+    record = rig.path / "_consumerd.json"
+    record.write_text(record.read_text().replace(root_of(volume), "f" * 32))
+    theirs = next(rig.path.glob("*/*/chain=1")) / f".{0:020d}.{rig.kind}.theirs-1.tmp"
+    theirs.touch()
+
+    with pytest.raises(RetriableSinkError, match="that of another volume"):
+        await writer.write(run_of(0, 10))
+    assert theirs.exists()
 
 
 async def test_volume_that_is_unmounted_while_a_partition_is_opened_is_not_replaced(rig: SinkRig):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -392,6 +394,30 @@ async def test_seal_gives_way_to_a_file_that_was_there_first(rig: SinkRig):
     await writer.start(REQUEST)
     await land(writer, 4, 5)
     assert shapes(rig) == [("7", 0, 13, True), ("7", 4, 5, False)]
+
+
+async def test_seal_and_empty_file_of_one_moment_are_told_apart(rig: SinkRig):
+    """Of JSON lines both are nothing at all, and file systems' clocks tick slowly: only one of them is the seal."""
+
+    class SlowClock(RecordingFileSystem):
+        def create(self, path: Path) -> int:
+            descriptor = super().create(path)
+            os.utime(descriptor, ns=(0, 0))
+            return descriptor
+
+    await landed_writer(rig)
+    stalled = await rig.writer(files=SlowClock())
+    claim = rig.claim()
+    writer = await rig.member(SlowClock()).open(claim)
+
+    async def wake_up() -> None:
+        claim.on_confirm = None
+        await stalled.write(build_batch(PARTITION, [], start=10, next_offset=14, gaps=[Gap(10, 14, GapReason.CONTROL)]))
+        assert await stalled.flush() == 14
+
+    claim.on_confirm = wake_up
+    await writer.start(REQUEST)
+    assert shapes(rig) == [("7", 0, 14, True), ("7", 4, 4, False)]
 
 
 async def test_wish_without_an_id_is_decided_anew_when_the_end_has_moved(rig: SinkRig):
