@@ -101,6 +101,8 @@ class Condition:
         if not self._stopped_open or plan.request is not None:
             self.resume()
         self.recover()
+        if plan.reason is StartReason.NEW_INCARNATION:
+            self._log.warning("topic_made_again", offset=plan.position, advice="positions of the deleted one are void")
         if plan.out_of_range is not None:
             self._note_reset(plan.out_of_range, plan.position, plan.reason)
         # a stopped one is opened again from time to time, to look whether what stopped it is still so

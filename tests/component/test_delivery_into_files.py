@@ -184,7 +184,7 @@ def split(gaps: list[dict[str, int]]) -> list[dict[str, int]]:
 
 
 @kinds
-@pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.01, 0.03])
+@pytest.mark.parametrize("delay_s", [0.0, 0.01])
 async def test_crashes_while_moving_leave_whole_chains(kind: str, delay_s: float, tmp_path: Path) -> None:
     """At whatever moment: nothing lost, nothing twice in a chain, and every beginning explained."""
     async with living(kind, tmp_path, "skip") as world:

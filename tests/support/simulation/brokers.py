@@ -86,6 +86,7 @@ class Feed:
     """See RecordFeed: whatever log has the name now, as a broker would serve it."""
 
     last_stable_offset = None
+    unanswered_since = None
 
     def __init__(self, brokers: Brokers, partition: TopicPartition, position: int) -> None:
         self._brokers = brokers

@@ -139,7 +139,7 @@ def test_what_was_read_before_the_log_lost_it_lands_in_the_old_chain():
 @pytest.mark.parametrize("records", [5, 40, 200])
 @pytest.mark.parametrize("keeps_chains", [True, False])
 @pytest.mark.parametrize("step", ["flush", "write"])
-def test_a_topic_made_again_is_delivered_from_its_beginning(records, keeps_chains, step):
+def test_a_topic_made_again_is_delivered_from_its_beginning(records, keeps_chains, step, logged):
     """With fewer records than before or with more: the old position means nothing, and nothing of the new is skipped."""
 
     async def scenario():
@@ -173,6 +173,7 @@ def test_a_topic_made_again_is_delivered_from_its_beginning(records, keeps_chain
                 assert "new incarnation" == sink.landed[P].started.reason
 
     run(scenario())
+    assert 1 == [entry["event"] for entry in logged].count("topic_made_again")
 
 
 @pytest.mark.parametrize("keeps_chains", [True, False])
