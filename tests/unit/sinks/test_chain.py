@@ -1,6 +1,7 @@
 """Names and records of chains, without a disk."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,45 @@ def test_records_are_read_back():
     assert FileMetadata.parse(metadata.encode()) == metadata
 
 
+def test_request_of_a_chain_is_read_back():
+    """Whoever claims the partition next must know that the request was carried out."""
+    asked = replace(CHAIN, request_id="r1")
+
+    assert ChainRecord.parse(asked.encode()) == asked
+    assert "request_id" not in json.loads(CHAIN.encode())
+
+
+def test_seal_is_read_back_and_no_other_file_says_that_it_is_one():
+    """Readers of other languages look for the key alone."""
+    seal = FileSummary(26).describe(
+        PARTITION, writer="w-1", group="g", cluster="1-2", incarnation=Incarnation(7), chain=2, sealed=True
+    )
+
+    assert FileMetadata.parse(seal.encode()) == seal
+    assert json.loads(seal.encode())["sealed"] is True
+    assert "sealed" not in json.loads(describe(summary()).encode())
+
+
+def test_empty_file_says_how_large_it_is():
+    """Its size is what its metadata are found by, and is nothing that counts as not there."""
+    assert json.loads(replace(describe(FileSummary(10)), size=0).encode())["size"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"reason": "request"}, False),
+        ({"incarnation": Incarnation(7, 2)}, False),
+        ({"incarnation": Incarnation(8)}, False),
+        ({"request_id": "r1"}, False),
+    ],
+)
+def test_only_a_chain_behind_a_seal_continues_another(change: dict[str, object], expected: bool):
+    """Every other one begins where somebody knew better than the writers of the chain before."""
+    assert replace(CHAIN, reason="sealed", **change).continues(CHAIN) is expected  # type: ignore[arg-type]
+
+
 def test_summary_tells_what_a_file_holds():
     """Times are those of records that have one; the span is covered by records and gaps."""
     metadata = describe(summary())
@@ -113,6 +153,7 @@ def test_summary_tells_what_a_file_holds():
         {"incarnation": "new"},
         {"count": None},
         {"next_offset": 9},
+        {"sealed": True},
         {"gaps": {}},
         {"gaps": [3]},
         {"gaps": [{"start": 1, "end": 2, "reason": "bad luck", "offsets": 1}]},
