@@ -128,7 +128,9 @@ def test_empty_file_says_how_large_it_is():
 )
 def test_only_a_chain_behind_a_seal_continues_another(change: dict[str, object], expected: bool):
     """Every other one begins where somebody knew better than the writers of the chain before."""
-    assert replace(CHAIN, reason="sealed", **change).continues(CHAIN) is expected  # type: ignore[arg-type]
+    later = replace(CHAIN, **{"reason": "sealed", **change})  # type: ignore[arg-type]
+
+    assert later.continues(CHAIN) is expected
 
 
 def test_summary_tells_what_a_file_holds():
