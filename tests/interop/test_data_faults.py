@@ -70,9 +70,9 @@ class Aftermath:
     topics: Mapping[str, str]
     ledger: Mapping[tuple[str, int, int], Sent]
     log_start: int
-    compacted: Mapping[int, bytes | None]
     damaged: Unit
     quarantine: Path
+    compacted: dict[int, bytes | None] = field(default_factory=dict)
     landings: dict[str, Landing] = field(default_factory=dict)
     status: dict[str, dict[str, Any]] = field(default_factory=dict)
     ready: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -120,7 +120,7 @@ def aftermath(release: str, shared_clusters: ClusterFactory, tmp_path_factory: p
     ledger = _send(cluster, [Sent(topics[OLD], 0, b"k", b"early %d" % one) for one in range(EARLY)])
     with _daemons(cluster, folder, topics, "first") as daemons:
         for one in daemons.values():
-            one.wait(lambda one=one: _committed(one) == EARLY, "the early ones have landed")  # type: ignore[misc]  # bound here
+            one.wait(lambda one=one: _committed(one) == EARLY, "the early ones have landed")
         for one in daemons.values():
             one.process.terminate()
         assert [one.wait_end() for one in daemons.values()] == [0] * len(daemons)
@@ -131,8 +131,6 @@ def aftermath(release: str, shared_clusters: ClusterFactory, tmp_path_factory: p
     wait_until(lambda: len(_stored(cluster, topics[COMPACTED])) < UPDATES // 2, "the log is compacted", 40)
     cluster.stop("broker-0")
     damaged = _flip(cluster, topics[DAMAGED], b"damaged %d " % FLIPPED)
-    # the cleaner is at rest as well now
-    compacted = _stored(cluster, topics[COMPACTED])
     cluster.start_broker(0)
     cluster.wait_topic(topics[DAMAGED], 1)
 
@@ -140,23 +138,24 @@ def aftermath(release: str, shared_clusters: ClusterFactory, tmp_path_factory: p
         topics=topics,
         ledger=ledger,
         log_start=log_start,
-        compacted=compacted,
         damaged=damaged,
         quarantine=folder / "kept",
     )
     with _daemons(cluster, folder, topics, "second") as daemons:
         for group, one in daemons.items():
             stopped = 3 if group == "stop" else 0
-            one.wait(lambda one=one, stopped=stopped: _settled(one, stopped), f"{group}: all that can be has landed")  # type: ignore[misc]  # bound here
+            one.wait(lambda one=one, stopped=stopped: _settled(one, stopped), f"{group}: all that can be has landed")
         ledger |= _send(cluster, [Sent(topics[OLD], 0, b"k", b"after %d" % one) for one in range(AFTER)])
         for group, one in daemons.items():
             if group != "stop":
-                one.wait(lambda one=one: _position(one, topics[OLD]) == EARLY + LATE + AFTER, "the newest have landed")  # type: ignore[misc]  # bound here
+                one.wait(lambda one=one: _position(one, topics[OLD]) == EARLY + LATE + AFTER, "the newest have landed")
             left.status[group], left.ready[group] = one.status(), one.get("/readyz")
             left.metrics[group] = one.get("/metrics")[1]
         for one in daemons.values():
             one.process.terminate()
         assert [one.wait_end() for one in daemons.values()] == [0] * len(daemons)
+    # what is still there now was there when they read
+    left.compacted = _stored(cluster, topics[COMPACTED])
     left.landings = {group: read_landing(folder / group) for group in POLICIES}
     return left
 
@@ -172,7 +171,7 @@ def _send_large(cluster: Cluster, topic: str) -> dict[tuple[str, int, int], Sent
     producer = cluster.ledger_producer()
     for count, value in enumerate((b"before", random.Random(1).randbytes(LARGE_BYTES), b"behind"), start=1):
         producer.send([Sent(topic, 0, None, value)])
-        wait_until(lambda count=count: len(producer.acknowledged()) == count, "it is acknowledged")  # type: ignore[misc]  # bound here
+        wait_until(lambda count=count: len(producer.acknowledged()) == count, "it is acknowledged")
     return producer.finish()
 
 
@@ -295,7 +294,7 @@ def test_a_group_that_is_told_to_stops_where_retention_has_overtaken_it(aftermat
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("group", POLICIES)
 def test_what_compaction_left_lands_once_and_the_rest_is_explained(aftermath: Aftermath, group: str) -> None:
-    """Every record that the log held, and the newest of each key among them."""
+    """Every record that the log holds, and the newest of each key among them."""
     landed = aftermath.landed(group, COMPACTED)
 
     assert values_of(landed.records).items() >= aftermath.compacted.items()
@@ -483,7 +482,7 @@ def test_transactions_land_by_the_isolation_that_is_set(
         producer.do("abort")
         end = max(dropped) + 2
         for member in members.values():
-            member.wait(lambda member=member: _position(member, topic) == end, "the last marker is passed")  # type: ignore[misc]  # bound here
+            member.wait(lambda member=member: _position(member, topic) == end, "the last marker is passed")
         assert all(member.terminate() == 0 for member in members.values())
 
     landed = {}
