@@ -30,6 +30,7 @@ _EPILOG: Final = """\
 first steps:
   consumerd topics --zookeeper zk1:2181/kafka             what is there
   consumerd lag --zookeeper zk1:2181/kafka --group G      how far a group is, ours or a Java one
+  consumerd doctor --zookeeper zk1:2181/kafka --group G   what is wrong with it, and what to do
   consumerd run --set cluster.zookeeper=zk1:2181/kafka --set group.id=try --topics orders
                                                           records to stdout, as JSON lines
   consumerd run --config config.yaml                      the daemon
