@@ -344,7 +344,10 @@ class PartitionPipeline:
             except CLAIM_GONE:
                 raise
             except CoordinationError as error:
-                await self._calls.back_off(error)
+                # no reason to deliver nothing meanwhile; should the pipeline have ended by then, nobody minds
+                self._log.debug("request_lookup_failed", error=str(error))
+                delay_s = self._settings.retry_maximum_ms / 1000
+                asyncio.get_running_loop().call_later(delay_s, self._attention.look_up)
                 continue
             if request is not None:
                 await flow.secure()
@@ -352,13 +355,9 @@ class PartitionPipeline:
         await flow.finish()
 
     async def _find_request(self) -> OffsetRequest | None:
-        """Look for an operator's request; one that comes meanwhile is looked for again. Raises CoordinationError."""
+        """Look for an operator's request; one that comes meanwhile is news again. Raises CoordinationError."""
         self._attention.looked()
-        try:
-            return await self._requests.find(self._partition)
-        except CoordinationError:
-            self._attention.doubt()
-            raise
+        return await self._requests.find(self._partition)
 
     async def _move_back(self, move: Move) -> None:
         """Go on below what was landed. No commit of the old positions may follow that of the new one, or come between
@@ -427,6 +426,7 @@ class PartitionPipeline:
             except CLAIM_GONE:
                 raise
             except MAY_PASS as error:
+                self._attention.doubt()
                 self._log.debug("recheck_failed", error=str(error))
 
     async def _valid_again(self, stop: Stop) -> bool:
