@@ -7,7 +7,9 @@ somebody who reads the stored positions all the time.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +19,11 @@ import pytest
 from consumerd.failpoints import POINTS
 from tests.interop.conftest import ClusterFactory, Figure
 from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.kafka import Cluster
 from tests.support.landing_check import find_faults, log_ends
 from tests.support.load import SteadyLoad
 from tests.support.registry import CommitWatch, Registry, open_registry
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import live_sessions
 
 FULL = os.environ.get("CONSUMERD_FULL_MATRIX") == "1"
@@ -28,6 +32,7 @@ PARTITIONS = 6
 PER_PARTITION = 25
 SESSION_MS = 2000
 LIMIT_S = 60.0
+AWAKE_S = 2.0
 
 
 @dataclass
@@ -116,3 +121,74 @@ def test_a_member_stopped_at_each_point_past_its_session_overlaps_nothing_and_mo
     assert sorted(stops) == sorted(POINTS)
     assert commits.regressions == []
     assert find_faults(landing, ledger) == []
+
+
+@pytest.mark.timeout(150)
+async def test_a_member_that_wakes_up_past_its_session_delivers_nothing_that_came_meanwhile(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
+) -> None:
+    """Promise 3 where no name fences it: standard output may get the call in flight, and nothing after it.
+
+    ZooKeeper is out of reach when it wakes up, so that nobody but its own clock tells it that it has slept.
+    """
+    cluster, name = shared_clusters(release), unique("woken")
+    await asyncio.to_thread(cluster.create_topic, name, PARTITIONS)
+    async with TcpProxy(cluster.zk_port) as proxy:
+        wake = asyncio.get_running_loop().call_soon_threadsafe
+        await asyncio.to_thread(
+            sleep_and_wake_up, cluster, name, tmp_path, figure, proxy.connect_string,
+            lose=lambda: wake(proxy.blackhole), heal=lambda: wake(proxy.heal),
+        )  # fmt: skip
+
+
+def sleep_and_wake_up(
+    cluster: Cluster,
+    name: str,
+    folder: Path,
+    figure: Figure,
+    zookeeper: str,
+    *,
+    lose: Callable[[], object],
+    heal: Callable[[], object],
+) -> None:
+    """Stop a member past its session, lose its way to ZooKeeper, let it go on, and judge what it delivers."""
+    options = {"topics": (name,), "group": {"session_timeout_ms": SESSION_MS}}
+    producer = cluster.ledger_producer(linger_ms="5")
+    with (
+        open_registry(cluster.zookeeper) as registry,
+        CommitWatch(registry, name, name) as commits,
+        Daemon(folder, "sleeper", settings_for(zookeeper, name, **options)) as sleeper,
+    ):
+        group = Group(registry, name, commits, cluster.zk_port)
+        with SteadyLoad(producer, {name: PARTITIONS}, per_second=PER_PARTITION):
+            sleeper.wait(lambda: group.owned_by(1), "the sleeper owns everything")
+            with Daemon(folder, "heir", settings_for(cluster.zookeeper, name, **options)) as heir:
+                heir.wait(lambda: group.owned_by(2), "they share")
+                sleeper.wait(lambda: len(sleeper.deliveries) > 200, "records flow")
+                sleeper.stop()
+                produced = log_ends(producer.acknowledged())
+                group.wait_taken_over(sleeper, 1)
+                lose()
+                before = len(sleeper.deliveries)
+                sleeper.resume()
+                woken_at = time.monotonic()
+                wait_until(lambda: time.monotonic() - woken_at > AWAKE_S, "it had its chance")
+                woken = sleeper.deliveries[before:]
+                heal()
+                heir.wait(lambda: group.owned_by(2), "they share again", LIMIT_S)
+                assert heir.terminate() == 0
+        ledger = producer.finish()
+        sleeper.wait(
+            lambda: (
+                {(one.topic, one.partition, one.offset) for one in [*sleeper.deliveries, *heir.deliveries]}
+                >= set(ledger)
+            ),
+            "everything delivered",
+            LIMIT_S,
+        )
+        assert sleeper.terminate() == 0
+    figure("records delivered on waking up", len(woken))
+    # what was acknowledged while the process was being stopped may have reached it
+    slack = PER_PARTITION // 5
+    assert [one for one in woken if one.offset >= produced[one.topic, one.partition] + slack] == []
+    assert commits.regressions == []
