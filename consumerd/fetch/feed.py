@@ -9,7 +9,8 @@ slower: pure Python holds the interpreter's lock for 5 ms at a time, and each re
 
 What the headers promised (:mod:`consumerd.fetch.slices`) is only a prediction that lets the next request leave early. The
 decoder's word counts: where it ends elsewhere, what was fetched beyond is dropped and fetched again from there. A record
-set that fails its checksum is fetched once more before anybody hears of it, since the fault may lie on the way.
+set that fails its checksum, or begins with a size above the limit, is fetched once more before anybody hears of it, since
+the fault may lie on the way.
 
 Memory for decoding is reserved first, by what compressed units say they expand to, and they are held to that while they
 are decompressed. One that gives more is tried again with room for the largest that is allowed.
@@ -139,6 +140,7 @@ class PartitionFeed:
         self._failure: ConsumerdError | None = None
         self._position = offset
         self._suspect: int | None = None
+        self._oversized: tuple[int, int | None] | None = None
         self._arrived = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -297,9 +299,13 @@ class PartitionFeed:
     def fail_too_large(self, size: int | None, data: bytes = b"") -> None:
         """Fail since the message at the cursor's position is above the limit; ``data`` is what came of it.
 
-        Its head alone says where it ends: what it says is only held against the log's end.
+        Its head alone says so, and where it ends, and no checksum could be checked: it is asked for once more before
+        anybody hears of it, as what is corrupt is, and the end is held against the log's.
         """
         position, limit = self.cursor.position, self._tools.settings.max_message_bytes
+        if data and self._oversized != (position, size):
+            self._oversized = position, size
+            return
         next_offset = read_claim(data, 0, position, self.high_watermark)
         self.fail(RecordTooLarge(self.partition, position, limit, size, next_offset=next_offset, raw=data))
 
