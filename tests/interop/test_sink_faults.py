@@ -17,7 +17,6 @@ from tests.interop.conftest import ClusterFactory, Figure
 from tests.support import stalling_sinks
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.disk_faults import (
-    CAN_MOUNT,
     DiskFault,
     FullDisk,
     NoFault,
@@ -25,6 +24,7 @@ from tests.support.disk_faults import (
     SpoiltPartition,
     SwappedFolder,
     UnmountedVolume,
+    can_mount,
 )
 from tests.support.kafka import Cluster
 from tests.support.landing_check import find_faults, log_ends
@@ -45,13 +45,43 @@ def test_a_sink_that_fails_or_is_slow_for_ten_seconds_loses_nothing_and_stops_no
     suffer(shared_clusters(release), unique, tmp_path, figure, [SpoiltPartition, SwappedFolder, SlowDisk])
 
 
-@pytest.mark.skipif(not CAN_MOUNT, reason="mounting takes root")
 @pytest.mark.timeout(180)
 def test_a_full_disk_and_an_unmounted_volume_lose_nothing_and_stop_nobody_else(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
 ) -> None:
     """Nothing is landed in the empty mount point either, where nobody would look for it."""
+    if not can_mount():
+        pytest.skip("takes the right to mount")
     suffer(shared_clusters(release), unique, tmp_path, figure, [FullDisk, UnmountedVolume])
+
+
+@pytest.mark.timeout(120)
+def test_a_path_of_another_group_is_refused_and_left_alone(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Two groups that land in one folder would take each other's files for their own progress, and skip records."""
+    cluster, topic = shared_clusters(release), unique("topic")
+    cluster.create_topic(topic, PARTITIONS)
+    landing = tmp_path / "landing"
+    sink = {"type": "jsonl", "path": str(landing), "roll_ms": 300}
+    owner, intruder = unique("owner"), unique("intruder")
+    producer = cluster.ledger_producer(linger_ms="5")
+    with (
+        open_registry(cluster.zookeeper) as registry,
+        Daemon(tmp_path, "owner", settings_for(cluster.zookeeper, owner, topics=(topic,), sink=sink)) as theirs,
+    ):
+        with SteadyLoad(producer, {topic: PARTITIONS}, per_second=PER_PARTITION):
+            theirs.wait(lambda: len(registry.offsets(owner, topic)) == PARTITIONS, "the owner lands files")
+            settings = settings_for(cluster.zookeeper, intruder, topics=(topic,), sink=sink)
+            with Daemon(tmp_path, "intruder", settings) as ours:
+                assert ours.wait_end() == 2, ours.log()[-3000:]
+                assert f"belongs to group {owner!r}" in ours.log()
+                assert registry.offsets(intruder, topic) == {}
+        ledger = producer.finish()
+        ends = {partition: end for (_, partition), end in log_ends(ledger).items()}
+        theirs.wait(lambda: registry.offsets(owner, topic) == ends, "everything landed and committed")
+        assert theirs.terminate() == 0
+    assert find_faults(landing, ledger) == []
 
 
 def suffer(
