@@ -24,7 +24,7 @@ from consumerd.sinks.confirming import confirm_claim
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.filesystem import FileSystem, OsFileSystem
 from consumerd.sinks.publish import HiddenFile, Outcome, claim_root, find_root, remove_hidden, sync_upwards
-from consumerd.sinks.quarantine_record import KeptUnit, encode_unit, parse_unit, unit_folders, unit_name
+from consumerd.sinks.quarantine_record import KeptUnit, encode_unit, holds_unit, unit_folders, unit_name
 from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.sinks.threads import WorkThreads
 
@@ -183,7 +183,7 @@ class _Attempt:
             if name not in taken:
                 return name
             try:
-                if parse_unit(self._files.read(self._folder / name)).covers(unit):
+                if holds_unit(self._files.read(self._folder / name), unit):
                     return None
             except MalformedRecord:
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
@@ -29,6 +29,9 @@ from consumerd.sinks.record_fields import (
 from consumerd.wire.records import Headers, Record
 
 _PIECE_BYTES: Final = 3 << 18  # a multiple of three, so that pieces of base64 join without padding
+_RAW_MARK: Final = b',"raw_base64":'
+_KEY_MARK: Final = b',"key_base64":'
+_VALUE_MARK: Final = b',"value_base64":'
 _UNIT_NAME: Final = re.compile(r"(?P<offset>[0-9]{20})-(?P<index>[0-9]+)(\.(?P<copy>[1-9][0-9]*))?\.jsonl")
 
 
@@ -56,16 +59,6 @@ class KeptUnit:
         if self.unit.record is not None:
             return True
         return None if self.unit.size is None else self.payload_bytes >= self.unit.size
-
-    def covers(self, other: QuarantinedUnit) -> bool:
-        """Tell whether ``other`` is the same unit, with no byte that is not here too."""
-        mine = self.unit
-        return (
-            (mine.partition, mine.incarnation, mine.offset, mine.next_offset, mine.index)
-            == (other.partition, other.incarnation, other.offset, other.next_offset, other.index)
-            and mine.record == other.record
-            and mine.raw.startswith(other.raw)
-        )
 
 
 # -- names
@@ -108,29 +101,36 @@ def encode_unit(kept: KeptUnit) -> Iterator[bytes]:
         "format": FORMAT_VERSION,
         "cluster": kept.cluster,
         "group": kept.group,
-        "topic": unit.partition.topic,
-        "partition": str(unit.partition.partition),
-        "incarnation": str(unit.incarnation),
-        "offset": unit.offset,
-        "next_offset": unit.next_offset,
-        "index": unit.index,
+        **_identify(unit),
         "cause": unit.cause,
         "reason": unit.reason,
         "when": kept.when_ms,
         "size": unit.size if record is None else kept.payload_bytes,
         "complete": kept.complete,
     }
-    if record is not None:
+    yield encode_fields(fields)[:-1]
+    if record is None:
+        yield from _encode_long(_RAW_MARK, unit.raw)
+    else:
+        yield from _encode_record(record)
+    yield b"}\n"
+
+
+def _identify(unit: QuarantinedUnit) -> dict[str, object]:
+    """Return the fields, but for its bytes, that a unit has however often it is met."""
+    fields: dict[str, object] = {
+        "topic": unit.partition.topic,
+        "partition": str(unit.partition.partition),
+        "incarnation": str(unit.incarnation),
+        "offset": unit.offset,
+        "next_offset": unit.next_offset,
+        "index": unit.index,
+    }
+    if (record := unit.record) is not None:
         fields["timestamp"] = record.timestamp
         fields["timestamp_type"] = int(record.timestamp_type)
         fields["headers"] = [{"key": key, "value_base64": _encode_short(value)} for key, value in record.headers]
-    yield encode_fields(fields)[:-1]
-    if record is None:
-        yield from _encode_long("raw_base64", unit.raw)
-    else:
-        yield from _encode_long("key_base64", record.key)
-        yield from _encode_long("value_base64", record.value)
-    yield b"}\n"
+    return fields
 
 
 def parse_unit(data: bytes) -> KeptUnit:
@@ -161,19 +161,67 @@ def parse_unit(data: bytes) -> KeptUnit:
     )
 
 
+def holds_unit(data: bytes, unit: QuarantinedUnit) -> bool:
+    """Tell whether a file's content is this very unit, with no byte less; when and why it was kept does not matter.
+
+    Its bytes are compared as they stand in the file: a unit may be large, and is in memory once already. Raises
+    MalformedRecord.
+    """
+    # a quotation mark within a string is escaped, so that this can be found nowhere else
+    payload_at = max(data.find(mark) for mark in (_RAW_MARK, _KEY_MARK))
+    if payload_at < 0:
+        raise MalformedRecord("no bytes of a unit")
+    found = decode_fields(data[:payload_at] + b"}")
+    wanted = _identify(unit)
+    if any(found.get(name) != value for name, value in wanted.items()):
+        return False
+    payload = memoryview(data)[payload_at:]
+    if unit.record is not None:
+        return _begins_with(payload, _encode_record(unit.record))
+    return data.startswith(_RAW_MARK, payload_at) and _holds_bytes(payload[len(_RAW_MARK) + 1 :], unit.raw)
+
+
+def _holds_bytes(encoded: memoryview, value: bytes) -> bool:
+    """Tell whether base64 begins with these bytes."""
+    whole = len(value) - len(value) % 3
+    if not _begins_with(encoded, _encode_pieces(memoryview(value)[:whole])):
+        return False
+    following = bytes(encoded[whole // 3 * 4 :][:4])
+    return whole == len(value) or base64.b64decode(following).startswith(value[whole:])
+
+
+def _begins_with(data: memoryview, pieces: Iterable[bytes]) -> bool:
+    at = 0
+    for piece in pieces:
+        if data[at : at + len(piece)] != piece:
+            return False
+        at += len(piece)
+    return True
+
+
 def _encode_short(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def _encode_long(name: str, value: bytes | None) -> Iterator[bytes]:
+def _encode_record(record: Record) -> Iterator[bytes]:
+    yield from _encode_long(_KEY_MARK, record.key)
+    yield from _encode_long(_VALUE_MARK, record.value)
+
+
+def _encode_long(mark: bytes, value: bytes | None) -> Iterator[bytes]:
+    yield mark
     if value is None:
-        yield f',"{name}":null'.encode()
+        yield b"null"
         return
-    yield f',"{name}":"'.encode()
+    yield b'"'
+    yield from _encode_pieces(value)
+    yield b'"'
+
+
+def _encode_pieces(value: bytes | memoryview) -> Iterator[bytes]:
     with memoryview(value) as view:
         for start in range(0, len(view), _PIECE_BYTES):
             yield base64.b64encode(view[start : start + _PIECE_BYTES])
-    yield b'"'
 
 
 def _parse_record(fields: Mapping[str, object]) -> Record:

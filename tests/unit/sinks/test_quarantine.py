@@ -24,7 +24,14 @@ from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.base import QuarantinedUnit
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.quarantine import FileQuarantine
-from consumerd.sinks.quarantine_record import KeptUnit, encode_unit, parse_topic_folder, parse_unit, unit_folders
+from consumerd.sinks.quarantine_record import (
+    KeptUnit,
+    encode_unit,
+    holds_unit,
+    parse_topic_folder,
+    parse_unit,
+    unit_folders,
+)
 from consumerd.sinks.record_fields import MalformedRecord
 from tests.support.claims import StubClaim
 from tests.support.faulty_files import MemoryFileSystem, PowerCut, RecordingFileSystem, fail_at
@@ -210,6 +217,25 @@ async def test_any_topic_has_a_folder_that_is_nobody_elses(make: Maker, tmp_path
     assert parse_topic_folder(unit_folders(unit)[0]) == topic
 
 
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 100, 101, 102, 2_000_000, 2_000_001])
+def test_a_file_holds_the_unit_up_to_any_of_its_bytes_and_no_other(size: int):
+    """What was fetched of an oversized message may be less the next time; never is it other bytes."""
+    raw = random.Random(1).randbytes(2_000_001)
+    data = b"".join(encode_unit(KeptUnit(unit=replace(CORRUPT, raw=raw), cluster="c", group="g", when_ms=1)))
+    part = replace(CORRUPT, raw=raw[:size], reason='says ,"raw_base64":"AAAA" itself')
+    assert holds_unit(data, part)
+    if size:
+        assert not holds_unit(data, replace(part, raw=part.raw[:-1] + bytes([part.raw[-1] ^ 1])))
+    assert not holds_unit(data, replace(part, raw=raw + b"more"))
+    assert not holds_unit(data, replace(part, index=1))
+    itself = b"".join(encode_unit(KeptUnit(unit=part, cluster="c", group="g", when_ms=1)))
+    assert holds_unit(itself, part)
+    rejected = b"".join(encode_unit(KeptUnit(unit=REJECTED, cluster="c", group="g", when_ms=1)))
+    assert holds_unit(rejected, REJECTED)
+    assert not holds_unit(rejected, part)
+    assert not holds_unit(data, REJECTED)
+
+
 @pytest.mark.parametrize(
     ("failure", "error"),
     [
@@ -288,6 +314,10 @@ def test_what_was_acknowledged_survives_a_power_cut_at_any_moment():
             return True
 
         done = asyncio.run(run("first"))
+        if done:  # the power goes at the latest now
+            files.changes_left = 1
+            with pytest.raises(PowerCut):
+                files.make_folders(Path("/cut"))
         files.restore()
         acknowledged += done
         if done:
