@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 import pytest
 
 from consumerd.group.assignors import Strategy
+from consumerd.group.plan import DisagreementKind
 from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MemberState
 from tests.interop.conftest import ClusterFactory
@@ -243,3 +244,39 @@ async def test_we_take_over_from_a_java_member_that_crashed(
             await come_to_rest(registry, group, {topic: 6}, members=1, ours=[member], within_s=CRASH_S)
             assert len(member.listener.claimed_ones) == 6
             assert member.listener.drained == member.listener.lost_ones == []
+
+
+async def test_a_member_that_nobody_can_read_stops_java_and_not_us(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str]
+) -> None:
+    """pykafka registers a bare topic: each Java member's rebalance fails because of it. What we hold keeps flowing, what is
+    Java's stays Java's, and the node is named; once it has gone the group comes to rest by itself.
+    """
+    cluster = shared_clusters(release)
+    group, topic = unique("pykafka"), unique("t")
+    await asyncio.to_thread(cluster.create_topic, topic, 6)
+    with (
+        open_registry(cluster.zookeeper) as registry,
+        open_registry(cluster.zookeeper) as foreign,
+        java_member(cluster, group, topic) as java,
+    ):
+        await come_to_rest(registry, group, {topic: 6}, members=1, within_s=30)
+        async with (
+            make_client(cluster.zookeeper) as zk,
+            join_group(zk, group, Subscription.to_topics({topic: 1})) as member,
+        ):
+            await come_to_rest(registry, group, {topic: 6}, members=2, ours=[member])
+            held = dict(member.listener.held)
+            junk = f"/consumers/{group}/ids/host:11111111-2222-4333-8444-555555555555"
+            await asyncio.to_thread(foreign.client.create, junk, topic.encode(), ephemeral=True)
+            await eventually(
+                lambda: any(one.kind is DisagreementKind.UNREADABLE for one in member.status.disagreements)
+            )
+            await eventually(lambda: "exception during rebalance" in java.log(), within_s=20)
+            assert is_in_step(member)
+            assert dict(member.listener.held) == held
+            await asyncio.to_thread(foreign.client.delete, junk)
+            await come_to_rest(registry, group, {topic: 6}, members=2, ours=[member], within_s=CRASH_S)
+            assert dict(member.listener.held) == held
+            assert member.status.disagreements == ()
+            assert member.listener.lost_ones == member.listener.drained == []
