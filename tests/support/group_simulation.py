@@ -26,6 +26,7 @@ from consumerd.group.registry import GroupRegistry
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
 from consumerd.model import Claim, PartitionKey, TopicPartition
+from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.layout import owner_path, owners_root, topic_path
 from tests.support.fake_zookeeper import FakeZkClient, FakeZooKeeper
 from tests.support.java_member import JavaMember
@@ -210,7 +211,12 @@ class SimulatedGroup:
                 self.judge.committed.pop(partition, None)
 
     def join(
-        self, topics: dict[str, int], *, name: str | None = None, subscription: Subscription | None = None
+        self,
+        topics: dict[str, int],
+        *,
+        name: str | None = None,
+        subscription: Subscription | None = None,
+        hooks: Hooks | None = None,
     ) -> SimulatedMember:
         """Start a member of ours."""
         self._numbers += 1
@@ -229,6 +235,7 @@ class SimulatedGroup:
             random=random.Random(self.chance.random()),
             strategy=self.strategy,
             settings=self.settings,
+            hooks=hooks,
         )
         member = SimulatedMember(name, client, rebalancer, listener, topics)
         self.members[name] = member

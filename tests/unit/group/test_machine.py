@@ -231,6 +231,23 @@ def test_a_taken_partition_is_tried_again_for_ever_and_starves_after_its_retries
     assert reports == [False, True]
 
 
+def test_a_starved_partition_leaves_a_timer(driver: Driver) -> None:
+    """Nothing else may ever happen in the group: whoever drives the machine must be told when to come back."""
+    driver.join()
+    driver.view(P)
+    for _ in range(20):
+        claim = driver.get(ev.Claim)
+        driver.tell(ev.ClaimsEnded(claim.serial, {P: ev.Taken(Holder("x-0", 7))}))
+        assert driver.machine.deadline is not None
+        assert driver.machine.deadline <= driver.now + 3.0  # the backoff of 2 s, with jitter
+        driver.now = driver.machine.deadline
+        driver.tell(ev.Tick())
+        if driver.find(ev.Verify) is not None:  # the reconcile pass comes in between
+            driver.tell(ev.Verified(driver.get(ev.Verify).serial, unchanged=True))
+        while driver.find(ev.Claim) is None:
+            driver.wait(0.1)
+
+
 def test_a_taken_partition_is_claimed_as_soon_as_its_node_goes(driver: Driver) -> None:
     """Not after the backoff: the watch tells."""
     driver.join()

@@ -190,13 +190,14 @@ def test_a_release_whose_answer_is_lost_is_made_again(fate: list[str], *, releas
     play(scenario)
 
 
-def test_only_what_is_ours_is_released() -> None:
+@pytest.mark.parametrize("released", [[P], [P, Q]], ids=["one by one", "together"])
+def test_only_what_is_ours_is_released(released: list[TopicPartition]) -> None:
     """The Java consumer deletes whatever stands there."""
 
     async def scenario(world: World) -> None:
         stranger = world.stranger()
         world.own(P, b"g_m-0", stranger.state.session_id)
-        assert await world.owners.release([P, Q], FIRST) == {P, Q}
+        assert await world.owners.release(released, FIRST) == set(released)
         assert world.node(P) == (b"g_m-0", stranger.state.session_id)
 
     play(scenario)

@@ -16,6 +16,7 @@ from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MemberState, PartitionState
 from consumerd.model import TopicPartition
+from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, owner_path
 from tests.support.group_simulation import GROUP, SimulatedGroup
 from tests.support.virtual_time import run
@@ -180,6 +181,49 @@ def test_a_silence_short_of_the_session_repeats_nothing() -> None:
         assert member.rebalancer.status.rebalances == rebalances
 
     play(scenario)
+
+
+def test_after_a_suspension_nothing_is_used_before_its_owner_node_was_seen() -> None:
+    """The session answers again, but somebody may have taken the node away meanwhile."""
+
+    async def scenario(group: SimulatedGroup) -> None:
+        group.make_topic("t", 2)
+        member = group.join({"t": 1})
+        await asyncio.sleep(1)
+        claims = list(member.listener.held.values())
+        member.client.cut(heard_ago_s=0.0)
+        await asyncio.sleep(4.5)
+        assert member.rebalancer.status.state is MemberState.SUSPENDED
+        member.client.heal()
+        assert not any(claim.usable for claim in claims)
+        with pytest.raises(LeasePaused):
+            claims[0].check()
+        await asyncio.sleep(0.5)
+        assert all(claim.usable for claim in claims)
+
+    play(scenario)
+
+
+def test_a_lost_partition_is_told_to_the_log_and_to_the_hooks(logs: LogCapture) -> None:
+    """Whoever is on call must see that a partition was dropped, and why."""
+    told: list[tuple[str, str]] = []
+
+    class Listening(Hooks):
+        def ownership_lost(self, partition: TopicPartition, reason: str) -> None:
+            told.append((str(partition), reason))
+
+    async def scenario(group: SimulatedGroup) -> None:
+        group.make_topic("t", 1)
+        group.join({"t": 1}, hooks=Listening())
+        await asyncio.sleep(1)
+        path = owner_path(GROUP, TopicPartition.modern("t", 0))
+        group.judge.tampered.add(path)
+        group.server.remove(path)
+        await asyncio.sleep(1)
+
+    play(scenario)
+    assert told == [("t/0", "its owner node was deleted")]
+    assert [entry["partition"] for entry in logs.entries if entry["event"] == "ownership_lost"] == ["t/0"]
 
 
 def test_a_new_session_loses_all_and_registers_under_a_new_id() -> None:
