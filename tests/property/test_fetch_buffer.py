@@ -4,9 +4,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from consumerd.fetch.buffer import Hold, Lane, MemoryBudget, Ticket, plan_marks
+from consumerd.fetch.buffer import Hold, Kind, Lane, MemoryBudget, Ticket, plan_marks
 
 LIMIT = 1000
+SINKS = 250
 SIZES = st.integers(1, 1500)
 
 
@@ -18,7 +19,7 @@ class Accounts(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.budget = MemoryBudget(LIMIT)
+        self.budget = MemoryBudget(LIMIT, sink_bytes=SINKS)
         self.live: list[Hold] = []
         self.waiting: dict[Lane, list[Ticket]] = {lane: [] for lane in Lane}
         self.order: list[tuple[Lane, Ticket]] = []
@@ -29,13 +30,16 @@ class Accounts(RuleBasedStateMachine):
         """Check what every grant promises; what was there before it is what is held without it."""
         before = self.budget.held_bytes - hold.size
         assert hold.size >= least
-        within = self.budget.held_bytes <= LIMIT
+        within = self.budget.held_bytes <= LIMIT - self._left_to_sinks()
         assert within or hold.size == least
         if not within:
             others = [one for one in self.live if one._overdraft is not None and one._lane is lane and one.size]
             assert not others, "one overdraft a lane"
         assert before >= 0
         self.live.append(hold)
+
+    def _left_to_sinks(self) -> int:
+        return max(0, SINKS - self.charged)
 
     @rule(target=holds, lane=st.sampled_from(Lane), least=SIZES, extra=st.integers(0, 500))
     def take(self, lane: Lane, least: int, extra: int) -> Hold | None:
@@ -76,6 +80,12 @@ class Accounts(RuleBasedStateMachine):
             self.surprises += max(0, size - hold.size)
             hold.resize(size)
 
+    @rule(hold=holds, kind=st.sampled_from([Kind.FETCHED, Kind.BATCHES]), size=SIZES)
+    def become(self, hold: Hold | None, kind: Kind, size: int) -> None:
+        if hold is not None and hold.size:
+            hold.become(kind, size)
+            assert (hold.kind, hold.size) == (kind, size)
+
     @rule(target=holds, hold=holds, size=SIZES)
     def split(self, hold: Hold | None, size: int) -> Hold | None:
         if hold is None or not hold.size:
@@ -105,13 +115,17 @@ class Accounts(RuleBasedStateMachine):
     @invariant()
     def everything_is_accounted_for(self) -> None:
         assert self.budget.held_bytes == self.charged + sum(hold.size for hold in self.live)
+        kinds = {kind: sum(hold.size for hold in self.live if hold.kind is kind) for kind in Kind}
+        kinds[Kind.SINKS] += self.charged
+        assert self.budget.held_by_kind == kinds
 
     @invariant()
     def nobody_waits_who_could_be_served(self) -> None:
         for lane in Lane:
             if self.waiting[lane]:
                 assert self.budget.under_pressure
-                assert LIMIT - self.budget.held_bytes < self.waiting[lane][0].least
+                room = LIMIT - self._left_to_sinks() - self.budget.held_bytes
+                assert room < self.waiting[lane][0].least
                 assert any(hold._overdraft is not None and hold._lane is lane for hold in self.live)
 
     def teardown(self) -> None:

@@ -116,7 +116,7 @@ class EndlessBroker:
         for topic in request.topics:
             answers = []
             for one in topic.partitions:
-                count = min(one.partition_max_bytes, room) // len(self._unit)
+                count = max(0, min(one.partition_max_bytes, room) // len(self._unit))
                 if room == request.max_bytes:
                     count = max(1, count)  # KIP-74: the first message comes whatever its size
                 room -= count * len(self._unit)
@@ -156,7 +156,8 @@ async def serve(zookeeper: str, partitions: int, codec: str) -> None:
             "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
         }  # fmt: skip
         await zk.ensure_path(broker_path(BrokerId(0)), json.dumps(registration).encode())
-        print("ready", flush=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         while True:
             await asyncio.sleep(1)
             script.requests.clear()

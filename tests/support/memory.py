@@ -128,10 +128,10 @@ def main() -> None:
                 if chosen.verbose:
                     moved = sum(one["position"] or 0 for one in status["partitions"])
                     now = read_memory(daemon.process.pid)
-                    print(f"{age:5.1f} s third {third} held {status['buffered_bytes']} records {moved} {now}")
+                    sys.stdout.write(f"{age:5.1f} s, held {status['buffered_bytes']}, {moved} records, {now}\n")
             moved = sum(one["position"] or 0 for one in daemon.status()["partitions"])
             use = {name: round(value) for name, value in asdict(read_memory(daemon.process.pid)).items()}
-            print(json.dumps({**asdict(setting), **use, **held, "records": moved}), flush=True)
+            sys.stdout.write(json.dumps({**asdict(setting), **use, **held, "records": moved}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,96 @@
+"""Promise 4 by the system's own count: a whole daemon under 200 partitions of 1 MiB messages and a sink that stalls.
+
+A broker of its own process serves partitions that never end; ZooKeeper is a real one; nothing of Kafka is needed.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import Daemon
+from tests.support.memory import MIB, Setting, read_memory, run_broker, run_daemon
+from tests.support.stalling_sinks import STALL
+from tests.support.zookeeper import run_server
+
+BUDGET_MIB = 64
+CONSTANT_MIB = 150
+RECORDS = 50
+PATIENCE_S = 60
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def delivered(daemon: Daemon) -> int:
+    """Return how many records all partitions have moved."""
+    return sum(one["position"] or 0 for one in daemon.status()["partitions"])
+
+
+def wait_for_records(daemon: Daemon, count: int) -> None:
+    daemon.wait(lambda: delivered(daemon) >= count, f"{count} records", PATIENCE_S)
+
+
+def standing_still(daemon: Daemon) -> Callable[[], bool]:
+    """Return a condition that holds when nothing has moved for a second: neither records nor what is held."""
+    seen = (time.monotonic(), (-1, {}))
+
+    def holds() -> bool:
+        nonlocal seen
+        now = (delivered(daemon), daemon.status()["buffered_bytes"])
+        if now != seen[1]:
+            seen = (time.monotonic(), now)
+        return time.monotonic() - seen[0] >= 1
+
+    return holds
+
+
+@pytest.mark.parametrize(
+    ("sink", "codec"), [("stalling-parquet", "none"), ("stalling-parquet", "gzip"), ("stalling-jsonl", "gzip")]
+)
+def test_a_stalled_sink_keeps_memory_within_the_budget_and_a_constant(sink: str, codec: str, tmp_path: Path) -> None:
+    """200 partitions, uncompressed and packed 100 to 1: the most that was ever resident, before, during and after."""
+    setting = Setting(sink=sink, codec=codec, partitions=200, budget_mib=BUDGET_MIB)
+    stall = tmp_path / STALL
+    with (
+        run_server() as zookeeper,
+        run_broker(zookeeper.connect_string, setting.partitions, setting.codec),
+        run_daemon(setting, zookeeper.connect_string, tmp_path) as daemon,
+    ):
+        wait_for_records(daemon, RECORDS)
+        stall.touch()
+        daemon.wait(standing_still(daemon), "everything to stand still", PATIENCE_S)
+        held = daemon.status()["buffered_bytes"]
+        before = delivered(daemon)
+        stall.unlink()
+        wait_for_records(daemon, before + RECORDS)
+        peak = read_memory(daemon.process.pid).peak
+
+    assert held["fetched"] + held["batches"] + held["sinks"] > BUDGET_MIB * MIB // 4, "the stall came to nothing"
+    assert peak < BUDGET_MIB + CONSTANT_MIB
+
+
+def test_units_that_expand_beyond_the_limit_stop_their_partitions_and_take_no_memory(tmp_path: Path) -> None:
+    """100 MiB in a batch of 1 MiB, on 50 partitions at once: nothing is decompressed further than allowed, nor kept."""
+    setting = Setting(sink="null", codec="bomb", partitions=50, budget_mib=BUDGET_MIB)
+    with (
+        run_server() as zookeeper,
+        run_broker(zookeeper.connect_string, setting.partitions, setting.codec),
+        run_daemon(setting, zookeeper.connect_string, tmp_path) as daemon,
+    ):
+
+        def all_stopped() -> bool:
+            states = [one["state"] for one in daemon.status()["partitions"]]
+            return states.count("stopped") >= setting.partitions
+
+        daemon.wait(all_stopped, "every partition stopped", 2 * PATIENCE_S)
+        reasons = {one["reason"].split(": ", 1)[1] for one in daemon.status()["partitions"]}
+        peak = read_memory(daemon.process.pid).peak
+
+    assert name_the_limit(reasons), reasons
+    assert peak < BUDGET_MIB + CONSTANT_MIB
+
+
+def name_the_limit(reasons: set[str]) -> bool:
+    """Tell whether all of them name the limit that there is: a quarter of the budget."""
+    return all(str(BUDGET_MIB * MIB // 4) in reason for reason in reasons)
