@@ -1004,6 +1004,25 @@ async def test_offsets_beyond_the_log_are_corruption(magic: int) -> None:
     assert world.cluster.range_readings == []
 
 
+@in_virtual_time
+async def test_what_follows_a_damaged_unit_says_where_it_ends_though_it_is_decoded_apart() -> None:
+    """Compaction has left holes, so that its own word is not enough; and a record set is decoded in small pieces."""
+    world = World(version=11, slice_bytes=1)
+    world.cluster.lead(P0, 0)
+    log = world.cluster.logs[P0]
+    log.append(batch(0, [RecordSpec(delta=0, value=b"value")]))
+    compacted = batch(1, [RecordSpec(delta=0, value=b"value"), RecordSpec(delta=6, value=b"value")], last_delta=6)
+    log.append(compacted[:-1] + b"!", 7)
+    log.append(batch(8, [RecordSpec(delta=0, value=b"value")]))
+    log.append(batch(9, [RecordSpec(delta=0, value=b"value")]))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        assert [offset for offset, _ in await read(feed, 1)] == [0]
+        with pytest.raises(CorruptMessageError) as caught:
+            await feed.next()
+        assert (caught.value.offset, caught.value.next_offset) == (1, 8)
+
+
 @pytest.mark.parametrize("magic", [1, 2])
 @in_virtual_time
 async def test_an_offset_beyond_the_log_that_stays_is_one_unit_s_trouble(magic: int) -> None:

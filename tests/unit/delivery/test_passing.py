@@ -209,6 +209,24 @@ def test_a_broker_that_does_not_answer_proves_nothing():
     run(scenario())
 
 
+def test_a_broker_that_is_away_for_a_moment_costs_no_record():
+    """One silence during the search is asked about again."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("skip")) as rig:
+            log = rig.log(P, 0, 40)
+            log.lasting_faults[20] = CorruptMessageError("no size that can be", partition=P, offset=20)
+            log.silent_from = 21
+            await rig.claim(P)
+            await asyncio.sleep(7)
+            log.silent_from = None
+            await until(lambda: rig.store.position(P) == 40)
+            assert [*range(20), *range(21, 40)] == rig.landed(P)
+            assert [] == rig.hooks.named("partition_stopped")
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("end", [2, 3, 10, 1000])
 def test_the_search_finds_the_first_readable_offset_in_few_tries(end):
     """Each try is a fetch, and each that fails two."""

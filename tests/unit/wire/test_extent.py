@@ -52,31 +52,31 @@ def fault(data: bytes, start: int, following: bytes = b"") -> CorruptMessageErro
     ("unit", "behind", "start", "expected"),
     [
         # what was due is what it claims
-        (plain(5), b"", 5, 6),
-        (records(5, 3), b"", 5, 8),
+        pytest.param(plain(5), b"", 5, 6, id="due"),
+        pytest.param(records(5, 3), b"", 5, 8, id="batch due"),
         # compacted: only what follows says that the claim is right
-        (plain(9), b"", 5, None),
-        (plain(9), plain(10), 5, 10),
-        (plain(9), plain(12), 5, 10),
-        (plain(9), compressed(20), 5, 10),
+        pytest.param(plain(9), b"", 5, None, id="compacted alone"),
+        pytest.param(plain(9), plain(10), 5, 10, id="compacted before the next"),
+        pytest.param(plain(9), plain(12), 5, 10, id="compacted before a hole"),
+        pytest.param(plain(9), compressed(20), 5, 10, id="compacted before a wrapper"),
         # the end of the log is a witness too
-        (plain(END - 1), b"", 5, END),
+        pytest.param(plain(END - 1), b"", 5, END, id="end of the log"),
         # its own offset is damaged: what follows begins with its first
-        (plain(1 << 60), plain(6), 5, 6),
-        (plain(1), plain(6), 5, 6),
-        (records(1 << 60, 3), records(8), 5, 8),
+        pytest.param(plain(1 << 60), plain(6), 5, 6, id="offset beyond"),
+        pytest.param(plain(1), plain(6), 5, 6, id="offset below"),
+        pytest.param(records(1 << 60, 3), records(8), 5, 8, id="batch offset beyond"),
         # but a wrapper only says its last
-        (plain(1 << 60), compressed(8), 5, None),
+        pytest.param(plain(1 << 60), compressed(8), 5, None, id="offset beyond before a wrapper"),
         # what follows cannot be: its offset is damaged, or its bytes are no unit
-        (plain(9), plain(1 << 60), 5, None),
-        (plain(9), plain(3), 5, None),
-        (plain(9), b"\xff" * 40, 5, None),
-        (plain(9), b"\0" * 40, 5, None),
-        (plain(9), plain(10)[:10], 5, None),
+        pytest.param(plain(9), plain(1 << 60), 5, None, id="next beyond the log"),
+        pytest.param(plain(9), plain(3), 5, None, id="next below"),
+        pytest.param(plain(9), b"\xff" * 40, 5, None, id="next is no unit"),
+        pytest.param(plain(9), b"\0" * 40, 5, None, id="next is zeros"),
+        pytest.param(plain(9), plain(10)[:10], 5, None, id="next is cut off"),
         # its size is damaged: what seems to follow is from the middle of something
-        (resize(plain(9), 30), plain(10), 5, None),
-        (resize(plain(5), -1), plain(6), 5, None),
-        (resize(plain(5), 3), plain(6), 5, None),
+        pytest.param(resize(plain(9), 30), plain(10), 5, None, id="size too small by some"),
+        pytest.param(resize(plain(5), -1), plain(6), 5, None, id="size negative"),
+        pytest.param(resize(plain(5), 3), plain(6), 5, None, id="size of nothing"),
     ],
 )
 def test_the_end_of_a_damaged_unit_needs_two_witnesses(
