@@ -152,6 +152,33 @@ def test_a_topic_made_again_is_lost_and_claimed_with_its_new_incarnation() -> No
     play(scenario)
 
 
+def test_a_claim_that_delivery_found_to_be_void_is_made_anew() -> None:
+    """The topic was made again between two of its publishes, before any watch of ours fired: it is claimed as what it is
+    now, and a second report of the same claim changes nothing.
+    """
+
+    async def scenario(group: SimulatedGroup) -> None:
+        group.make_topic("t", 2)
+        member = group.join({"t": 1})
+        await asyncio.sleep(1)
+        old = dict(member.listener.held)
+        found = next(claim for claim in old.values() if str(claim.partition) == "t/0")
+        for _ in range(2):
+            member.rebalancer.report_lost(found, "the topic was made again")
+            await asyncio.sleep(2)
+        new = member.listener.held
+        assert names(member.listener.lost_ones) == ["t/0"]
+        assert sorted(names(new)) == ["t/0", "t/1"]
+        assert new[found.partition] is not found
+        await new[found.partition].confirm()
+        with pytest.raises(OwnershipLost, match="made again"):
+            found.check()
+        assert [one for one in new if new[one] is old[one]] == [one for one in old if old[one] is not found]
+        assert group.judge.repeated == 0
+
+    play(scenario)
+
+
 def test_a_silence_short_of_the_session_repeats_nothing() -> None:
     """Half a timeout pauses, two thirds suspend, and the same session goes on as if nothing had been."""
 
