@@ -103,21 +103,21 @@ class ChainSuccession:
     def _joins(self, seen: Chain | None, found: Chain, start: Start) -> bool:
         """Decide, after a name was taken, whether to write to the newest chain; False: to begin the next one all the same.
 
-        A chain that was begun by the same request is joined, and so is one that ends no lower than where a plain start
-        would begin (it wins, as it would at the next claim), or that goes on behind the seal that was seen. A request,
-        and a topic made again, begin their chain whatever has happened. Raises RetriableSinkError for any other wish that
-        was decided upon something that is no longer so.
+        A chain that was begun for the same wish is joined, and so is one that ends no lower than where a plain start
+        would begin (it wins, as it would at the next claim), or that goes on behind the seal that was seen. A wish that has
+        an id, and a topic made again, begin their chain whatever else has happened. Raises RetriableSinkError for any other
+        wish that was decided upon something that is no longer so.
         """
         if not self.is_current(found):
             if found.record.incarnation.czxid > self._claim.incarnation.czxid:
                 raise IncarnationChanged(f"{self._claim.partition}: {found.folder} is of a later incarnation")
             return False
+        if start.new_chain and start.request_id is not None:
+            return not found.sealed and found.record.request_id == start.request_id
         if start.new_chain:
             if self.goes_on(found, start):
                 return True
-            if start.request_id is not None or (
-                seen is not None and (seen.number, seen.end) == (found.number, found.end)
-            ):
+            if seen is not None and (seen.number, seen.end) == (found.number, found.end):
                 return False
         elif found.end >= start.position or (seen is not None and found.record.continues(seen.record)):
             return not found.sealed

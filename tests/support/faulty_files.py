@@ -110,7 +110,9 @@ class MemoryFileSystem:
         self._off = False
 
     def restore(self) -> None:
-        """Switch the power on again."""
+        """Switch the power on again, if it was off."""
+        if not self._off:
+            return
         self._lose(self._root)
         self._open = {}
         self._off = False

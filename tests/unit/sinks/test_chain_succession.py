@@ -460,6 +460,26 @@ async def test_racing_openers_agree(rig: SinkRig, ours: Start, theirs: Start, ex
     assert shapes(rig) == expected
 
 
+@pytest.mark.parametrize("truncated", [False, True])
+async def test_wish_that_another_has_carried_out_and_landed_upon_is_not_carried_out_again(
+    rig: SinkRig, truncated: bool
+):
+    """Both have found the same request, or the same truncation, and one of them was quicker."""
+    wish = Start(position=6, reason="a wish", new_chain=True, truncated=truncated, request_id="w")
+    await landed_writer(rig)
+    claim = rig.claim()
+    writer = await rig.member().open(claim)
+
+    async def come_first() -> None:
+        claim.on_confirm = None
+        await land(await begin(rig, wish), 6, 9)
+
+    claim.on_confirm = come_first
+    await writer.start(wish)
+    await land(writer, 9, 12)
+    assert [shape[1:] for shape in shapes(rig)] == [(0, 10, True), (6, 12, False)]
+
+
 async def test_truncation_gives_way_to_a_request_that_came_first(rig: SinkRig):
     """What was found about the log was found before the operator spoke."""
     await landed_writer(rig)
