@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test unit check format interop interop-full fuzz fuzz-frames bench coverage new-user clean
+.PHONY: help venv test unit check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -45,6 +45,12 @@ interop: venv  ## against real Kafka and the real Java consumer (needs Java, and
 
 interop-full: venv  ## the same on every release of the matrix
 	CONSUMERD_FULL_MATRIX=1 $(PYTEST) -p no:randomly tests/interop
+
+simulate: venv  ## whole groups on virtual time, SEEDS stories (20000), none of which `make test` tells
+	$(BIN)/python -m tests.support.simulation 2000-$$(($${SEEDS:-20000} + 1999))
+
+mutants: venv  ## break the code on purpose, promise by promise: a named test must fail each time
+	$(BIN)/python -m tests.mutants
 
 fuzz: venv  ## the decoders under a coverage-guided fuzzer, FUZZ_SECONDS each (30)
 	$(BIN)/python tests/fuzz/run.py --seconds $${FUZZ_SECONDS:-30}

@@ -1,0 +1,1 @@
+"""Each promise, broken on purpose: mutations of the code, each with the test that must fail."""

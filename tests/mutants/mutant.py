@@ -1,0 +1,41 @@
+"""What a mutant is, and how its edit is applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SIMULATION = "tests/property/test_simulation.py::test_whatever_happens_one_owner_one_deliverer_whole_chains_and_commits_that_hold"
+"""The stories of ``tests.support.simulation``; a mutant that they are to kill says how many are told."""
+
+
+class StaleMutant(Exception):
+    """The code that a mutant changes is not there any more, or not just once: the mutant is to be written anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One edit of one file, after which one of ``tests`` must fail.
+
+    ``promise`` is the number of the promise (docs/architecture.md) that the edit breaks. ``stories`` is how many seeds
+    :data:`SIMULATION` tells, where it is among the tests.
+    """
+
+    name: str
+    promise: int
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    stories: int = 0
+
+    def edit(self, text: str) -> str:
+        """Return the file's text with the mutation in it. Raises StaleMutant."""
+        found = text.count(self.old)
+        if found != 1:
+            raise StaleMutant(f"{self.name}: the text to replace is {found} times in {self.file}, expected once")
+        return text.replace(self.old, self.new)
+
+    def find_path(self, top: Path) -> Path:
+        """Return the file's path below a copy of the repository."""
+        return top / "consumerd" / self.file

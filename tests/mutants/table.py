@@ -1,0 +1,499 @@
+"""The mutants, by promise. A survivor is a missing test; one that does not apply any more is to be written anew."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import SIMULATION, Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        name="a-release-without-grace",
+        promise=1,
+        file="group/machine.py",
+        old="            record.due = self._now + self._settings.release_grace_s\n",
+        new="            record.due = self._now\n",
+        tests=("tests/unit/group/test_machine.py::test_a_drained_partition_is_held_for_the_grace_and_then_released",),
+    ),
+    Mutant(
+        name="a-watch-is-not-set-again",
+        promise=1,
+        file="zk/session.py",
+        old="        self.watches.renew()\n",
+        new="        self.watches.flush()\n",
+        tests=("tests/component/zk/test_watches.py::test_watches_are_set_again_and_told_after_a_reconnect",),
+    ),
+    Mutant(
+        name="a-fired-watch-is-not-set-again",
+        promise=1,
+        file="zk/watch.py",
+        old=("            if watch.notes(change):\n                self._unarmed[watch] = None\n"),
+        new="            if watch.notes(change):\n",
+        tests=("tests/component/zk/test_watches.py::test_data_watch_tells_of_every_kind_of_change",),
+    ),
+    Mutant(
+        name="a-conflict-is-given-up",
+        promise=1,
+        file="group/machine.py",
+        old=(
+            "                case PartitionState.CONTESTED if self._may_claim:\n"
+            "                    times.append(record.due)\n"
+        ),
+        new=(
+            "                case PartitionState.CONTESTED if self._may_claim and record.attempts <= self._settings.max_retries:\n"
+            "                    times.append(record.due)\n"
+        ),
+        tests=("tests/unit/group/test_machine.py::test_a_starved_partition_leaves_a_timer",),
+    ),
+    Mutant(
+        name="a-commit-into-a-topic-made-again",
+        promise=1,
+        file="offsets/zookeeper.py",
+        old="            if stat is not None and stat.czxid == write.commit.claim.incarnation.czxid:\n",
+        new="            if stat is None or stat is not None:\n",
+        tests=("tests/unit/offsets/test_zookeeper.py::test_a_position_in_a_topic_that_was_made_again_is_dropped",),
+    ),
+    Mutant(
+        name="offsets-read-before-the-claim",
+        promise=1,
+        file="offsets/zookeeper.py",
+        old=("        found = await self._read_nodes(partitions)\n        for partition, stored in found.items():\n"),
+        new=(
+            "        known = self.__dict__.setdefault('_remembered', {})\n"
+            "        known.update(await self._read_nodes([one for one in partitions if one not in known]))\n"
+            "        found = {one: known[one] for one in partitions}\n"
+            "        for partition, stored in found.items():\n"
+        ),
+        tests=(
+            "tests/unit/offsets/test_zookeeper.py::test_a_claim_of_an_ended_session_commits_nothing_in_the_next_one",
+            SIMULATION,
+        ),
+        stories=100,
+    ),
+    Mutant(
+        name="delivered-is-committed",
+        promise=1,
+        file="offsets/tracker.py",
+        old=("        return self._acknowledged\n\n    @property\n    def unacknowledged"),
+        new=("        return self._delivered\n\n    @property\n    def unacknowledged"),
+        tests=(
+            "tests/property/test_offset_tracker.py::test_nothing_safe_goes_back_and_only_what_is_safe_is_offered",
+            SIMULATION,
+        ),
+        stories=60,
+    ),
+    Mutant(
+        name="acknowledged-goes-back",
+        promise=1,
+        file="offsets/tracker.py",
+        old=("        if position <= self._acknowledged:\n            return False\n"),
+        new=("        if position == self._acknowledged:\n            return False\n"),
+        tests=("tests/unit/offsets/test_tracker.py::test_an_older_acknowledgement_changes_nothing",),
+    ),
+    Mutant(
+        name="an-old-topics-position-counts",
+        promise=1,
+        file="delivery/policy.py",
+        old="    return stored.mzxid > incarnation.czxid\n",
+        new="    return stored.mzxid > 0 or incarnation.czxid > 0\n",
+        tests=(
+            "tests/unit/delivery/test_policy.py::test_an_offset_counts_from_the_transaction_after_the_one_that_made_the_topic",
+        ),
+    ),
+    Mutant(
+        name="the-end-of-the-log-is-above-it",
+        promise=1,
+        file="delivery/policy.py",
+        old="    return log.earliest <= position <= log.latest\n",
+        new="    return log.earliest <= position < log.latest\n",
+        tests=("tests/unit/delivery/test_policy.py::test_an_offset_inside_the_log_or_at_its_end_is_valid",),
+    ),
+    Mutant(
+        name="out-of-range-is-believed-at-once",
+        promise=1,
+        file="fetch/fetcher.py",
+        old="(offset > found.latest and feed.doubted_offset == offset)",
+        new="offset > found.latest",
+        tests=("tests/component/fetch/test_fetcher.py::test_an_offset_above_the_log_gets_a_second_chance",),
+    ),
+    Mutant(
+        name="a-commit-before-the-link",
+        promise=1,
+        file="sinks/chain_writer.py",
+        old=("        self._next = batch.next_offset\n        self._charge()\n"),
+        new=("        self._next = self._acknowledged = batch.next_offset\n        self._charge()\n"),
+        tests=(
+            "tests/unit/sinks/test_chain_writer.py::test_batch_that_cannot_be_encoded_leaves_the_chain_as_it_was",
+            SIMULATION,
+        ),
+        stories=60,
+    ),
+    Mutant(
+        name="acknowledged-before-fsync",
+        promise=1,
+        file="sinks/publish.py",
+        old="        self._files.sync(self._descriptor)\n",
+        new="        self._files.modified_ns(self._descriptor)\n",
+        tests=(
+            "tests/unit/sinks/test_sync_order.py::test_chain_is_sealed_durably_before_the_next_begins_and_begun_durably_before_it_is_written",
+        ),
+    ),
+    Mutant(
+        name="the-folder-is-not-synced",
+        promise=1,
+        file="sinks/publish.py",
+        old="        self._files.sync_folder(self._target.parent)\n",
+        new="        self._files.names(self._target.parent)\n",
+        tests=(
+            "tests/unit/sinks/test_sync_order.py::test_chain_is_sealed_durably_before_the_next_begins_and_begun_durably_before_it_is_written",
+        ),
+    ),
+    Mutant(
+        name="a-gap-is-not-recorded",
+        promise=1,
+        file="sinks/chain_writer.py",
+        old="            self._summary.pass_over(Gap(chain.end, self._acknowledged, self._skipped))\n",
+        new="            self._summary.next_offset = self._acknowledged\n",
+        tests=("tests/unit/sinks/test_chain_writer.py::test_start_beyond_the_chains_end_is_recorded_in_the_next_file",),
+    ),
+    Mutant(
+        name="messages-with-wrong-checksums-pass",
+        promise=1,
+        file="wire/modern/message_reader.py",
+        old="            if crc32(data[at + 16 : stop]) != checksum:\n",
+        new="            if crc32(data[at + 16 : stop]) < 0:\n",
+        tests=("tests/unit/wire/test_message_set.py::test_a_fault_behind_messages_below_the_position_is_reported",),
+    ),
+    Mutant(
+        name="batches-with-wrong-checksums-pass",
+        promise=1,
+        file="wire/modern/record_batch.py",
+        old="    computed = crc32c(data[at + CHECKED_FROM : end])\n",
+        new="    computed = checksum or crc32c(data[at + CHECKED_FROM : end])\n",
+        tests=(
+            "tests/unit/wire/test_record_batch.py::test_a_first_batch_that_cannot_be_read_is_an_error_with_its_coordinates",
+        ),
+    ),
+    Mutant(
+        name="the-chain-does-not-win",
+        promise=2,
+        file="delivery/policy.py",
+        old="    return StartAt(position=resume, committed=committed, reason=StartReason.LANDED, behind=behind)\n",
+        new=(
+            "    return StartAt(\n"
+            "        position=resume if committed is None else committed, committed=committed, reason=StartReason.LANDED, behind=behind\n"
+            "    )\n"
+        ),
+        tests=("tests/unit/delivery/test_policy.py::test_the_landed_end_wins_over_a_committed_offset_behind_it",),
+    ),
+    Mutant(
+        name="a-publish-without-the-incarnation",
+        promise=2,
+        file="group/claims.py",
+        old="        if stat.czxid != self._incarnation.czxid:\n",
+        new="        if stat.czxid < 0:\n",
+        tests=(
+            "tests/unit/group/test_rebalancer.py::test_a_topic_made_again_is_lost_and_claimed_with_its_new_incarnation",
+        ),
+    ),
+    Mutant(
+        name="a-link-that-replaces",
+        promise=2,
+        file="sinks/filesystem.py",
+        old="        os.link(source, target)\n",
+        new="        os.replace(source, target)\n",
+        tests=("tests/unit/sinks/test_chain_writer.py::test_name_taken_by_another_writer_moves_the_owner_behind_it",),
+    ),
+    Mutant(
+        name="a-taken-name-counts-as-ours",
+        promise=2,
+        file="sinks/publish.py",
+        old=(
+            "            if not self._files.is_same(self._descriptor, self._target):\n"
+            "                return Outcome.TAKEN\n"
+        ),
+        new=("            if self._descriptor is None:\n                return Outcome.TAKEN\n"),
+        tests=("tests/unit/sinks/test_chain_writer.py::test_hidden_leftovers_are_removed_by_the_next_claim",),
+    ),
+    Mutant(
+        name="an-unknown-link-is-not-looked-up",
+        promise=2,
+        file="sinks/chain_writer.py",
+        old="            self._stale = True\n",
+        new="            self._stale = False\n",
+        tests=("tests/unit/sinks/test_chain_writer.py::test_chain_that_vanished_is_told_and_nothing_is_acknowledged",),
+    ),
+    Mutant(
+        name="hidden-files-stay",
+        promise=2,
+        file="sinks/publish.py",
+        old=("        remove_hidden(files, folder)\n        remove_hidden(files, folder / META_FOLDER)\n"),
+        new="        remove_hidden(files, folder / META_FOLDER)\n",
+        tests=("tests/unit/sinks/test_chain_writer.py::test_hidden_leftovers_are_removed_by_the_next_claim",),
+    ),
+    Mutant(
+        name="records-below-the-position-stay",
+        promise=2,
+        file="wire/columns.py",
+        old="        below = bisect_left(self.offsets, self._start)\n",
+        new="        below = 0\n",
+        tests=("tests/unit/wire/test_record_batch.py::test_a_batch_below_the_position_is_no_progress",),
+    ),
+    Mutant(
+        name="a-lease-never-expires",
+        promise=3,
+        file="zk/lease.py",
+        old=(
+            "        age = self.age(now)\n"
+            "        if age < _PAUSED_FROM * self.timeout_s:\n"
+            "            return LeasePhase.FRESH\n"
+            "        return"
+        ),
+        new=("        age = self.age(now)\n        if age >= 0:\n            return LeasePhase.FRESH\n        return"),
+        tests=("tests/unit/zk/test_lease.py::test_next_change_is_when_the_phase_changes",),
+    ),
+    Mutant(
+        name="a-lease-runs-from-the-answer",
+        promise=3,
+        file="zk/lease.py",
+        old="        self._sent_at = max(self._sent_at, sent_at)\n",
+        new="        self._sent_at = max(self._sent_at, sent_at) + self.timeout_s / 4\n",
+        tests=("tests/unit/zk/test_lease.py::test_answers_out_of_order_never_shorten_it",),
+    ),
+    Mutant(
+        name="a-claim-outlives-its-lease",
+        promise=3,
+        file="group/claims.py",
+        old="if state.phase is not LeasePhase.FRESH or self._held:",
+        new="if self._held:",
+        tests=("tests/unit/group/test_rebalancer.py::test_a_silence_short_of_the_session_repeats_nothing",),
+    ),
+    Mutant(
+        name="a-claim-outlives-its-session",
+        promise=3,
+        file="group/claims.py",
+        old="        if state.epoch != self._epoch or state.phase is LeasePhase.NONE:\n",
+        new="        if state.phase is LeasePhase.NONE:\n",
+        tests=("tests/unit/group/test_rebalancer.py::test_a_new_session_loses_all_and_registers_under_a_new_id",),
+    ),
+    Mutant(
+        name="a-claim-without-the-second-read",
+        promise=3,
+        file="group/rebalancer.py",
+        old="            return await self._registry.is_current(effect.stamp, topics)\n",
+        new=("            await self._registry.is_current(effect.stamp, topics)\n            return True\n"),
+        tests=(SIMULATION,),
+        stories=200,
+    ),
+    Mutant(
+        name="a-claim-told-by-its-data",
+        promise=3,
+        file="group/owners.py",
+        old=("        if stat.ephemeral_owner != get_session_id(self._zk, epoch):\n            return Taken"),
+        new=("        if data != encode_owner(thread):\n            return Taken"),
+        tests=("tests/unit/group/test_nodes.py::test_a_node_of_our_session_with_another_thread_is_rewritten",),
+    ),
+    Mutant(
+        name="a-release-of-somebody-elses-node",
+        promise=3,
+        file="group/owners.py",
+        old=(
+            "                if stat is None or stat.ephemeral_owner != get_session_id(self._zk, epoch):\n"
+            "                    return True\n"
+        ),
+        new=("                if stat is None:\n                    return True\n"),
+        tests=("tests/unit/group/test_nodes.py::test_only_what_is_ours_is_released",),
+    ),
+    Mutant(
+        name="a-suspended-member-goes-on",
+        promise=3,
+        file="group/rebalancer.py",
+        old="                self._hold(self._claims, held=True)\n",
+        new="                self._hold((), held=True)\n",
+        tests=(
+            "tests/unit/group/test_rebalancer.py::test_after_a_suspension_nothing_is_used_before_its_owner_node_was_seen",
+        ),
+    ),
+    Mutant(
+        name="a-deleted-owner-node-is-not-noticed",
+        promise=3,
+        file="group/machine.py",
+        old="            if record.state in HELD and (node is None or node.session_id != session_id):\n",
+        new="            if record.state in HELD and node is not None and node.session_id == -1:\n",
+        tests=("tests/unit/group/test_rebalancer.py::test_a_stray_owner_node_of_our_session_is_found_and_released",),
+    ),
+    Mutant(
+        name="a-session-ends-and-claims-stay",
+        promise=3,
+        file="group/machine.py",
+        old=("        if over and self._epoch != NO_SESSION:\n            self._end_session()\n"),
+        new=(
+            "        if over and self._epoch != NO_SESSION and epoch == NO_SESSION:\n            self._end_session()\n"
+        ),
+        tests=("tests/unit/group/test_machine.py::test_a_new_session_loses_everything_and_registers_anew",),
+    ),
+    Mutant(
+        name="an-unconditional-commit",
+        promise=3,
+        file="offsets/zookeeper.py",
+        old="SetData(self.path, data, version)",
+        new="SetData(self.path, data, -1)",
+        tests=(
+            "tests/unit/offsets/test_zookeeper.py::test_a_commit_over_another_owners_write_is_dropped_and_the_rest_goes_out",
+        ),
+    ),
+    Mutant(
+        name="a-commit-in-any-session",
+        promise=3,
+        file="offsets/zookeeper.py",
+        old="stats = await self._zk.multi([operation for _, operation in operations], epoch=epoch)",
+        new="stats = await self._zk.multi([operation for _, operation in operations])",
+        tests=(
+            "tests/unit/offsets/test_zookeeper.py::test_a_claim_of_an_ended_session_commits_nothing_in_the_next_one",
+        ),
+    ),
+    Mutant(
+        name="a-commit-after-the-lease",
+        promise=3,
+        file="offsets/zookeeper.py",
+        old="                write.commit.claim.check()\n",
+        new="                write.commit.claim.usable  # noqa: B018\n",
+        tests=("tests/unit/offsets/test_zookeeper.py::test_a_lease_that_pauses_or_ends_sends_nothing",),
+    ),
+    Mutant(
+        name="a-commit-over-another-owners",
+        promise=3,
+        file="offsets/zookeeper.py",
+        old="            if stat is not None and stat.ephemeral_owner == state.session_id\n",
+        new="            if stat is None or stat is not None\n",
+        tests=(
+            "tests/unit/offsets/test_zookeeper.py::test_a_commit_over_another_owners_write_is_dropped_and_the_rest_goes_out",
+        ),
+    ),
+    Mutant(
+        name="memory-is-not-charged",
+        promise=4,
+        file="fetch/buffer.py",
+        old=("        self._held += size\n        self._kinds[_RESERVED_AS[lane]] += size\n        return Hold"),
+        new=("        self._kinds[_RESERVED_AS[lane]] += size\n        return Hold"),
+        tests=("tests/unit/fetch/test_buffer.py::test_a_part_larger_than_the_rest_is_charged_in_full",),
+    ),
+    Mutant(
+        name="decompression-has-no-limit",
+        promise=4,
+        file="wire/compression.py",
+        old="            piece = member.decompress(rest, limit - size + 1)\n",
+        new="            piece = member.decompress(rest)[: limit - size]\n",
+        tests=("tests/unit/wire/test_compression.py::test_a_bomb_costs_no_more_memory_than_the_limit_allows",),
+    ),
+    Mutant(
+        name="a-full-partition-is-asked-for",
+        promise=4,
+        file="fetch/buffer.py",
+        old=(
+            "        self._full = self.held_bytes > (marks.low if self._full else marks.high)\n"
+            "        return self._full\n"
+        ),
+        new=(
+            "        self._full = self.held_bytes > (marks.low if self._full else marks.high)\n        return False\n"
+        ),
+        tests=(
+            "tests/unit/fetch/test_buffer.py::test_a_partition_is_full_above_the_high_mark_until_it_falls_to_the_low_one",
+        ),
+    ),
+    Mutant(
+        name="what-sinks-hold-is-not-charged",
+        promise=4,
+        file="sinks/chain_store.py",
+        old="            self._context.charge(difference)\n",
+        new="            self._context.charge(0)\n",
+        tests=("tests/unit/sinks/test_parquet.py::test_row_groups_are_written_when_there_is_enough",),
+    ),
+    Mutant(
+        name="a-failing-sink-is-silent",
+        promise=5,
+        file="delivery/condition.py",
+        old='            self._log.warning("delivery_failing", error=str(error))\n',
+        new="",
+        tests=(
+            "tests/unit/delivery/test_failures.py::test_a_write_that_fails_for_a_while_is_made_again_and_only_its_partition_waits",
+        ),
+    ),
+    Mutant(
+        name="a-sinks-failure-is-not-counted",
+        promise=5,
+        file="delivery/condition.py",
+        old="        self._hooks.sink_failed(self._partition, self._sink, retriable=retriable)\n",
+        new="        del retriable\n",
+        tests=(
+            "tests/unit/delivery/test_failures.py::test_a_write_that_fails_for_a_while_is_made_again_and_only_its_partition_waits",
+        ),
+    ),
+    Mutant(
+        name="a-stopped-partition-is-silent",
+        promise=5,
+        file="delivery/condition.py",
+        old="        self._hooks.partition_stopped(self._partition, stop.cause.value)\n",
+        new="",
+        tests=(
+            "tests/unit/delivery/test_starts.py::test_a_sink_that_refuses_to_open_stops_the_partition_until_it_does_not",
+        ),
+    ),
+    Mutant(
+        name="a-gap-is-not-counted",
+        promise=5,
+        file="delivery/condition.py",
+        old="        self._hooks.gap_recorded(self._partition, gap)\n",
+        new="        del gap\n",
+        tests=("tests/unit/delivery/test_failures.py::test_below_the_log_the_policy_skips_and_the_gap_is_delivered",),
+    ),
+    Mutant(
+        name="a-lost-partition-is-silent",
+        promise=5,
+        file="group/rebalancer.py",
+        old="            self._hooks.ownership_lost(partition, effect.reason)\n",
+        new="",
+        tests=("tests/unit/group/test_rebalancer.py::test_a_lost_partition_is_told_to_the_log_and_to_the_hooks",),
+    ),
+    Mutant(
+        name="a-failed-commit-is-not-counted",
+        promise=5,
+        file="delivery/committer.py",
+        old=("            self._hooks.commit_failed(partition, outcome.value)\n            return\n"),
+        new="            return\n",
+        tests=("tests/unit/delivery/test_committer.py::test_a_failed_commit_is_tried_again_with_the_newest_position",),
+    ),
+    Mutant(
+        name="everything-is-drained-at-each-change",
+        promise=6,
+        file="group/machine.py",
+        old=(
+            "    def _on_changed(self, cause: str) -> None:\n"
+            "        match self._state:\n"
+            "            case MemberState.FOLLOWING:\n"
+        ),
+        new=(
+            "    def _on_changed(self, cause: str) -> None:\n"
+            "        match self._state:\n"
+            "            case MemberState.FOLLOWING:\n"
+            "                self._grants = {}\n"
+        ),
+        tests=(
+            "tests/unit/group/test_machine.py::test_only_what_moves_is_drained",
+            SIMULATION,
+        ),
+        stories=100,
+    ),
+    Mutant(
+        name="a-drain-holds-every-claim",
+        promise=6,
+        file="group/rebalancer.py",
+        old="                self._start(self._drain(effect))\n",
+        new=("                self._hold(self._claims, held=True)\n                self._start(self._drain(effect))\n"),
+        tests=(
+            "tests/unit/group/test_rebalancer.py::test_only_what_moves_stops_when_a_member_joins",
+            SIMULATION,
+        ),
+        stories=60,
+    ),
+)
