@@ -289,6 +289,7 @@ class Daemon:
             hooks=self._hooks,
             now=monotonic,
             random=random.random,
+            charge=lambda size: budget.charge(size, Kind.QUARANTINE),
         )
         rebalancer = Rebalancer(
             access.zk,

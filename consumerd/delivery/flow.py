@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Final
 
 from consumerd.delivery.attention import Attention
 from consumerd.delivery.calls import GuardedCalls
@@ -63,7 +64,10 @@ CLAIM_GONE = (OwnershipLost, IncarnationChanged, SessionLost)
 MAY_PASS = (RetriableSinkError, CoordinationError, BrokerError, ConnectionLost, ProtocolError)
 REFUSED = (PermanentSinkError, ConfigError, CorruptMessageError, RecordTooLarge)
 
-_SLACK_S = 0.001  # timers fire within the clock's resolution of their time, on either side
+_KEPT_COPIES: Final = 4
+"""A unit's bytes as they are, in base64, and in the line that is written."""
+
+_SLACK_S: Final = 0.001  # timers fire within the clock's resolution of their time, on either side
 
 
 class StopDelivery(Exception):
@@ -95,6 +99,7 @@ class Flow:
         tracker: OffsetTracker,
         *,
         quarantine: Quarantine | None,
+        charge: Callable[[int], None],
         calls: GuardedCalls,
         attention: Attention,
         condition: Condition,
@@ -110,6 +115,7 @@ class Flow:
         self._feed = feed
         self._tracker = tracker
         self._quarantine = quarantine
+        self._charge = charge
         self._calls = calls
         self._attention = attention
         self._condition = condition
@@ -334,7 +340,12 @@ class Flow:
         if quarantine is None:
             raise ConfigError("a policy says quarantine: set quarantine.path")
         kept = quarantined(unit, self._partition, self._claim.incarnation)
-        answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim))
+        size = _KEPT_COPIES * len(unit.raw)
+        self._charge(size)
+        try:
+            answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim))
+        finally:
+            self._charge(-size)
         if answer is None:
             return False
         self._calls.recover()

@@ -85,6 +85,7 @@ class PartitionPipeline:
         hooks: Hooks,
         now: Callable[[], float],
         random: Callable[[], float],
+        charge: Callable[[int], None],
         former: Former | None = None,
     ) -> None:
         self._claim = claim
@@ -94,6 +95,7 @@ class PartitionPipeline:
         self._starts = starts
         self._requests = requests
         self._quarantine = quarantine
+        self._charge = charge
         self._committer = committer
         self._settings = settings
         self._reports = reports
@@ -298,6 +300,7 @@ class PartitionPipeline:
             feed,
             tracker,
             quarantine=self._quarantine,
+            charge=self._charge,
             calls=self._calls,
             attention=self._attention,
             condition=self._condition,

@@ -138,6 +138,7 @@ class PartitionFeed:
         self._lent: dict[int, Hold] = {}
         self._decoding: tuple[asyncio.Future[RecordBatch], _Work] | None = None
         self._failure: ConsumerdError | None = None
+        self._failure_hold: Hold | None = None  # of what the failure carries
         self._position = offset
         self._suspect: int | None = None
         self._oversized: tuple[int, int | None] | None = None
@@ -207,8 +208,7 @@ class PartitionFeed:
                 batch = self._collect()
             elif self._chunks:
                 batch = await self._decode_next()
-            elif self._failure is not None:
-                failure, self._failure = self._failure, None
+            elif (failure := self._take_failure()) is not None:
                 try:
                     raise failure
                 finally:
@@ -243,7 +243,7 @@ class PartitionFeed:
         lent, self._lent = self._lent, {}
         for hold in lent.values():
             hold.release()
-        self._failure = None
+        self._take_failure()
         self._arrived.set()
         self._tools.owner.feed_closed(self)
 
@@ -260,7 +260,7 @@ class PartitionFeed:
             return False
         data = bytes(records)  # a copy, so that one slow partition does not keep the whole response's memory
         cursor = self.cursor
-        if len(data) > self._tools.settings.max_message_bytes and self._refuse_too_large(data):
+        if len(data) > self._tools.settings.max_message_bytes and self._refuse_too_large(data, hold):
             return True
         pieces = cut_record_set(data, slice_bytes=self._tools.settings.slice_bytes, expansion=cursor.expansion)
         if pieces and answer.aborted_transactions:
@@ -281,7 +281,7 @@ class PartitionFeed:
             )
             cursor.fail()
         elif (too_large := cursor.grow(asked_bytes, unit_bytes)) is not None:
-            self.fail_too_large(too_large.size, data)
+            self.fail_too_large(too_large.size, data, hold)
         return True
 
     def park(self) -> None:
@@ -290,14 +290,25 @@ class PartitionFeed:
             self._drop()
             self.cursor.park(self._position)
 
-    def fail(self, error: ConsumerdError) -> None:
+    def fail(self, error: ConsumerdError, hold: Hold | None = None) -> None:
         """Have :meth:`next` raise ``error`` once everything before it was taken, and ask for nothing until then."""
         self.cursor.fail()
+        self._take_failure()
         self._failure = error.with_traceback(None)  # its frames hold what was fetched and decompressed
+        self._failure_hold = hold
         self._arrived.set()
 
-    def fail_too_large(self, size: int | None, data: bytes = b"") -> None:
-        """Fail since the message at the cursor's position is above the limit; ``data`` is what came of it.
+    def _take_failure(self) -> ConsumerdError | None:
+        """Return the failure that waits to be raised, and count what it carries no more."""
+        failure, self._failure = self._failure, None
+        hold, self._failure_hold = self._failure_hold, None
+        if hold is not None:
+            hold.release()
+        return failure
+
+    def fail_too_large(self, size: int | None, data: bytes = b"", hold: Hold | None = None) -> None:
+        """Fail since the message at the cursor's position is above the limit; ``data`` is what came of it, and stays held
+        until somebody hears of it.
 
         Its head alone says so, and where it ends, and no checksum could be checked: it is asked for once more before
         anybody hears of it, as what is corrupt is, and the end is held against the log's.
@@ -307,7 +318,8 @@ class PartitionFeed:
             self._oversized = position, size
             return
         next_offset = read_claim(data, 0, position, self.high_watermark)
-        self.fail(RecordTooLarge(self.partition, position, limit, size, next_offset=next_offset, raw=data))
+        error = RecordTooLarge(self.partition, position, limit, size, next_offset=next_offset, raw=data)
+        self.fail(error, None if hold is None else _keep(hold, len(data)))
 
     # -- what came and was not decoded
 
@@ -321,12 +333,12 @@ class PartitionFeed:
             self.backoff.reset()
             self._tools.owner.feed_recovered(self)
 
-    def _refuse_too_large(self, data: bytes) -> bool:
+    def _refuse_too_large(self, data: bytes, hold: Hold) -> bool:
         """Brokers from 0.10.1 on return a first message whole, whatever its size: hold them to the same limit."""
         size = first_unit_bytes(data)
         if not size or size <= self._tools.settings.max_message_bytes:
             return False
-        self.fail_too_large(size, data[:size])
+        self.fail_too_large(size, data[:size], hold)
         return True
 
     def _append(self, chunk: _Chunk) -> None:
@@ -469,7 +481,7 @@ class PartitionFeed:
     def _rewind(self, position: int) -> None:
         """Fetch again from ``position``: what came after it, and what was found out about it, counts no more."""
         self._drop()
-        self._failure = None
+        self._take_failure()
         self.cursor.seek(position)
         self._tools.owner.feed_ready(self)
 

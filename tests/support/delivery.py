@@ -617,6 +617,7 @@ class DeliveryRig:
         self._with_quarantine = quarantine
         self.hooks = RecordingHooks()
         self.claims: dict[TopicPartition, FakeClaim] = {}
+        self.charged = 0
         self.losses: list[tuple[Claim, ConsumerdError]] = []
         self.closings: list[SinkClosed] = []
         self.settings = settings or DeliverySettings(commit_interval_ms=1000)
@@ -641,7 +642,11 @@ class DeliveryRig:
             hooks=self.hooks,
             now=lambda: asyncio.get_running_loop().time(),
             random=lambda: 0.0,
+            charge=self._charge,
         )
+
+    def _charge(self, size: int) -> None:
+        self.charged += size
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()

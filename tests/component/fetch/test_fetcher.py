@@ -17,7 +17,7 @@ from consumerd.errors import (
     OffsetOutOfRange,
     RecordTooLarge,
 )
-from consumerd.fetch.buffer import MemoryBudget
+from consumerd.fetch.buffer import Kind, MemoryBudget
 from consumerd.fetch.cursor import CursorState
 from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.fetcher import Fetcher
@@ -828,6 +828,27 @@ async def test_a_message_above_the_limit_is_raised_and_can_be_skipped(version: i
         )  # as much as came of it
         feed.seek(2)
         assert await read(feed, 1) == [(2, b"after")]
+        feed.close()
+    assert world.budget.held_bytes == 0
+
+
+@in_virtual_time
+async def test_what_came_of_a_large_message_is_held_until_somebody_hears_of_it() -> None:
+    """A stalled sink asks for nothing: the bytes of what it will be told must count meanwhile."""
+    world = World(version=11, max_partition_bytes=4 * KIB, max_message_bytes=16 * KIB)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, b"L" * 17 * KIB)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(5)
+        assert world.budget.held_by_kind[Kind.FETCHED] > 17 * KIB
+        with pytest.raises(RecordTooLarge):
+            await feed.next()
+        assert world.budget.held_by_kind[Kind.FETCHED] == 0
+        with pytest.raises(RecordTooLarge):
+            await feed.next()
+        feed.close()
+    assert world.budget.held_bytes == 0
 
 
 @pytest.mark.parametrize("version", [2, 11])

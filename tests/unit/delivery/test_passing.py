@@ -91,10 +91,11 @@ def test_the_unit_is_in_quarantine_before_the_position_moves():
         async with DeliveryRig(settings=settings("quarantine")) as rig:
             rig.log(P, 0, 40).lasting_faults[20] = CORRUPT
             seen = []
-            rig.quarantine.before = lambda unit: seen.append((rig.status(P).position, unit.offset))
+            rig.quarantine.before = lambda unit: seen.append((rig.status(P).position, unit.offset, rig.charged > 0))
             await rig.claim(P)
             await until(lambda: rig.store.position(P) == 40)
-            assert [(20, 20)] == seen
+            assert [(20, 20, True)] == seen
+            assert 0 == rig.charged  # its bytes count while they are on their way
 
     run(scenario())
 
