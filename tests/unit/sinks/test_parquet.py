@@ -117,6 +117,22 @@ async def test_writers_together_hold_no_more_than_they_may(rig: SinkRig):
     assert rig.charged == 0
 
 
+async def test_a_file_that_keeps_more_than_its_share_ends_early(rig: SinkRig):
+    """Row groups that were written out leave what the footer will say of them; only the end of the file frees that."""
+    rig.buffer_bytes = 256 << 10
+    writer = await rig.writer(0)
+    acknowledged = 0
+    for offset in range(40):
+        acknowledged = await writer.write(run_of(offset, offset + 1, size=rig.buffer_bytes))
+        assert rig.charged <= parquet.WRITER_BYTES + rig.buffer_bytes // 2 + parquet.ROW_GROUP_KEPT_BYTES
+
+    assert len(rig.hooks.published) == 2
+    assert 0 < acknowledged < 40
+    assert rig.offsets() == list(range(acknowledged))
+    await writer.flush()
+    assert rig.charged == 0
+
+
 async def test_failure_while_giving_way_is_told_to_whom_it_concerns(rig: SinkRig):
     """Another partition's writer asked for it and must not suffer."""
     rig.buffer_bytes = 1 << 20

@@ -15,7 +15,7 @@ import snappy
 import zstandard
 
 from consumerd.errors import CorruptMessageError
-from consumerd.wire.compression import Codec, decompress
+from consumerd.wire.compression import Codec, decompress, expected_size
 from consumerd.wire.varint import encode_varint
 from tests.support.record_sets import break_lz4_header, compress, xerial
 
@@ -67,6 +67,31 @@ def test_damaged_streams_are_corrupt_or_give_bytes(codec: Codec) -> None:
         damaged[place] ^= 0x55
         with contextlib.suppress(CorruptMessageError):
             assert isinstance(read(codec, bytes(damaged)), bytes)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("size", [0, 1, 1000, 65536, 65537, 1 << 20])
+def test_a_stream_tells_the_most_that_it_gives(codec: Codec, size: int) -> None:
+    """Room is reserved by it: it must not be less than what comes, nor much more than the blocks that there are."""
+    for data in (bytes(size), zlib.compress(TEXT * 20, 9)[:size].ljust(size, b"x")):
+        told = expected_size(codec, memoryview(compress(codec, data)))
+
+        assert size <= told <= 3 * size + (128 << 10)  # zstd splits blocks, which count as whole ones
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_stream_that_is_cut_or_damaged_tells_some_size_at_once(codec: Codec) -> None:
+    """It is asked before any checksum of the stream's own was looked at; whatever it says is held against it later."""
+    packed = compress(codec, TEXT)
+    for at in range(0, len(packed), 7):
+        damaged = packed[:at] + bytes((packed[at] ^ 0xFF,)) + packed[at + 1 :]
+        assert expected_size(codec, packed[:at]) >= 0
+        assert expected_size(codec, memoryview(damaged)) >= 0
+
+
+def test_a_stream_of_no_codec_tells_nothing() -> None:
+    """The decoder refuses it by name."""
+    assert expected_size(7, b"anything") == 0
 
 
 def test_a_raw_snappy_block_is_read_without_framing() -> None:
