@@ -149,7 +149,7 @@ class Daemon:
             sinks = self._make_sinks(access, cluster_id, budget)
             for sink in sinks.values():
                 stack.push_async_callback(sink.close)
-            quarantine = self._make_quarantine(cluster_id)
+            quarantine = self._make_quarantine(cluster_id, budget)
             if quarantine is not None:
                 stack.push_async_callback(quarantine.close)
             await check_sinks(sinks if quarantine is None else {**sinks, "quarantine": quarantine})
@@ -225,11 +225,12 @@ class Daemon:
             sinks[name] = factory(context, factory.Options.model_validate(chosen.options))
         return sinks
 
-    def _make_quarantine(self, cluster_id: str) -> FileQuarantine | None:
+    def _make_quarantine(self, cluster_id: str, budget: MemoryBudget) -> FileQuarantine | None:
         if self._settings.quarantine.path is None:
             return None
         return FileQuarantine(
             self._settings.quarantine.path,
+            charge=partial(budget.charge, kind=Kind.QUARANTINE),
             group=self._settings.group.id,
             cluster_id=cluster_id,
             writer_id=self._writer_id,

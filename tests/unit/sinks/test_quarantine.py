@@ -62,7 +62,13 @@ Maker = Callable[..., FileQuarantine]
 
 
 @pytest.fixture
-async def make(tmp_path) -> AsyncIterator[Maker]:
+def charges() -> list[int]:
+    """Return what is charged to the memory account."""
+    return []
+
+
+@pytest.fixture
+async def make(tmp_path, charges: list[int]) -> AsyncIterator[Maker]:
     """Make members that share a quarantine."""
     made = []
 
@@ -71,7 +77,13 @@ async def make(tmp_path) -> AsyncIterator[Maker]:
     ) -> FileQuarantine:
         writer = f"member{len(made)}"
         one = FileQuarantine(
-            path, group=group, cluster_id=cluster, writer_id=writer, wall_ms=lambda: 1_700_000_000_000, files=files
+            path,
+            group=group,
+            cluster_id=cluster,
+            writer_id=writer,
+            wall_ms=lambda: 1_700_000_000_000,
+            charge=charges.append,
+            files=files,
         )
         made.append(one)
         return one
@@ -103,6 +115,13 @@ async def test_a_unit_reads_back_as_it_was(make: Maker, tmp_path: Path, unit: Qu
         unit=replace(unit, size=size), cluster="2-17", group="lake", when_ms=1_700_000_000_000
     ) == found  # fmt: skip
     assert found.complete == (True if unit.record else None if unit.size is None else unit.size == 256)
+
+
+async def test_a_unit_is_charged_while_it_is_put(make: Maker, charges: list[int]):
+    """Two hundred partitions may be at it at a time, each with a whole batch."""
+    await make().put(CORRUPT, claim())
+
+    assert charges == [len(CORRUPT.raw), -len(CORRUPT.raw)]
 
 
 async def test_a_file_is_one_line_that_any_json_reader_understands(make: Maker, tmp_path: Path):
@@ -303,7 +322,13 @@ def test_what_was_acknowledged_survives_a_power_cut_at_any_moment():
             # what is cleared away in the background finds the power off, and nobody waits for it
             asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
             quarantine = FileQuarantine(
-                Path("/data/q"), group="g", cluster_id="c", writer_id=writer, wall_ms=lambda: 1, files=files
+                Path("/data/q"),
+                group="g",
+                cluster_id="c",
+                writer_id=writer,
+                wall_ms=lambda: 1,
+                charge=lambda size: None,
+                files=files,
             )
             try:
                 await quarantine.put(CORRUPT, claim())
