@@ -15,6 +15,8 @@ from tests.support.stalling_sinks import STALL
 from tests.support.zookeeper import run_server
 
 BUDGET_MIB = 64
+PARQUET_BUDGET_MIB = 128
+"""Of less, half is for Arrow, and what is left of the constant varies with its release."""
 CONSTANT_MIB = 150
 RECORDS = 50
 PATIENCE_S = 60
@@ -46,11 +48,18 @@ def standing_still(daemon: Daemon) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize(
-    ("sink", "codec"), [("stalling-parquet", "none"), ("stalling-parquet", "gzip"), ("stalling-jsonl", "gzip")]
+    ("sink", "codec", "budget_mib"),
+    [
+        ("stalling-parquet", "none", PARQUET_BUDGET_MIB),
+        ("stalling-parquet", "gzip", PARQUET_BUDGET_MIB),
+        ("stalling-jsonl", "gzip", BUDGET_MIB),
+    ],
 )
-def test_a_stalled_sink_keeps_memory_within_the_budget_and_a_constant(sink: str, codec: str, tmp_path: Path) -> None:
+def test_a_stalled_sink_keeps_memory_within_the_budget_and_a_constant(
+    sink: str, codec: str, budget_mib: int, tmp_path: Path
+) -> None:
     """200 partitions, uncompressed and packed 100 to 1: the most that was ever resident, before, during and after."""
-    setting = Setting(sink=sink, codec=codec, partitions=200, budget_mib=BUDGET_MIB)
+    setting = Setting(sink=sink, codec=codec, partitions=200, budget_mib=budget_mib)
     stall = tmp_path / STALL
     with (
         run_server() as zookeeper,
@@ -66,8 +75,8 @@ def test_a_stalled_sink_keeps_memory_within_the_budget_and_a_constant(sink: str,
         wait_for_records(daemon, before + RECORDS)
         peak = read_memory(daemon.process.pid).peak
 
-    assert held["fetched"] + held["batches"] + held["sinks"] > BUDGET_MIB * MIB // 4, "the stall came to nothing"
-    assert peak < BUDGET_MIB + CONSTANT_MIB
+    assert held["fetched"] + held["batches"] + held["sinks"] > budget_mib * MIB // 8, "the stall came to nothing"
+    assert peak < budget_mib + CONSTANT_MIB
 
 
 def test_units_that_expand_beyond_the_limit_stop_their_partitions_and_take_no_memory(tmp_path: Path) -> None:
