@@ -125,11 +125,9 @@ class Condition:
             position=request.position,
             new_chain=plan.new_chain,
         )
-        gap = plan.lead or plan.gap
-        before = gap.start if gap is not None else plan.position
-        self._hooks.position_reset(
-            self._partition, before=before, after=plan.first_offset, reason=StartReason.REQUEST.value
-        )
+        before, after = plan.before, plan.first_offset
+        if before is not None and before != after:
+            self._hooks.position_reset(self._partition, before=before, after=after, reason=StartReason.REQUEST.value)
 
     def pass_over(self, gap: Gap) -> None:
         """Tell of offsets that hold no delivered record; the one place, whatever the reason.

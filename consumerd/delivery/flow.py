@@ -21,6 +21,7 @@ from consumerd.delivery.passing import (
     PROBE_S,
     PassedUnit,
     UnitCause,
+    blame_hole,
     describe_record,
     describe_unit,
     find_readable,
@@ -123,6 +124,7 @@ class Flow:
         self._hooks = hooks
         self._log = log
         self._now = now
+        self._passed_to: int | None = None  # where a unit ended that was passed over, until it is seen what follows
 
     # -- what the pipeline asks for
 
@@ -188,7 +190,7 @@ class Flow:
                 self._calls.recover()  # a quiet partition has no record to prove it by
             return
         try:
-            await self._deliver(batch)
+            await self._deliver(blame_hole(batch) if batch.start == self._passed_to else batch)
         finally:
             self._feed.done(batch)
 
@@ -307,6 +309,7 @@ class Flow:
             return
         if await self._write(empty_batch(self._partition, start, end, (Gap(start, end, unit.cause.gap),))):
             self._condition.pass_unit(unit, kept=policy == "quarantine")
+            self._passed_to = end
         self._feed.seek(self._tracker.delivered)
 
     async def _find_next(self, unit: PassedUnit, position: int) -> int | None:

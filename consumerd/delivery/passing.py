@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from consumerd.errors import ConsumerdError, CorruptMessageError, RecordTooLarge
@@ -95,6 +95,16 @@ def describe_record(batch: RecordBatch, row: int, error: ConsumerdError) -> Pass
         size=len(raw) if raw else None,
         record=record,
     )
+
+
+def blame_hole(batch: RecordBatch) -> RecordBatch:
+    """Return what was read right behind a damaged unit, with a hole at its beginning blamed on the damage.
+
+    A broker that cannot find its way through a segment goes on with the next one, which looks like compaction.
+    """
+    if not batch.gaps or batch.gaps[0].start != batch.start or batch.gaps[0].reason is not GapReason.COMPACTION:
+        return batch
+    return replace(batch, gaps=(replace(batch.gaps[0], reason=GapReason.CORRUPT), *batch.gaps[1:]))
 
 
 def quarantined(unit: PassedUnit, partition: TopicPartition, incarnation: Incarnation) -> QuarantinedUnit:

@@ -143,7 +143,7 @@ class StartAt:
     consumed beyond the sink's record, or what a request leaves out; ``behind`` says that the committed position is
     smaller than that record. ``out_of_range`` is set where a policy has moved a committed position that the broker does
     not hold. ``lead`` is to be delivered, as a gap, and to be safe before anything is committed. ``new_chain``,
-    ``truncated`` and ``begun_by`` (a request's id, or a mark) are as in :class:`~consumerd.sinks.base.Start`;
+    ``before`` is where it would have started without the request. ``truncated`` and ``begun_by`` (a request's id, or a mark) are as in :class:`~consumerd.sinks.base.Start`;
     ``request`` is what the first commit fulfils.
     """
 
@@ -158,6 +158,7 @@ class StartAt:
     truncated: bool = False
     begun_by: str | None = None
     request: OffsetRequest | None = None
+    before: int | None = None
 
     @property
     def first_offset(self) -> int:
@@ -241,10 +242,17 @@ def plan_request(request: OffsetRequest, facts: StartFacts) -> StartAt:
     the writer begins no other.
     """
     resume, position = facts.resume, request.position
-    start = StartAt(position=position, committed=None, reason=StartReason.REQUEST, begun_by=request.id, request=request)
+    before = resume if resume is not None else find_committed(facts.stored, facts.incarnation)
+    start = StartAt(
+        position=position,
+        committed=None,
+        reason=StartReason.REQUEST,
+        begun_by=request.id,
+        request=request,
+        before=before,
+    )
     if resume is None:
-        committed = find_committed(facts.stored, facts.incarnation)
-        return replace(start, new_chain=request.new_chain, gap=_left_out(committed, position))
+        return replace(start, new_chain=request.new_chain, gap=_left_out(before, position))
     if position < resume or request.new_chain:
         return replace(start, new_chain=True, gap=_left_out(resume, position))
     return replace(start, position=resume, begun_by=None, lead=_left_out(resume, position))

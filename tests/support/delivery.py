@@ -110,6 +110,8 @@ class FakeLog:
         self.faults: dict[int, list[ConsumerdError]] = {}
         self.lasting_faults: dict[int, ConsumerdError] = {}
         self.bad_headers: set[int] = set()
+        self.holes: dict[int, int] = {}
+        """Where there are no records any more, as compaction leaves it: first offset and end."""
         self.unanswered_since: float | None = None
         self.silent_from: int | None = None
         """From here on nothing is answered."""
@@ -174,14 +176,22 @@ class FakeFeed:
                 raise OffsetOutOfRange(self.partition, position, log.earliest, log.latest)
             if position < log.latest:
                 # nothing is awaited between taking a batch and returning it
-                batch = make_batch(self.partition, position, self._end_of_batch(position), log.bad_headers)
+                batch = self._read(position)
                 self.position = batch.next_offset
                 self.out.append(batch)
                 return batch
             await log.wait_beyond(position)
 
+    def _read(self, position: int) -> RecordBatch:
+        behind = self.log.holes.get(position)
+        if behind is None:
+            return make_batch(self.partition, position, self._end_of_batch(position), self.log.bad_headers)
+        batch = make_batch(self.partition, behind, self._end_of_batch(behind), self.log.bad_headers)
+        return replace(batch, start=position, gaps=(Gap(position, behind, GapReason.COMPACTION),))
+
     def _end_of_batch(self, position: int) -> int:
-        faulty = [at for at in (*self.log.faults, *self.log.lasting_faults) if at > position]
+        log = self.log
+        faulty = [at for at in (*log.faults, *log.lasting_faults, *log.holes) if at > position]
         return min([position + self.batch, self.log.latest, *faulty])
 
     def done(self, batch: RecordBatch) -> None:

@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
-from consumerd.delivery.passing import describe_unit, find_readable
+from consumerd.delivery.passing import blame_hole, describe_unit, find_readable
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
 from consumerd.errors import CorruptMessageError, PermanentSinkError, RecordTooLarge, RetriableSinkError
 from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.wire.records import empty_batch
 from tests.support.delivery import DeliveryRig, FakeSink, until
 from tests.support.virtual_time import run
 
@@ -264,6 +265,36 @@ def test_an_end_that_does_not_move_the_position_is_none(next_offset, expected):
 
     assert expected == unit.next_offset
     assert unit.next_offset is None or unit.offset < unit.next_offset
+
+
+@pytest.mark.parametrize("reason", list(GapReason))
+def test_a_hole_right_behind_a_damaged_unit_is_blamed_on_the_damage(reason):
+    """A broker that loses its way in a segment goes on with the next: what it leaves out was not compacted away."""
+    gaps = (Gap(20, 25, reason), Gap(27, 28, GapReason.COMPACTION))
+    whole = empty_batch(P, 20, 30, gaps)
+    blamed = GapReason.CORRUPT if reason is GapReason.COMPACTION else reason
+
+    assert (Gap(20, 25, blamed), gaps[1]) == blame_hole(whole).gaps
+    assert (gaps[1],) == blame_hole(empty_batch(P, 26, 30, gaps[1:])).gaps
+    assert () == blame_hole(empty_batch(P, 26, 30)).gaps
+
+
+def test_what_a_broker_leaves_out_behind_a_damaged_unit_is_told():
+    """Else it would pass for compaction, of which nobody is told."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=True, roll_s=5)
+        async with DeliveryRig(sink=sink, settings=settings("skip")) as rig:
+            log = rig.log(P, 0, 40)
+            log.lasting_faults[20] = CORRUPT
+            log.holes = {23: 30, 35: 37}
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            gaps = [Gap(20, 23, GapReason.CORRUPT), Gap(23, 30, GapReason.CORRUPT), Gap(35, 37, GapReason.COMPACTION)]
+            assert gaps == sink.landed[P].gaps
+            assert [*range(20), *range(30, 35), *range(37, 40)] == rig.landed(P)
+
+    run(scenario())
 
 
 # -- records that the sink refuses

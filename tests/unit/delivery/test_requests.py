@@ -49,6 +49,7 @@ def test_a_position_that_was_landed_is_delivered_again_in_a_new_chain(logged):
             assert (list(range(40)), 40) == (before.offsets, before.end)
             assert ("request", "request-1") == (sink.landed[P].started.reason, sink.landed[P].started.request_id)
             assert not sink.landed[P].started.truncated
+            assert [(P, 40, 15, "request")] == rig.hooks.named("position_reset")
 
     run(scenario())
     assert ["ops@host"] == [entry["author"] for entry in logged if entry["event"] == "request_carried_out"]
@@ -97,7 +98,8 @@ def test_a_position_ahead_leaves_a_gap_that_lands_before_it_is_committed(positio
             assert list(range(position, 80)) == rig.landed(P)
             assert (expected, []) == (sink.landed[P].gaps, sink.landed[P].chains)
             assert [(P, one) for one in expected] == rig.hooks.named("gap_recorded")
-            assert [(P, 50, position, "request")] == rig.hooks.named("position_reset")
+            moved = [(P, 50, position, "request")] if position > 50 else []
+            assert moved == rig.hooks.named("position_reset")
 
     run(scenario())
     assert (position > 50) == ("range_skipped" in [entry["event"] for entry in logged])
