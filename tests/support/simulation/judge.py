@@ -7,9 +7,10 @@ landed, what Java-like members have consumed. It holds:
 - **one deliverer**: what is published or written is published by the owner; a process that was stopped in between may
   complete one call a partition, which files survive by their names;
 - **commits**: made by the owner's session; within one making of a topic ours never go back; never beyond what has landed (or
-  was consumed by a Java member);
+  was consumed by a Java member); but for a position that an operator has asked for;
 - **chains**: each file begins where the one before ended, holds every offset up to its own end or says who had it, and only
-  records of its own making of the topic; one making has one chain;
+  records of its own making of the topic; one making has one chain, and one
+  more for each operator's request that needs it;
 - **what does not move does not stop**: a partition is drained only if the assignor took it away, and lost only by a
   member that something happened to.
 
@@ -83,6 +84,8 @@ class Judge:
         """Topics that were deleted at some time."""
         self.suspects: dict[str, Suspect] = defaultdict(Suspect)
         self.with_java = False
+        self.wishes: dict[TopicPartition, set[int]] = defaultdict(set)
+        """Positions that operators have asked for."""
         self.logs: dict[Making, Log] = {}
         self.delivered: dict[Making, set[int]] = defaultdict(set)
         self.consumed: dict[Making, set[int]] = defaultdict(set)
@@ -175,10 +178,11 @@ class Judge:
         ours = owner is not None and owner[1].ephemeral_owner == self._server.writer
         self.require(ours or self._is_forgiven(partition), f"{name} commits {partition}, which is not its own")
         before = self._committed.get(making, 0)
-        self.require(position >= before, f"{name} commits {position} of {partition} after {before}")
+        wished = position in self.wishes[partition]
+        self.require(position >= before or wished, f"{name} commits {position} of {partition} after {before}")
         self._committed[making] = position
         safe = self._safe_end(making)
-        self.require(position <= safe, f"{name} commits {position} of {partition}, of which {safe} is safe")
+        self.require(position <= safe or wished, f"{name} commits {position} of {partition}, of which {safe} is safe")
 
     def _safe_end(self, making: Making) -> int:
         ends = [max(self.consumed[making], default=-1) + 1, max(self.delivered[making], default=-1) + 1]
@@ -293,16 +297,21 @@ class Judge:
         record = ChainRecord.parse(self.disk.read(path))
         making = (partition, record.incarnation.czxid)
         others = [n for (other, n), chain in self.chains.items() if (other, chain.czxid) == making]
-        self.require(not others, f"{path}: the topic's making {making[1]} has chain {others} already")
+        wished = record.origin in self.wishes[partition]
+        self.require(not others or wished, f"{path}: the topic's making {making[1]} has chain {others} already")
         self.chains[partition, parts[2]] = Chain(making[1], record.origin, record.origin)
 
     def _check_cover(self, path: Path, partition: TopicPartition, metadata: FileMetadata, offsets: list[int]) -> None:
         gaps = {offset for gap in metadata.gaps for offset in range(gap.start, gap.end)}
         whole = list(range(metadata.position, metadata.next_offset))
         self.require(sorted([*offsets, *gaps]) == whole, f"{path} should hold {whole[:1]}..{whole[-1:]} exactly")
-        foreign = all(gap.reason is GapReason.CONSUMED_ELSEWHERE for gap in metadata.gaps)
-        taken = self.consumed[partition, metadata.incarnation.czxid]
-        self.require(foreign and gaps <= taken, f"{path} leaves out {sorted(gaps - taken)}, which nobody had")
+        wishes = self.wishes[partition]
+        told = all(
+            gap.reason is GapReason.CONSUMED_ELSEWHERE or (gap.reason is GapReason.RESET and gap.end in wishes)
+            for gap in metadata.gaps
+        )
+        taken = self.consumed[partition, metadata.incarnation.czxid] | set(range(max(wishes, default=0)))
+        self.require(told and gaps <= taken, f"{path} leaves out {sorted(gaps - taken)}, which nobody had")
 
     def find_missing(self) -> dict[str, list[int]]:
         """Return what was produced into the topics there are and was never delivered."""
@@ -311,7 +320,8 @@ class Judge:
             node = self._server.read(topic_path(partition.topic))
             if node is None or node[1].czxid != czxid:
                 continue
-            rest = set(range(log.end)) - self.delivered[partition, czxid] - self.consumed[partition, czxid]
+            wanted = set(range(max(self.wishes[partition], default=0), log.end))  # what is below may be skipped by wish
+            rest = wanted - self.delivered[partition, czxid] - self.consumed[partition, czxid]
             if rest:
                 missing[str(partition)] = sorted(rest)
         return missing

@@ -21,8 +21,10 @@ from consumerd.group.assignors import Member, Strategy, assign
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.transitions import MemberState
 from consumerd.model import ConsumerId, PartitionKey, TopicPartition
+from consumerd.offsets.requests import encode_request
+from consumerd.offsets.store import OffsetRequest
 from consumerd.sinks.jsonl import JsonlFormat
-from consumerd.zk.layout import id_path, ids_path, offset_path, owner_path, owners_root, topic_path
+from consumerd.zk.layout import id_path, ids_path, offset_path, owner_path, owners_root, request_path, topic_path
 from consumerd.zk.layout_modern import partition_path
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.simulation.brokers import Brokers, Log
@@ -114,6 +116,8 @@ class _Story:
         self.java_too = chance.random() < 0.3
         """Java-like members do not survive the deletion of a topic: a story has either."""
         self.judge.with_java = self.java_too
+        self.with_wishes = not self.java_too and chance.random() < 0.3
+        """What an operator asks for is about the topic as it is: such a story deletes none."""
         self.configured = chance.random() < 0.3
         self.numbers = 0
         self.ended_at = 0.0
@@ -149,7 +153,7 @@ class _Story:
 
     async def act(self) -> None:
         chance, daemon = self.chance, self.pick()
-        match chance.randrange(22):
+        match chance.randrange(24):
             case 0 | 1 | 2 if len(self.daemons) < 4:
                 self.join()
             case 3 | 4 if daemon is not None:
@@ -196,8 +200,29 @@ class _Story:
             case 21 if self.java:
                 java = self.java.pop(chance.choice(sorted(self.java)))
                 java.kill() if chance.random() < 0.5 else java.leave()
+            case 22 | 23 if self.with_wishes:
+                self.wish(chance.choice(sorted(self.brokers.logs)))
             case _:
                 pass
+
+    def wish(self, partition: TopicPartition) -> None:
+        """Ask, as an operator, that a partition go on elsewhere."""
+        path = request_path(GROUP, partition)
+        if self.server.read(path) is not None:
+            return
+        position = self.chance.randint(0, self.brokers.logs[partition].end)
+        self.numbers += 1
+        request = OffsetRequest(
+            id=f"wish{self.numbers}",
+            partition=partition,
+            position=position,
+            new_chain=self.chance.random() < 0.5,
+            author="operator",
+            created_ms=0,
+            version=0,
+        )
+        self.judge.wishes[partition].add(position)
+        self.server.put(path, encode_request(request))
 
     def join(self) -> None:
         self.numbers += 1
@@ -263,7 +288,7 @@ class _Story:
 
     async def recreate(self, topic: str) -> None:
         """Delete a topic and make it again."""
-        if topic not in self.topics or self.java_too:
+        if topic not in self.topics or self.java_too or self.with_wishes:
             return
         partitions = self.topics.pop(topic)
         self.judge.remade.add(topic)
@@ -332,6 +357,9 @@ class _Story:
                 return f"{daemon.name} delivers {daemon.deliveries.statuses}"
         if self.java and not all(java.member.settled for java in self.java.values()):
             return "a Java member has not settled"
+        open_wishes = [str(p) for p in self.brokers.logs if self.server.read(request_path(GROUP, p)) is not None]
+        if open_wishes and self.daemons:
+            return f"nobody carries out what was asked for of {open_wishes}"
         missing = self.judge.find_missing() if self.daemons or self.java else None
         if missing:
             delivering = [
