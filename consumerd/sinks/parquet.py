@@ -88,10 +88,14 @@ class ParquetEncoder:
         self._batches.append(columns)
         self._batch_bytes += columns.nbytes
         if self._batch_bytes >= ROW_GROUP_BYTES:
-            self.spill()
+            self._write_row_group()
 
     def spill(self) -> None:
-        """See FileEncoder: write a row group."""
+        """See FileEncoder: write a row group, and have Arrow give back what that frees."""
+        self._write_row_group()
+        pa.default_memory_pool().release_unused()
+
+    def _write_row_group(self) -> None:
         if not self._batches:
             return
         with _arrow_failures():
@@ -100,7 +104,6 @@ class ParquetEncoder:
         self._batches = []
         self._batch_bytes = 0
         self._row_groups += 1
-        pa.default_memory_pool().release_unused()
 
     def finish(self, metadata: FileMetadata) -> None:
         """See FileEncoder: write the last row group and the footer."""
