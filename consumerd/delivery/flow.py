@@ -65,9 +65,6 @@ CLAIM_GONE = (OwnershipLost, IncarnationChanged, SessionLost)
 MAY_PASS = (RetriableSinkError, CoordinationError, BrokerError, ConnectionLost, ProtocolError)
 REFUSED = (PermanentSinkError, ConfigError, CorruptMessageError, RecordTooLarge)
 
-_KEPT_COPIES: Final = 4
-"""A unit's bytes as they are, in base64, and in the line that is written."""
-
 _SLACK_S: Final = 0.001  # timers fire within the clock's resolution of their time, on either side
 
 
@@ -343,8 +340,8 @@ class Flow:
         if quarantine is None:
             raise ConfigError("a policy says quarantine: set quarantine.path")
         kept = quarantined(unit, self._partition, self._claim.incarnation)
-        size = _KEPT_COPIES * len(unit.raw)
-        self._charge(size)
+        size = len(unit.raw)
+        self._charge(size)  # over all tries, however long they take
         try:
             answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim))
         finally:

@@ -72,7 +72,7 @@ class FileQuarantine:
 
     async def put(self, unit: QuarantinedUnit, claim: Claim) -> None:
         """See Quarantine. Cancelling may leave the unit kept or not; to put it again is fine."""
-        size = len(unit.raw)  # it is encoded piece by piece
+        size = len(unit.raw)  # what writing it may take besides the unit itself; it is encoded piece by piece
         self._charge(size)
         try:
             await self._put(unit, claim)
