@@ -67,7 +67,7 @@ class CommitOutcome(enum.Enum):
     FOREIGN_OVERWRITTEN = "foreign overwritten"
     """Somebody else had written in between; we still own the partition, so ours was written over theirs."""
     NOT_OWNER = "not owner"
-    """No longer ours: dropped."""
+    """No longer ours, or not the topic any more that was claimed: dropped."""
     REQUEST_CHANGED = "request changed"
     """The request that this was to carry out is not there any more, or is another one: nothing was written, look again."""
     FAILED = "failed"

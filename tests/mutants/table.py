@@ -175,6 +175,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="a-unit-is-passed-before-it-is-kept",
+        promise=1,
+        file="delivery/flow.py",
+        old="            answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim))\n",
+        new="            answer = kept\n",
+        tests=("tests/unit/delivery/test_passing.py::test_the_unit_is_in_quarantine_before_the_position_moves",),
+    ),
+    Mutant(
         name="the-chain-does-not-win",
         promise=2,
         file="delivery/policy.py",
