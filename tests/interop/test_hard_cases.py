@@ -112,7 +112,7 @@ def test_positions_that_cannot_be_used_stop_their_partition_until_they_are_put_r
             code, reasons = member.get("/readyz")
             assert code == 503
             assert "reads 'three'" in reasons
-            assert reasons.count("say where to go on with `consumerd offsets set`") == 2
+            assert reasons.count("say where to go on with `consumerd offsets set") == 2
             assert "consumerd_stopped_partitions 3.0" in member.get("/metrics")[1]
             member.wait(lambda: registry.client.get(node(topic, 2))[0] == b"100", "the fourth flows and is committed")
             for path, text in {node(topic, 0): 40, node(expired, 0): start, node(topic, 1): 90}.items():
