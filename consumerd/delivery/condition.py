@@ -102,7 +102,18 @@ class Condition:
             self.resume()
         self.recover()
         if plan.reason is StartReason.NEW_INCARNATION:
-            self._log.warning("topic_made_again", offset=plan.position, advice="positions of the deleted one are void")
+            self._log.warning(
+                "topic_made_again",
+                before=plan.before,
+                offset=plan.position,
+                advice="positions of the deleted one are void",
+            )
+            self._hooks.position_reset(
+                self._partition,
+                before=plan.position if plan.before is None else plan.before,
+                after=plan.position,
+                reason=plan.reason.value,
+            )
         if plan.out_of_range is not None:
             self._note_reset(plan.out_of_range, plan.position, plan.reason)
         # a stopped one is opened again from time to time, to look whether what stopped it is still so

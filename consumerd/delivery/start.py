@@ -83,7 +83,8 @@ class StartFinder:
         if isinstance(decided, StartAtEnd):
             log = await self._read_range(partition)
             position = log.earliest if decided.end == "earliest" else log.latest
-            return StartAt(position=position, committed=None, reason=decided.reason)
+            before = None if stored is None or stored.malformed is not None else stored.position
+            return StartAt(position=position, committed=None, reason=decided.reason, before=before)
         if isinstance(decided, StartAt) and resume is None and decided.reason is StartReason.COMMITTED:
             return await self._settle_above(partition, decided, stored)
         return decided

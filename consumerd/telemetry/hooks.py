@@ -75,7 +75,9 @@ class Hooks:
         """A claim found the committed position below what the sink has landed: a commit was lost, or rewound by hand."""
 
     def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
-        """A policy moved a position that the broker does not hold; ``reason`` names the policy."""
+        """A position was moved: by a policy, since the broker does not hold it, by an operator's request, or since the topic
+        was made again; ``reason`` says which.
+        """
 
     def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
         """A sink refused a write or flush."""

@@ -111,7 +111,7 @@ class MetricsHooks(Hooks):
         )
         self._resets = Counter(
             "consumerd_position_resets_total",
-            "Positions that the broker did not hold and a policy moved, or that an operator's request moved.",
+            "Positions moved: by a policy since the broker did not hold them, by an operator's request, or since the topic was made again.",
             (*_PARTITION, "reason"),
             registry=registry,
         )

@@ -168,6 +168,7 @@ def test_a_topic_made_again_is_delivered_from_its_beginning(records, keeps_chain
             landed = rig.landed(P) if keeps_chains else rig.landed(P)[40:]
             assert list(range(records + 1)) == landed
             assert all(feed.closed for feed in rig.brokers.feeds[:-1])
+            assert [(P, 40, 0, "new incarnation")] == rig.hooks.named("position_reset")
             if keeps_chains:
                 assert list(range(40)) == sink.landed[P].chains[0].offsets
                 assert "new incarnation" == sink.landed[P].started.reason
