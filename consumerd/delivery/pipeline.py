@@ -55,7 +55,7 @@ from consumerd.sinks.base import PartitionWriter, Quarantine, Start
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import empty_batch
 
-_TRIED_AGAIN = frozenset({StopCause.CORRUPT, StopCause.OVERSIZED, StopCause.REJECTED})
+_TRIED_AGAIN = frozenset({StopCause.MALFORMED_OFFSET, StopCause.CORRUPT, StopCause.OVERSIZED, StopCause.REJECTED})
 
 _log = structlog.get_logger(__name__)
 

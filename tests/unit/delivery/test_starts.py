@@ -202,6 +202,22 @@ def test_an_offset_that_is_no_number_stops_the_partition_until_it_is_one():
     run(scenario())
 
 
+def test_an_offset_that_is_no_number_can_be_removed():
+    """It is what the advice says: the partition is then one without an offset."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.store.put_malformed(P, "12x")
+            rig.log(P, 0, 20)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            del rig.store.stored[P]
+            await until(lambda: rig.store.position(P) == 20)
+            assert list(range(20)) == rig.landed(P)
+
+    run(scenario())
+
+
 def test_on_missing_stop_waits_for_an_operator():
     """Stopped, visible, and one commit away from going on."""
 
