@@ -97,8 +97,9 @@ class GuardedCalls:
             raise OwnershipLost(f"{self._claim.partition}: the claim ended while the sink was at work")
         return answer
 
-    async def insist(self, call: Callable[[], Awaitable[_T]]) -> tuple[_T] | None:
-        """Make a call until it is answered; None where a drain was asked for between two tries.
+    async def insist(self, call: Callable[[], Awaitable[_T]], *, heed_news: bool = False) -> tuple[_T] | None:
+        """Make a call until it is answered; None where a drain was asked for between two tries, or, if those are heeded,
+        where an operator's request may have come.
 
         Raises RetriableSinkError where the sink has dropped what it held and says where to go on, after a pause.
         """
@@ -113,7 +114,7 @@ class GuardedCalls:
                 await self.back_off(error)
                 if error.resume_position is not None:
                     raise
-            if self._attention.draining:
+            if self._attention.draining or (heed_news and self._attention.curious):
                 return None
 
     async def back_off(self, error: ConsumerdError) -> None:

@@ -76,6 +76,10 @@ class StopDelivery(Exception):
         self.stop = stop
 
 
+class _Unanswered(Exception):
+    """A broker did not say whether it can read something."""
+
+
 class MoveBack(Exception):
     """The log has lost its end; delivery goes on below, which needs a new writer."""
 
@@ -281,6 +285,7 @@ class Flow:
             if self._tracker.delivered != head.next_offset:
                 return None
         if policy == "quarantine" and not await self._keep(unit):
+            self._feed.seek(self._tracker.delivered)
             return None
         self._condition.pass_unit(unit, kept=policy == "quarantine")
         return batch.slice_from(unit.offset).without(row - len(head), unit.cause.gap)
@@ -297,7 +302,7 @@ class Flow:
         if unit.next_offset is None:
             unit = replace(unit, next_offset=await self._find_next(unit, start))
         end = unit.next_offset
-        if self._attention.draining:
+        if self._attention.draining or (end is None and self._attention.curious):
             return
         if end is None:
             await self.halt(_stop_unpassable(error, self._feed.high_watermark))
@@ -310,10 +315,12 @@ class Flow:
         self._feed.seek(self._tracker.delivered)
 
     async def _find_next(self, unit: PassedUnit, position: int) -> int | None:
-        """Find out from the broker where records can be read again. Bounded by the tries and the time of each."""
+        """Find out from the broker where records can be read again; None also where it did not answer, which says nothing
+        about the log. Bounded by the tries and the time of each.
+        """
 
         async def reads(offset: int) -> bool:
-            for _ in range(2):  # a broker that is away for a moment says nothing about the log
+            for _ in range(2):  # it may be away for a moment
                 self._feed.seek(offset)
                 try:
                     batch = await self._attention.bound(self._feed.next(), PROBE_S)
@@ -324,18 +331,22 @@ class Flow:
                 if batch is not None:
                     self._feed.done(batch)
                     return True
-                if self._attention.draining:
+                if self._attention.draining or self._attention.curious:
                     break
-            return False
+            raise _Unanswered
 
         end = self._feed.high_watermark
+        if self._settings.read_committed and self._feed.last_stable_offset is not None:
+            end = self._feed.last_stable_offset  # nothing behind it is shown yet
         try:
             return None if end is None else await find_readable(reads, position, end)
+        except _Unanswered:
+            return None
         finally:
             self._feed.seek(position)
 
     async def _keep(self, unit: PassedUnit) -> bool:
-        """Put a unit into quarantine, however often it takes; False where a drain came first."""
+        """Put a unit into quarantine, however often it takes; False where a drain or news of a request came first."""
         quarantine = self._quarantine
         if quarantine is None:
             raise ConfigError("a policy says quarantine: set quarantine.path")
@@ -343,7 +354,7 @@ class Flow:
         size = len(unit.raw)
         self._charge(size)  # over all tries, however long they take
         try:
-            answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim))
+            answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim), heed_news=True)
         finally:
             self._charge(-size)
         if answer is None:
@@ -366,7 +377,10 @@ class Flow:
             await self._write(empty_batch(self._partition, error.offset, plan.position, plan.gaps))
             self._feed.seek(tracker.delivered)
         else:
-            await self.secure()
+            if tracker.unacknowledged:
+                await self._flush()
+            if tracker.unacknowledged or tracker.delivered != error.offset:
+                return  # what could not be landed may be in the log still, below its new end
             self._condition.move(error, plan)
             raise MoveBack(plan, error)
 

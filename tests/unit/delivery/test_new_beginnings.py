@@ -8,7 +8,7 @@ import pytest
 from consumerd.aio.timeouts import timeout
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliverySettings
-from consumerd.errors import CorruptMessageError, IncarnationChanged
+from consumerd.errors import CorruptMessageError, IncarnationChanged, PermanentSinkError, RetriableSinkError
 from consumerd.model import Gap, Incarnation, TopicPartition
 from consumerd.sinks.base import Start
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
@@ -129,6 +129,40 @@ def test_what_was_read_before_the_log_lost_it_lands_in_the_old_chain():
             log.truncate(30)
             await until(lambda: rig.store.position(P) == 30)
             assert list(range(40)) == sink.landed[P].chains[0].offsets
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_what_was_read_and_could_not_be_landed_is_not_left_out_where_the_log_still_has_it(for_good):
+    """A disk that is full at the moment of the truncation must not cost the records between chain and new end."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=True, roll_s=10_000)
+        async with DeliveryRig(sink=sink, settings=settings()) as rig:
+            failed = []
+
+            async def trap(step, writer, _):
+                if step == "flush" and len(failed) < (2 if for_good else 1):
+                    failed.append(writer.position)
+                    writer.drop()
+                    if for_good:
+                        raise PermanentSinkError("no")
+                    raise RetriableSinkError("disk full", resume_position=writer.safe)
+
+            sink.trap = trap
+            log = rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).position == 40)
+            log.truncate(30)
+            await until(lambda: failed)
+            await asyncio.sleep(60)
+            log.append(5)
+            await until(lambda: rig.status(P).position == 35)
+            await rig.deliveries.drain([P], 3)
+            landed = [offset for chain in (*sink.landed[P].chains, sink.landed[P]) for offset in chain.offsets]
+            assert set(range(35)) <= set(landed)
+            assert 35 == rig.store.position(P)
 
     run(scenario())
 

@@ -229,6 +229,87 @@ def test_a_broker_that_is_away_for_a_moment_costs_no_record():
     run(scenario())
 
 
+@pytest.mark.parametrize("silence_s", [12, 25, 300])
+@pytest.mark.parametrize("damaged", [20, 21, 23])
+def test_a_broker_that_is_away_in_the_middle_of_the_search_costs_no_record(silence_s, damaged):
+    """An offset that nobody has answered for is not one that cannot be read."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("skip")) as rig:
+            log = rig.log(P, 0, 40)
+            for at in range(20, damaged + 1):
+                log.lasting_faults[at] = CorruptMessageError("no size that can be", partition=P, offset=at)
+            log.silent_from = damaged + 1
+            await rig.claim(P)
+            await asyncio.sleep(silence_s)
+            log.silent_from = None
+            await until(lambda: rig.store.position(P) == 40)
+            assert [*range(20), *range(damaged + 1, 40)] == rig.landed(P)
+
+    run(scenario())
+
+
+def test_news_in_the_middle_of_the_search_costs_no_record():
+    """A look for a request cuts a try short, which says nothing of the log; and what is asked for goes first."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("skip")) as rig:
+            log = rig.log(P, 0, 40)
+            log.lasting_faults[20] = CorruptMessageError("no size that can be", partition=P, offset=20)
+            log.silent_from = 21
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 20)
+            for _ in range(5):
+                await asyncio.sleep(0.3)
+                for changed in rig.requests.watchers["t"]:
+                    changed(P)
+            log.silent_from = None
+            await until(lambda: rig.store.position(P) == 40)
+            assert [*range(20), *range(21, 40)] == rig.landed(P)
+            assert [] == rig.hooks.named("partition_stopped")
+
+    run(scenario())
+
+
+def test_an_operator_is_heard_while_a_quarantine_fails():
+    """Else its disk would have to be mended first, or the daemon be started again."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings("quarantine")) as rig:
+            rig.log(P, 0, 40).lasting_faults[20] = CORRUPT
+            rig.quarantine.faults = [RetriableSinkError("disk full")] * 10_000
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.FAILING)
+            rig.requests.put(P, 30)
+            await until(lambda: rig.store.position(P) == 40)
+            assert [*range(20), *range(30, 40)] == rig.landed(P)
+            assert DeliveryState.RUNNING is rig.status(P).state
+
+    run(scenario())
+
+
+def test_news_of_nothing_while_a_quarantine_fails_costs_no_record():
+    """A look that finds no request goes back to where the refused record stands."""
+
+    async def scenario():
+        async with DeliveryRig(on_rejected="quarantine") as rig:
+            rig.sink.poison = {20, 24}
+            rig.log(P, 3, 40)
+            rig.quarantine.faults = [RetriableSinkError("disk full")] * 8
+            await rig.claim(P)
+            reasons = set()
+            while rig.store.position(P) != 40:
+                for changed in rig.requests.watchers["t"]:
+                    changed(P)
+                reasons.add(rig.status(P).reason)
+                await asyncio.sleep(0.2)
+            assert {None, "disk full"} == reasons
+            assert [*range(3, 20), *range(21, 24), *range(25, 40)] == rig.landed(P)
+            assert [20, 24] == [unit.offset for unit in rig.quarantine.units]
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("end", [2, 3, 10, 1000])
 def test_the_search_finds_the_first_readable_offset_in_few_tries(end):
     """Each try is a fetch, and each that fails two."""
