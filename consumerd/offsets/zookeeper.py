@@ -64,7 +64,9 @@ MULTI_WRITES: Final = 500
 
 _OPERATION_BYTES: Final = 96  # operation header, version or ACL, and some room for a chroot
 _READS_AT_ONCE: Final = 100
-_ROUNDS: Final = 3  # more would mean that somebody writes as often as we do: leave it to the next commit
+_ROUNDS: Final = 3
+"""Without settling anything; more would mean that somebody writes as often as we do: leave it to the next commit."""
+
 
 _K = TypeVar("_K", str, TopicPartition)
 _T = TypeVar("_T")
@@ -83,6 +85,10 @@ class _Node:
     version: int | None
     position: int | None
     unanswered: set[int] = field(default_factory=set)
+
+    def is_as(self, known: _Node) -> bool:
+        """Tell whether a node as it was read is the one that is known: versions of one made anew begin at 0 again."""
+        return (self.version, self.position) == (known.version, known.position)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,7 +152,7 @@ class ZooKeeperOffsetStore:
         for partition, stored in found.items():
             node = _make_node(stored)
             known = self._nodes.get(partition)
-            if known is None or known.version != node.version:
+            if known is None or not node.is_as(known):
                 # an unchanged one is kept with what was sent to it and not yet answered
                 self._nodes[partition] = node
             if stored is not None and stored.malformed is not None:
@@ -185,14 +191,15 @@ class ZooKeeperOffsetStore:
             # what was seen of the request may be long ago; and an earlier commit, never answered, may have done it
             await self._judge(epoch, fulfilling, outcomes)
         writes = [write for write in writes if write.partition not in outcomes]
-        for _ in range(_ROUNDS):
+        rounds = _ROUNDS
+        while writes and rounds:
             await self._make_parents(writes)
             writes = await self._drop_remade(writes, outcomes)
             again: list[_Write] = []
             for chunk in _split(writes):
                 again += await self._write(epoch, chunk, outcomes)
-            if not again:
-                return
+            if len(again) == len(writes):
+                rounds -= 1  # one that settles something counts for nothing: each node that is refused costs one
             writes = again
         for write in writes:
             outcomes[write.partition] = CommitOutcome.FAILED
@@ -326,7 +333,7 @@ class ZooKeeperOffsetStore:
         """Take note of a node that nobody but us has written since; return False when somebody else has."""
         node = write.node
         now = _make_node(stored)
-        if now.version == node.version:
+        if now.is_as(node):
             return True
         ours = 0 if node.version is None else node.version + 1
         if now.version != ours or now.position not in node.unanswered:

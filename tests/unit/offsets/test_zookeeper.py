@@ -339,6 +339,41 @@ def test_a_refused_node_does_not_hold_up_the_others():
     with_member(scenario)
 
 
+def test_however_many_nodes_are_refused_the_others_go_out():
+    """Somebody else's permissions on a whole topic must not keep what other topics have from being committed."""
+
+    async def scenario(member):
+        partitions = [TopicPartition.modern("t", number) for number in range(8)]
+        claims = [await member.claim(partition) for partition in partitions]
+        refused = {offset_path(G, partition) for partition in partitions[:6]}
+
+        async def refuse(operations):
+            for index, operation in enumerate(operations):
+                if operation.path in refused:
+                    raise MultiFailed(index, CoordinationError("no permission"))
+
+        member.spy.before = refuse
+        outcomes = await member.commit(*[(claim, 10) for claim in claims])
+        assert outcomes == [CommitOutcome.FAILED] * 6 + [CommitOutcome.WRITTEN] * 2
+
+    with_member(scenario)
+
+
+def test_a_node_that_was_removed_and_made_by_somebody_else_is_not_taken_for_ours():
+    """Its version begins at 0 again, which may be the one that we know."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+        assert await member.commit((claim, 100)) == [CommitOutcome.WRITTEN]
+        await member.zk.delete(offset_path(G, P))
+        await member.zk.create(offset_path(G, P), b"50")
+        await member.store.load([P])
+        assert await member.commit((claim, 100)) == [CommitOutcome.WRITTEN]
+        assert b"100" == member.held(P)[0]
+
+    with_member(scenario)
+
+
 def test_somebody_who_writes_as_often_as_we_do_does_not_keep_us_for_ever():
     """A bounded number of rounds, then the next commit tries again."""
 
