@@ -128,8 +128,10 @@ class Cursor:
         self.due = due
 
     def move(self) -> None:
-        """Leave the leader that was asked; what is in flight is not wanted any more."""
+        """Leave the leader that was asked; what is in flight is not wanted any more, and what it said of the position void."""
         self.generation += 1
+        if self.state is CursorState.CONFIRMING:
+            self.activate()
 
     def confirm(self) -> None:
         """Leave the partition out until ListOffsets has answered."""

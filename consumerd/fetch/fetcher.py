@@ -262,15 +262,19 @@ class Fetcher:
         self._changed.set()
 
     def _displace_one(self, feed: PartitionFeed, error: BrokerError) -> None:
-        place = self._places[feed]
-        if not place.reported:
-            place.reported = True
-            partition = str(feed.partition.partition)
-            self._log.warning("fetch_failed", topic=feed.partition.topic, partition=partition, error=str(error))
+        self._report(feed, str(error))
         self._hooks.fetch_error(feed.partition, error.name)
         if error.refresh:
             self._leaders.request_refresh(str(error))
         self._unhouse(feed, self._now() + feed.backoff.next())
+
+    def _report(self, feed: PartitionFeed, error: str) -> None:
+        """Say, once until it is well again, that a partition cannot be fetched."""
+        place = self._places[feed]
+        if not place.reported:
+            place.reported = True
+            partition = str(feed.partition.partition)
+            self._log.warning("fetch_failed", topic=feed.partition.topic, partition=partition, error=error)
 
     def _displace_all(self, feeds: Sequence[PartitionFeed], error: ConsumerdError) -> None:
         """A broker's failure: its feeds come back together."""
@@ -330,6 +334,7 @@ class Fetcher:
             feed.doubted_offset = offset
             delay = self._settings.confirm_delay_s
         else:
+            self._report(feed, f"offset {offset} is out of range, says its leader, and ListOffsets does not confirm it")
             delay = feed.backoff.next()
         self._leaders.request_refresh(f"{feed.partition}: offset {offset} was out of range")
         self._unhouse(feed, self._now() + delay)

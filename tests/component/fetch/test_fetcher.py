@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import structlog
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import (
@@ -730,8 +731,11 @@ async def test_an_unconfirmed_out_of_range_is_not_raised() -> None:
     world.cluster.lead(P0, 0)
     world.cluster.produce(P0, *values(5))
     world.broker().errors[P0] = [1, 1, 1]
-    async with world.fetcher() as fetcher:
-        assert len(await read(fetcher.feed(P0, 0), 5)) == 5
+    with structlog.testing.capture_logs() as logged:
+        async with world.fetcher() as fetcher:
+            assert len(await read(fetcher.feed(P0, 0), 5)) == 5
+    assert ["fetch_failed", "fetch_recovered"] == [entry["event"] for entry in logged]
+    assert "does not confirm" in logged[0]["error"]
 
 
 @in_virtual_time
@@ -761,6 +765,21 @@ async def test_a_seek_during_the_confirmation_wins() -> None:
         assert feed.cursor.state is CursorState.CONFIRMING
         feed.seek(2)
         assert (await read(feed, 3))[0][0] == 2
+
+
+@in_virtual_time
+async def test_a_leader_that_moves_during_the_confirmation_is_asked_itself() -> None:
+    """What the old one said of the position is void; both happen at once in a failover."""
+    world = World(brokers=2)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(5))
+    world.broker().errors[P0] = [1]
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(0.0015)  # the fetch takes one millisecond, and so does the confirmation
+        assert feed.cursor.state is CursorState.CONFIRMING
+        world.cluster.lead(P0, 1)
+        assert len(await read(feed, 5)) == 5
 
 
 @in_virtual_time
