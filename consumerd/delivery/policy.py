@@ -140,8 +140,8 @@ class StartAt:
     """Start at ``position``.
 
     ``committed`` is what the store holds and counts, None where it holds nothing valid. ``gap`` is what another member
-    consumed beyond the sink's record, or what a request leaves out; ``behind`` says that the committed position is
-    smaller than that record. ``out_of_range`` is set where a policy has moved a committed position that the broker does
+    consumed beyond the sink's record, what a request leaves out, or what a new log has lost already; ``behind`` says
+    that the committed position is smaller than that record. ``out_of_range`` is set where a policy has moved a committed position that the broker does
     not hold. ``lead`` is to be delivered, as a gap, and to be safe before anything is committed. ``before`` is
     where it would have started without the request, or had the topic not been made again. ``new_chain``, ``truncated``
     and ``begun_by`` (a request's id, or a mark) are as in :class:`~consumerd.sinks.base.Start`; ``request`` is what the

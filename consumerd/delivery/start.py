@@ -30,11 +30,13 @@ from consumerd.delivery.policy import (
 )
 from consumerd.delivery.ports import LogRanges, PartitionHistory
 from consumerd.errors import ConnectionLost, OffsetOutOfRange
-from consumerd.model import Claim, TopicPartition
+from consumerd.model import Claim, Gap, GapReason, TopicPartition
 from consumerd.offsets.store import OffsetRequest, OffsetStore, StoredOffset
 from consumerd.sinks.base import PartitionWriter
 
 _TRAILING_S: Final = 1.0
+_ALL_OURS: Final = frozenset({StartReason.NEW_PARTITION, StartReason.NEW_INCARNATION})
+"""Why to start at the earliest offset of a log of which nothing may be missed."""
 
 
 class StartFinder:
@@ -84,7 +86,10 @@ class StartFinder:
             log = await self._read_range(partition)
             position = log.earliest if decided.end == "earliest" else log.latest
             before = None if stored is None or stored.malformed is not None else stored.position
-            return StartAt(position=position, committed=None, reason=decided.reason, before=before)
+            plan = StartAt(position=position, committed=None, reason=decided.reason, before=before)
+            if position == 0 or decided.reason not in _ALL_OURS:
+                return plan
+            return replace(plan, gap=Gap(0, position, GapReason.RETENTION))  # a log begins at 0
         if isinstance(decided, StartAt) and resume is None and decided.reason is StartReason.COMMITTED:
             return await self._settle_above(partition, decided, stored)
         return decided

@@ -129,6 +129,29 @@ def test_a_topic_made_again_starts_at_its_earliest_whatever_the_old_offset_was()
     run(scenario())
 
 
+@pytest.mark.parametrize("newborn", [True, False])
+@pytest.mark.parametrize("keeps_chains", [True, False])
+def test_what_a_new_log_has_lost_to_retention_before_it_was_read_is_told(newborn, keeps_chains):
+    """The group was away for longer than its records were kept."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=keeps_chains, roll_s=5)
+        async with DeliveryRig(sink=sink, settings=settings(on_missing="latest")) as rig:
+            if newborn:
+                rig.brokers.newborn.add(P)
+            else:
+                rig.store.put(P, 7, mzxid=TOPIC_CZXID - 1)
+            rig.log(P, 12, 20)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 20)
+            assert 12 == rig.store.commits[0][2]
+            assert list(range(12, 20)) == rig.landed(P)
+            gap = Gap(0, 12, GapReason.RETENTION)
+            assert [(P, gap)] == rig.hooks.named("gap_recorded")
+
+    run(scenario())
+
+
 def test_what_another_member_consumed_becomes_a_gap():
     """A Java member owned the partition in between."""
 
