@@ -118,6 +118,7 @@ class PartitionPipeline:
         self._writer: PartitionWriter | None = None
         self._feed: RecordFeed | None = None
         self._move: Move | None = None  # a reset to before the log's end, until its new writer has begun
+        self._untold: StartAt | None = None  # a start that was decided upon, and not told since it is not committed yet
         self._closing = False
 
     # -- what others see
@@ -286,12 +287,15 @@ class PartitionPipeline:
         if plan.lead is not None:
             await self._land(writer, tracker, plan.lead)
         self._tracker, self._fulfils = tracker, plan.request
+        if self._untold is None or not plan.repeats(self._untold):
+            self._untold = plan
         # an end of the log moves: what it was found to be must hold over a crash before anything is delivered from there
         if plan.committed is None and not await self._committer.commit_at_once(self):
             raise CoordinationError(f"{self._partition}: start at {plan.first_offset} could not be committed")
+        begun, self._untold = self._untold, None
         self._fulfils = self._former = self._move = None
         self._calls.reset()
-        self._condition.start(plan)
+        self._condition.start(begun)
         feed = self._feed = self._feeds.feed(self._partition, tracker.delivered)
         return Flow(
             self._claim,

@@ -166,6 +166,14 @@ class StartAt:
         """The first offset to be fetched."""
         return self.position if self.lead is None else self.lead.end
 
+    def repeats(self, earlier: StartAt) -> bool:
+        """Tell whether this only goes on with a start whose commit was not heard of; that one says how it came about."""
+        if self.first_offset != earlier.first_offset:
+            return False
+        if self.request is not None:
+            return earlier.request is not None and earlier.request.id == self.request.id
+        return self.reason in (StartReason.RESUMED, StartReason.LANDED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAtEnd:

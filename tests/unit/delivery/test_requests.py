@@ -105,6 +105,39 @@ def test_a_position_ahead_leaves_a_gap_that_lands_before_it_is_committed(positio
     assert (position > 50) == ("range_skipped" in [entry["event"] for entry in logged])
 
 
+@pytest.mark.parametrize("keeps_chains", [True, False])
+@pytest.mark.parametrize("took_effect", [True, False])
+def test_what_a_request_leaves_out_is_told_once_though_its_commit_is_not_heard_of(keeps_chains, took_effect, logged):
+    """By the next attempt the gap has landed, and the request may be gone: nobody else would tell of it."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=keeps_chains, roll_s=5.0)
+        async with DeliveryRig(sink=sink) as rig:
+            rig.log(P, 0, 80)
+            rig.store.put(P, 50)
+            if keeps_chains:
+                sink.landed[P].end = 50
+            rig.requests.put(P, 60)
+            losses = [CoordinationError("connection lost")]
+
+            async def lose(_):
+                if losses:
+                    raise losses.pop()
+
+            if took_effect:
+                rig.store.after_commit = lose
+            else:
+                rig.store.before_commit = lose
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 80)
+            assert list(range(60, 80)) == rig.landed(P)
+            assert [(P, Gap(50, 60, GapReason.RESET))] == rig.hooks.named("gap_recorded")
+            assert [(P, 50, 60, "request")] == rig.hooks.named("position_reset")
+
+    run(scenario())
+    assert 1 == [entry["event"] for entry in logged].count("request_carried_out")
+
+
 @pytest.mark.parametrize("position", [20, 50, 60])
 def test_a_new_chain_is_begun_where_the_operator_wants_one(position):
     """A path whose files were moved away, or a clean cut."""

@@ -131,8 +131,9 @@ def test_a_topic_made_again_starts_at_its_earliest_whatever_the_old_offset_was()
 
 @pytest.mark.parametrize("newborn", [True, False])
 @pytest.mark.parametrize("keeps_chains", [True, False])
-def test_what_a_new_log_has_lost_to_retention_before_it_was_read_is_told(newborn, keeps_chains):
-    """The group was away for longer than its records were kept."""
+@pytest.mark.parametrize("failures", [0, 2])
+def test_what_a_new_log_has_lost_to_retention_before_it_was_read_is_told(newborn, keeps_chains, failures):
+    """The group was away for longer than its records were kept; and told once, however often the start is tried."""
 
     async def scenario():
         sink = FakeSink(buffered=True, keeps_chains=keeps_chains, roll_s=5)
@@ -142,6 +143,7 @@ def test_what_a_new_log_has_lost_to_retention_before_it_was_read_is_told(newborn
             else:
                 rig.store.put(P, 7, mzxid=TOPIC_CZXID - 1)
             rig.log(P, 12, 20)
+            rig.store.outcomes[P] = [CommitOutcome.FAILED] * failures
             await rig.claim(P)
             await until(lambda: rig.store.position(P) == 20)
             assert 12 == rig.store.commits[0][2]
