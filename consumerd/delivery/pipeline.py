@@ -373,6 +373,7 @@ class PartitionPipeline:
         await self._committer.commit_at_once(self)
         self._tracker = None
         self._move = move
+        self._condition.resume()  # whatever stopped it is not in the log any more
 
     async def _close(self) -> None:
         feed, self._feed = self._feed, None

@@ -8,6 +8,7 @@ import pytest
 from consumerd.aio.timeouts import timeout
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliverySettings
+from consumerd.delivery.status import DeliveryState
 from consumerd.errors import CorruptMessageError, IncarnationChanged, PermanentSinkError, RetriableSinkError
 from consumerd.model import Gap, Incarnation, TopicPartition
 from consumerd.sinks.base import Start
@@ -163,6 +164,24 @@ def test_what_was_read_and_could_not_be_landed_is_not_left_out_where_the_log_sti
             landed = [offset for chain in (*sink.landed[P].chains, sink.landed[P]) for offset in chain.offsets]
             assert set(range(35)) <= set(landed)
             assert 35 == rig.store.position(P)
+
+    run(scenario())
+
+
+def test_what_stopped_a_partition_is_over_when_the_log_has_lost_it():
+    """Nothing has to be written there for the daemon to be ready again."""
+
+    async def scenario():
+        async with DeliveryRig(sink=chains(), settings=settings()) as rig:
+            log = rig.log(P, 0, 40)
+            log.lasting_faults[30] = CorruptMessageError("bad", partition=P, offset=30, next_offset=33)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            log.truncate(20)
+            await until(lambda: rig.store.position(P) == 20)
+            await asyncio.sleep(60)
+            assert DeliveryState.RUNNING is rig.status(P).state
+            assert [(P,)] == rig.hooks.named("partition_resumed")
 
     run(scenario())
 
