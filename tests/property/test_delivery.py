@@ -11,6 +11,7 @@ from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.errors import (
     ConnectionLost,
+    CoordinationError,
     CorruptMessageError,
     PermanentSinkError,
     RecordTooLarge,
@@ -47,6 +48,13 @@ EVENTS = st.sampled_from(
         "record is rejected",
         "headers are corrupt",
         "quarantine fails",
+        "start fails",
+        "opening fails",
+        "reading the store fails",
+        "looking for requests fails",
+        "commit is not heard of",
+        "broker falls silent",
+        "news",
     ]
 )
 BEGINNINGS = st.sampled_from(["request", "request new chain", "truncate", "make again"])
@@ -80,6 +88,8 @@ class History:
         self.faults = []
         self.sink.trap = self.trap
         self.rig.store.before_commit = self.check_commit
+        self.rig.store.after_commit = self.lose_answer
+        self.unheard = 0
         self.committed = 0
 
     async def trap(self, step, writer, _):
@@ -99,6 +109,11 @@ class History:
                 moved_back = commit.position == landed.started.position
                 assert commit.position >= self.committed or moved_back
                 self.committed = commit.position
+
+    async def lose_answer(self, _):
+        if self.unheard:
+            self.unheard -= 1
+            raise CoordinationError("connection lost")
 
     async def claim_again(self):
         self.epoch += 1
@@ -126,6 +141,22 @@ class History:
                 self.rig.store.outcomes.setdefault(P, []).append(CommitOutcome.FAILED)
             case "quarantine fails":
                 self.rig.quarantine.faults.append(RetriableSinkError("disk full"))
+            case "start fails":
+                self.faults.append(("start", RetriableSinkError("away")))
+            case "opening fails":
+                self.sink.open_faults.append(RetriableSinkError("away"))
+            case "reading the store fails":
+                self.rig.store.load_faults.append(CoordinationError("away"))
+            case "looking for requests fails":
+                self.rig.requests.find_faults.append(CoordinationError("away"))
+            case "commit is not heard of":
+                self.unheard += 1
+            case "broker falls silent":
+                self.log.silent_from = self.log.earliest + amount % (self.log.latest - self.log.earliest + 1)
+                asyncio.get_running_loop().call_later(amount, setattr, self.log, "silent_from", None)
+            case "news":
+                for changed in self.rig.requests.watchers["t"]:
+                    changed(P)
             case "pause":
                 self.claim.lease.set("paused")
             case "resume":
@@ -197,6 +228,7 @@ class History:
         assert left_out <= kept if self.policy == "quarantine" else not self.rig.quarantine.units
 
     async def come_to_rest(self):
+        self.unheard = 0
         self.faults.clear()
         self.rig.quarantine.faults.clear()
         if self.claim.lease.value == "paused":
