@@ -120,12 +120,16 @@ class Registry:
 
 
 class CommitWatch:
-    """Reads the stored positions again and again, and remembers every one that went backwards. A context manager."""
+    """Reads the stored positions again and again, and remembers every one that went backwards. A context manager.
+
+    Leaving raises what reading failed with: a watch that has died has seen nothing.
+    """
 
     def __init__(self, registry: Registry, group: str, topic: str) -> None:
         self._registry, self._group, self._topic = registry, group, topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="commits", daemon=True)
+        self._error: Exception | None = None
         self.seen: dict[int, int] = {}
         self.regressions: list[tuple[int, int, int]] = []
         self.count = 0
@@ -137,8 +141,18 @@ class CommitWatch:
     def __exit__(self, *_exc: object) -> None:
         self._stop.set()
         self._thread.join(10)
+        if self._thread.is_alive():
+            raise TimeoutError("reading the positions does not end")
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001 - raised where it is heard
+            self._error = error
+
+    def _watch(self) -> None:
         while not self._stop.wait(0.02):
             for partition, position in self._registry.offsets(self._group, self._topic).items():
                 before = self.seen.get(partition, 0)

@@ -83,8 +83,9 @@ class _Stream:
 class TcpProxy:
     """Forwards ``127.0.0.1:port`` to the target; ``async with`` listens and closes everything.
 
-    ``on_frame`` and ``delay_s`` may be set at any time. Every method acts at once, on all connections. A protocol
-    without lengths needs ``framed=False``: then bytes are never kept back to make a frame.
+    ``on_frame`` and ``delay_s`` (how late answers are passed on, at least: what comes meanwhile waits behind them) may be
+    set at any time. Every method acts at once, on all connections. A protocol without lengths needs ``framed=False``:
+    then bytes are never kept back to make a frame.
     """
 
     def __init__(self, target_port: int, *, target_host: str = _HOST, framed: bool = True) -> None:
@@ -231,7 +232,7 @@ class TcpProxy:
         stream = _Stream(framed=self._framed)
         with contextlib.suppress(OSError):
             while data := await source.read(_CHUNK_BYTES):
-                if self.delay_s:
+                if self.delay_s and direction is Direction.TO_CLIENT:
                     await asyncio.sleep(self.delay_s)
                 for piece, whole in stream.feed(data):
                     await self._forward(direction, piece, sink, whole=whole)

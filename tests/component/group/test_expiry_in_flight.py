@@ -1,4 +1,4 @@
-"""Sessions that end while a claim, a release or a commit is under way, on a real server.
+"""Sessions that end while a registration, a claim, a release or a commit is under way, on a real server.
 
 Two ways to be under way: the request is held back until the session is over and another member has claimed (then it
 reaches the server after all), or the server has carried it out and the answer is held back. In neither may two members
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,16 +20,19 @@ import pytest
 from consumerd.aio.cell import Cell
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
-from consumerd.errors import OwnershipLost
+from consumerd.errors import OwnershipLost, SessionLost
 from consumerd.group.claims import OwnedClaim
 from consumerd.group.events import Created
+from consumerd.group.identity import MemberIdentity
 from consumerd.group.owners import PartitionOwners
 from consumerd.group.plan import Grant
-from consumerd.model import Incarnation, ThreadId, TopicPartition
+from consumerd.group.registry import GroupRegistry
+from consumerd.group.subscription import Subscription
+from consumerd.model import ConsumerId, Incarnation, ThreadId, TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.zk.aiozk_client import AiozkClient
-from consumerd.zk.layout import offset_path, owner_path, topic_path
+from consumerd.zk.layout import ids_path, offset_path, owner_path, topic_path
 from consumerd.zk.port import LeasePhase, WatchKind
 from tests.support.tcp_proxy import Action, Direction, FrameHook, TcpProxy
 from tests.support.zookeeper import CREATE, DELETE, MULTI, at_answer_to, eventually, make_client, opcode, run_server
@@ -62,7 +66,19 @@ class Member:
     def __post_init__(self) -> None:
         self.owners = PartitionOwners(self.zk, self.group)
         self.store = ZooKeeperOffsetStore(self.zk, self.group)
+        self.registry = GroupRegistry(self.zk, self.group, wall_ms=lambda: 0, random=random.Random(self.thread))
         self.epoch = self.zk.state.epoch
+
+    async def register(self) -> ConsumerId:
+        """Register under the configured id that all members here have."""
+        identity = MemberIdentity(group=self.group, host="h", consumer_id="same")
+        return await self.registry.register(identity, Subscription.to_topics({"t": 1}), self.zk.state.epoch)
+
+    async def registered(self) -> dict[str, int]:
+        """Each member's node, and the session that keeps it."""
+        names, _ = await self.zk.children(ids_path(self.group))
+        nodes = {name: await self.zk.find(f"{ids_path(self.group)}/{name}") for name in names}
+        return {name: node[1].ephemeral_owner for name, node in nodes.items() if node is not None}
 
     async def claim(self, count: int) -> dict[TopicPartition, object]:
         grants = {one: Grant(self.thread, self.incarnation) for one in PARTITIONS[:count]}
@@ -170,6 +186,30 @@ async def rig(server: EmbeddedZooKeeper, request: pytest.FixtureRequest) -> Asyn
         incarnation = Incarnation((await other.get(topic_path("t")))[1].czxid)
         await us.create(f"/alive-{group}", b"", ephemeral=True)
         yield Rig(proxy, Member(us, group, OURS, incarnation), Member(other, group, THEIRS, incarnation))
+
+
+@HELD
+async def test_registration_under_way_when_the_session_ends_is_none(rig: Rig, answered: bool) -> None:
+    """A node of a session that is over would be dealt partitions that nobody delivers; and by the id alone, the node of
+    whoever has taken it meanwhile would pass for ours.
+    """
+    await rig.other.zk.ensure_path(ids_path(rig.us.group))
+    same = ConsumerId(f"{rig.us.group}_same")
+
+    async def heir() -> None:
+        assert await rig.other.register() == same
+
+    async def refused() -> None:
+        with pytest.raises(SessionLost):
+            await rig.us.register()
+
+    await rig.under_way(CREATE, refused(), answered=answered, meanwhile=heir)
+
+    theirs = {str(same): rig.other.zk.state.session_id}
+    await rig.new_session()
+    assert await rig.other.registered() == theirs
+    ours = await rig.us.register()
+    assert await rig.other.registered() == theirs | {str(ours): rig.us.zk.state.session_id}
 
 
 @HELD
