@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.fetch.cursor import Cursor
 from consumerd.fetch.planner import Ask
 from consumerd.wire.modern.fetch import INITIAL_SESSION_EPOCH, NO_SESSION_ID
 from consumerd.wire.primitives import MAX_INT32
@@ -40,7 +41,7 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = NO_SESSION_ID
         self._epoch = INITIAL_SESSION_EPOCH
-        self._known: dict[Key, tuple[int, int]] = {}
+        self._known: dict[Key, tuple[Cursor, int, int]] = {}
 
     @property
     def incremental(self) -> bool:
@@ -48,16 +49,22 @@ class FetchSession:
         return self._epoch != INITIAL_SESSION_EPOCH
 
     def plan(self, asks: Iterable[Ask]) -> SessionStep:
-        """Return what to send so that the broker's session covers exactly ``asks``."""
+        """Return what to send so that the broker's session covers exactly ``asks``.
+
+        Where another cursor has taken a partition's place the session begins anew: the broker leaves out what it has said
+        of the log before, and whoever is new has not heard it.
+        """
         wanted = {ask.cursor.key: ask for ask in asks}
+        if any(key in wanted and wanted[key].cursor is not cursor for key, (cursor, _, _) in self._known.items()):
+            self._epoch = INITIAL_SESSION_EPOCH
         if not self.incremental:
             changed: Sequence[Ask] = tuple(wanted.values())
             forgotten: Sequence[Key] = ()
         else:
             known = self._known
-            changed = [a for key, a in wanted.items() if known.get(key) != (a.offset, a.max_bytes)]
+            changed = [a for key, a in wanted.items() if known.get(key) != (a.cursor, a.offset, a.max_bytes)]
             forgotten = [key for key in known if key not in wanted]
-        self._known = {key: (ask.offset, ask.max_bytes) for key, ask in wanted.items()}
+        self._known = {key: (ask.cursor, ask.offset, ask.max_bytes) for key, ask in wanted.items()}
         return SessionStep(session_id=self._id, epoch=self._epoch, asks=changed, forgotten=forgotten)
 
     def answered(self, session_id: int) -> None:

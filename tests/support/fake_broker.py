@@ -90,6 +90,8 @@ class FakeLog:
 class _Session:
     epoch: int
     partitions: dict[tuple[str, int], tuple[int, int]]
+    said: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The high watermarks of its last answers: what has not changed is left out."""
 
 
 class FakeBroker:
@@ -181,8 +183,14 @@ class FakeBroker:
                     await grown.wait()
             except TimeoutError:
                 break
-        if session_id and request.session_epoch > 0:
-            answers = [(topic, one) for topic, one in answers if one.error_code or one.record_set]
+        if session_id:
+            said = self._sessions[session_id].said if session_id in self._sessions else {}
+            answers = [
+                (topic, one)
+                for topic, one in answers
+                if one.error_code or one.record_set or said.get((topic, one.partition)) != one.high_watermark
+            ]
+            said.update({(topic, one.partition): one.high_watermark for topic, one in answers})
         return FetchResponse(session_id=session_id, topics=_by_topic(answers))
 
     def _open_session(
@@ -213,6 +221,7 @@ class FakeBroker:
         for topic in request.forgotten_topics:
             for number in topic.partitions:
                 session.partitions.pop((topic.topic, number), None)
+                session.said.pop((topic.topic, number), None)
         return request.session_id, dict(session.partitions), 0
 
     def _read_all(

@@ -206,6 +206,23 @@ async def test_what_brokers_say_of_the_log_is_kept() -> None:
         assert feed.last_fetch_at > 9
 
 
+@in_virtual_time
+async def test_a_second_feed_of_a_quiet_partition_learns_of_the_log_too() -> None:
+    """A position is moved to the end, and nothing is written: the lag is 0, not unknown."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(3))
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await read(feed, 3)
+        # another one keeps the loop, and with it the session, while the first is replaced
+        fetcher.feed(P1, 0)
+        feed.close()
+        feed = fetcher.feed(P0, 3)
+        await asyncio.sleep(10)
+        assert feed.high_watermark == 3
+
+
 # -- idle and busy
 
 

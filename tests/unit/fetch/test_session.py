@@ -1,5 +1,7 @@
 """Fetch sessions: what a request says, given what the broker remembers (KIP-227)."""
 
+import functools
+
 from consumerd.fetch.cursor import Cursor
 from consumerd.fetch.planner import Ask
 from consumerd.fetch.session import INVALID_SESSION_EPOCH, SESSION_ID_NOT_FOUND, FetchSession
@@ -7,8 +9,14 @@ from consumerd.model import TopicPartition
 from consumerd.wire.primitives import MAX_INT32
 
 
-def ask(number: int, offset: int = 0, size: int = 100) -> Ask:
-    return Ask(Cursor(TopicPartition.modern("t", number), offset, limit_bytes=1000), 0, offset, size)
+@functools.cache
+def cursor(number: int, name: str = "first") -> Cursor:
+    """One partition's cursor; another ``name``, another one."""
+    return Cursor(TopicPartition.modern("t", number), 0, limit_bytes=1000)
+
+
+def ask(number: int, offset: int = 0, size: int = 100, name: str = "first") -> Ask:
+    return Ask(cursor(number, name), 0, offset, size)
 
 
 def opened(*asks: Ask, session_id: int = 9) -> FetchSession:
@@ -40,6 +48,14 @@ def test_another_size_is_a_change():
     step = opened(ask(0)).plan([ask(0, size=200)])
 
     assert len(step.asks) == 1
+
+
+def test_another_reader_of_a_partition_begins_a_session_anew():
+    """What the broker has said of a log it does not say again while nothing changes, and the new one has not heard it."""
+    session = opened(ask(0), ask(1))
+    step = session.plan([ask(0), ask(1, name="second")])
+
+    assert (step.session_id, step.epoch, len(step.asks), step.forgotten) == (9, 0, 2, ())
 
 
 def test_what_is_left_out_is_forgotten_and_can_come_back():
