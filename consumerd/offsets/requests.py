@@ -23,6 +23,7 @@ from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, OffsetError
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.offsets.store import OffsetRequest, Subscription
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import request_path, requests_path, requests_root, topic_path
 from consumerd.zk.listing import list_names
 from consumerd.zk.port import (
@@ -125,9 +126,10 @@ class _Listener:
 class ZooKeeperOffsetRequests:
     """The requests of one group. Callbacks come while :meth:`run` runs."""
 
-    def __init__(self, zk: ZkClient, group: str) -> None:
+    def __init__(self, zk: ZkClient, group: str, *, hooks: Hooks | None = None) -> None:
         self._zk = zk
         self._group = group
+        self._hooks = hooks if hooks is not None else Hooks()
         self._topics: dict[str, _Watched] = {}
         self._dirty: set[str] = set()
         self._woken = asyncio.Event()
@@ -150,11 +152,12 @@ class ZooKeeperOffsetRequests:
         try:
             request = parse_request(data, partition=partition, version=stat.version)
         except OffsetError as error:
-            self._tell_useless("request_malformed", path, stat.mzxid, str(error))
+            self._tell_useless(Trouble.REQUEST_MALFORMED, path, stat.mzxid, str(error))
             return None
         topic = await self._zk.exists(topic_path(partition.topic))
         if topic is not None and topic.czxid > stat.mzxid:
-            self._tell_useless("request_outdated", path, stat.mzxid, "the topic was made again after it was asked")
+            reason = "the topic was made again after it was asked"
+            self._tell_useless(Trouble.REQUEST_OUTDATED, path, stat.mzxid, reason)
             return None
         return request
 
@@ -190,6 +193,7 @@ class ZooKeeperOffsetRequests:
                 if not failing:
                     failing = True
                     _log.warning("requests_lookup_failed", group=self._group, error=str(error))
+                    self._hooks.trouble(Trouble.REQUESTS_LOOKUP_FAILED, str(error))
                 self._dirty |= looking
                 await asyncio.sleep(_RETRY_S)
                 self._woken.set()
@@ -201,14 +205,24 @@ class ZooKeeperOffsetRequests:
     async def put(self, request: OffsetRequest) -> OffsetRequest:
         """Leave a request, over any other of its partition, and return it with its node's version.
 
-        ``version`` is not looked at. Raises CoordinationError.
+        ``version`` is not looked at. Raises CoordinationError, also where nobody can tell whether it was written and
+        carried out meanwhile: to write it again would move the partition twice.
         """
         path = request_path(self._group, request.partition)
         data = encode_request(request)
+        seen: int | None = None
+        unheard = False
         for _ in range(_ATTEMPTS):
+            changes = await self._count_changes(request.partition.topic)
             found = await self._zk.find(path)
             if found is not None and found[0] == data:
                 return parse_request(data, partition=request.partition, version=found[1].version)
+            if unheard and found is None and changes != seen:
+                raise CoordinationError(
+                    f"{path}: the connection was lost while the request was written, and it may have been carried out by "
+                    "now: look where the partition stands, and ask again if need be"
+                )
+            seen, unheard = changes, False
             try:
                 if found is None:
                     await self._zk.create(path, data)
@@ -219,8 +233,10 @@ class ZooKeeperOffsetRequests:
             except MultiFailed as error:
                 if not isinstance(error.cause, BadVersion | NoNode | NodeExists):
                     raise
-            except (NodeExists, OutcomeUnknown):
+            except NodeExists:
                 continue  # read it again: it may be ours
+            except OutcomeUnknown:
+                unheard = True
         raise CoordinationError(f"{path}: the request could not be written in {_ATTEMPTS} tries; try again")
 
     async def list_requests(self) -> Sequence[OffsetRequest]:
@@ -234,6 +250,11 @@ class ZooKeeperOffsetRequests:
         return [request for request in found.values() if request is not None]
 
     # -- the inside
+
+    async def _count_changes(self, topic: str) -> int | None:
+        """Return how often requests for a topic have come and gone; None where there never was one."""
+        stat = await self._zk.exists(requests_path(self._group, topic))
+        return None if stat is None else stat.cversion
 
     async def _replace(self, path: str, data: bytes, version: int) -> None:
         mark = f"{path.rpartition('/')[0]}/{_MARK}"
@@ -264,14 +285,16 @@ class ZooKeeperOffsetRequests:
         try:
             return TopicPartition(topic, PartitionKey.parse(name))
         except ValueError as error:
-            self._tell_useless("request_malformed", f"{requests_path(self._group, topic)}/{name}", 0, str(error))
+            path = f"{requests_path(self._group, topic)}/{name}"
+            self._tell_useless(Trouble.REQUEST_MALFORMED, path, 0, str(error))
             return None
 
-    def _tell_useless(self, event: str, path: str, mzxid: int, reason: str) -> None:
+    def _tell_useless(self, event: Trouble, path: str, mzxid: int, reason: str) -> None:
         if self._told.get(path) != mzxid:
             self._told[path] = mzxid
+            self._hooks.trouble(event, f"{path}: {reason}")
             _log.error(
-                event,
+                event.value,
                 path=path,
                 reason=reason,
                 advice="nobody carries it out; delete the node, and ask again with: consumerd offsets set",

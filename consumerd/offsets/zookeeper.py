@@ -42,6 +42,7 @@ from consumerd.errors import CoordinationError, LeasePaused, OwnershipLost, Sess
 from consumerd.model import SessionEpoch, TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path, topic_path
 from consumerd.zk.port import (
     BadVersion,
@@ -138,13 +139,14 @@ _Outcomes = dict[TopicPartition, CommitOutcome]
 class ZooKeeperOffsetStore:
     """The positions of one group in ZooKeeper; calls of :meth:`commit` must not overlap."""
 
-    def __init__(self, zk: ZkClient, group: str) -> None:
+    def __init__(self, zk: ZkClient, group: str, *, hooks: Hooks | None = None) -> None:
         self._zk = zk
         self._group = group
+        self._hooks = hooks if hooks is not None else Hooks()
         self._nodes: dict[TopicPartition, _Node] = {}
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         self._failing = False
-        self._requests = ZooKeeperOffsetRequests(zk, group)
+        self._requests = ZooKeeperOffsetRequests(zk, group, hooks=self._hooks)
 
     async def load(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, StoredOffset | None]:
         """Read the positions. A node without a number in it is returned as malformed. Raises CoordinationError."""
@@ -156,13 +158,15 @@ class ZooKeeperOffsetStore:
                 # an unchanged one is kept with what was sent to it and not yet answered
                 self._nodes[partition] = node
             if stored is not None and stored.malformed is not None:
+                path = offset_path(self._group, partition)
                 _log.warning(
                     "offset_malformed",
                     topic=partition.topic,
                     partition=str(partition.partition),
-                    path=offset_path(self._group, partition),
+                    path=path,
                     text=stored.malformed,
                 )
+                self._hooks.trouble(Trouble.OFFSET_MALFORMED, f"{path} holds no number", partition)
         return found
 
     async def commit(self, commits: Sequence[Commit]) -> Mapping[TopicPartition, CommitOutcome]:

@@ -9,11 +9,12 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.errors import OffsetError
+from consumerd.errors import CoordinationError, OffsetError
 from consumerd.model import TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests, encode_request, parse_request
 from consumerd.offsets.store import OffsetRequest
 from consumerd.zk.layout import request_path, requests_path, topic_path
+from consumerd.zk.port import OutcomeUnknown
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.virtual_time import run
 
@@ -243,3 +244,52 @@ def test_a_put_whose_answer_was_lost_leaves_one_request():
         assert server.read(request_path(G, P))[1].version == 0
 
     with_requests(scenario)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_put_whose_answer_was_lost_is_never_made_again_where_it_may_have_been_carried_out(applied, replaces):
+    """The owner is quicker than a connection that comes back; a second one would move the partition a second time."""
+
+    class Unheard:
+        """A client whose first write is not answered; its owner carries out whatever came of it."""
+
+        def __init__(self, zk):
+            self._zk = zk
+            self.writes = 0
+
+        def __getattr__(self, name):
+            return getattr(self._zk, name)
+
+        async def create(self, path, data, **rest):
+            return await self._lose(lambda: self._zk.create(path, data, **rest))
+
+        async def multi(self, operations, **rest):
+            return await self._lose(lambda: self._zk.multi(operations, **rest))
+
+        async def _lose(self, write):
+            self.writes += 1
+            if self.writes > 1:
+                return await write()
+            if applied:
+                await write()
+                await self._zk.delete(request_path(G, P))
+            raise OutcomeUnknown("connection lost")
+
+    async def scenario():
+        zk = FakeZooKeeper().client("ops")
+        zk.connect()
+        await zk.ensure_path(requests_path(G, "t"))
+        if replaces:
+            await ZooKeeperOffsetRequests(zk, G).put(make_request(id="earlier"))
+        unheard = Unheard(zk)
+        put = ZooKeeperOffsetRequests(unheard, G).put(make_request())
+        if not applied:
+            assert "a1" == (await put).id
+            return
+        with pytest.raises(CoordinationError, match="may have been carried out"):
+            await put
+        assert 1 == unheard.writes
+        assert await zk.find(request_path(G, P)) is None
+
+    run(scenario())
