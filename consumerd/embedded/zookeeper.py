@@ -39,7 +39,12 @@ _JARS: Final = (
     "audience-annotations-*.jar",
 )
 _JVM: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
-_SERVER: Final = ("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=4096")
+# reload4j, which releases of old run with today, has no JMX beans
+_SERVER: Final = (
+    "-Dzookeeper.forceSync=no",
+    "-Dzookeeper.preAllocSize=4096",
+    "-Dzookeeper.jmx.log4j.disable=true",
+)
 # PR_SET_PDEATHSIG, SIGKILL; a parent that was gone before that is found out by its number
 _TIED_LAUNCH: Final = """\
 import ctypes, os, sys
@@ -74,7 +79,7 @@ class EmbeddedZooKeeper:
 
     ``directory`` keeps the data between runs; without it a temporary folder is made, and removed on leaving. The port
     is chosen at the first start and stays over :meth:`stop`, :meth:`kill` and :meth:`restart`, and so does the data.
-    Session timeouts are granted from two to 120 ticks.
+    ``jars`` are those of another release than pyspark's. Session timeouts are granted from two to 120 ticks.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class EmbeddedZooKeeper:
         directory: Path | None = None,
         *,
         java: Path | None = None,
+        jars: Sequence[Path] | None = None,
         port: int | None = None,
         tick_ms: int = 500,
         start_timeout_s: float = 30.0,
@@ -90,6 +96,7 @@ class EmbeddedZooKeeper:
         self._given = directory
         self._directory: Path | None = directory
         self._java = java
+        self._jars = jars
         self._port = port
         self._tick_ms = tick_ms
         self._start_timeout_s = start_timeout_s
@@ -145,7 +152,7 @@ class EmbeddedZooKeeper:
         """
         if self.running:
             raise RuntimeError("the server runs already")
-        jars = get_zookeeper_jars()
+        jars = self._jars or get_zookeeper_jars()
         if self._java is None:
             self._java = await asyncio.to_thread(get_java)
         directory = self._prepare_directory()

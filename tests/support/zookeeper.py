@@ -1,19 +1,24 @@
-"""What tests against a real ZooKeeper share: clients of the adapter, and waiting for what another process does."""
+"""What tests against a real ZooKeeper share: servers, clients of the adapter, and waiting for what another process does.
+
+The server is the one in pyspark; with ``CONSUMERD_ZOOKEEPER_OF=0.8.2.2`` it is the one that this Kafka release brings.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from consumerd.aio.clock import boottime
 from consumerd.aio.timeouts import timeout
-from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper, get_zookeeper_jars
 from consumerd.zk.aiozk_client import AiozkClient
-from tests.support.kafka import four_letter
+from tests.support.kafka import four_letter, jars
 from tests.support.tcp_proxy import Action, Direction, FrameHook
 
 CREATE: Final = 1
@@ -27,11 +32,22 @@ AUTH: Final = 100
 SET_WATCHES: Final = 101
 
 
+def server_jars() -> tuple[Path, ...]:
+    """Return the jars of the server that tests run against. Raises ConfigError, KafkaUnavailable."""
+    release = os.environ.get("CONSUMERD_ZOOKEEPER_OF")
+    return tuple(sorted(jars(release).glob("*.jar"))) if release else get_zookeeper_jars()
+
+
+def make_server(directory: Path | None = None, *, port: int | None = None, tick_ms: int = 500) -> EmbeddedZooKeeper:
+    """Return a server that is not entered yet."""
+    return EmbeddedZooKeeper(directory, jars=server_jars(), port=port, tick_ms=tick_ms)
+
+
 @contextmanager
 def run_server() -> Iterator[EmbeddedZooKeeper]:
     """Run a real server from synchronous code: for fixtures that outlive the event loop of one test."""
     with asyncio.Runner() as runner:
-        zookeeper = EmbeddedZooKeeper(tick_ms=250)
+        zookeeper = make_server(tick_ms=250)
         runner.run(zookeeper.__aenter__())
         try:
             yield zookeeper

@@ -19,7 +19,7 @@ from consumerd.zk.layout import ids_path, topic_path
 from consumerd.zk.znodes import parse_registration
 from tests.support.group_member import GroupMember, join_group, start_member
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client, run_server
+from tests.support.zookeeper import eventually, make_client, make_server, run_server
 
 SESSION_S = 2.0
 
@@ -206,7 +206,7 @@ async def test_a_lingering_node_of_a_configured_id_is_stepped_around(
 
 async def test_a_restarted_server_is_followed(onlooker: AiozkClient, group: str) -> None:
     """Sessions outlive the server's restart: nothing moves, and watches work again."""
-    async with EmbeddedZooKeeper(tick_ms=250) as own, make_client(own.connect_string, session_timeout_s=8.0) as zk:
+    async with make_server(tick_ms=250) as own, make_client(own.connect_string, session_timeout_s=8.0) as zk:
         await make_topic(zk, group, 3)
         async with join_group(zk, group, Subscription.to_topics({group: 1})) as member:
             await eventually(at_rest(member, owning=3))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.java import get_java
-from consumerd.embedded.zookeeper import get_zookeeper_jars, server_command
+from consumerd.embedded.zookeeper import server_command
 from consumerd.zk.port import LeasePhase
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client
+from tests.support.zookeeper import eventually, make_client, server_jars
 
 
 def free_ports(count: int) -> list[int]:
@@ -44,7 +44,7 @@ async def ensemble(root: Path, links: list[TcpProxy]) -> AsyncIterator[list[int]
     """
     clients, elections = free_ports(3), free_ports(3)
     quorum = [*free_ports(1), *(link.target_port for link in links)]
-    java, jars = await asyncio.to_thread(get_java), get_zookeeper_jars()
+    java, jars = await asyncio.to_thread(get_java), server_jars()
     processes = []
     try:
         for number, client in enumerate(clients, start=1):

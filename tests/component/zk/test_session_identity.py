@@ -19,7 +19,7 @@ from consumerd.model import SessionEpoch
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import LeasePhase, NotConnected, OutcomeUnknown, SetData, WatchKind
 from tests.support.tcp_proxy import Action, Direction, FrameHook, TcpProxy
-from tests.support.zookeeper import eventually, make_client
+from tests.support.zookeeper import eventually, make_client, make_server
 
 S = 1.5
 
@@ -122,7 +122,7 @@ async def test_half_open_longer_than_the_session_keeps_it_where_the_server_still
 
 async def test_restarted_server_keeps_the_session(tmp_path: Path) -> None:
     """A rolling restart of the ensemble must not cost a rebalance."""
-    async with EmbeddedZooKeeper(tmp_path) as own, make_client(own.connect_string, session_timeout_s=10) as zk:
+    async with make_server(tmp_path) as own, make_client(own.connect_string, session_timeout_s=10) as zk:
         await zk.create("/e", b"", ephemeral=True)
         before = zk.state
         await own.kill()
@@ -135,7 +135,7 @@ async def test_restarted_server_keeps_the_session(tmp_path: Path) -> None:
 
 async def test_ensemble_set_up_anew_is_accepted_after_the_session_is_over(tmp_path: Path) -> None:
     """A server refuses who has seen more than itself: without forgetting that, a wiped one is refused for ever."""
-    async with EmbeddedZooKeeper(tmp_path / "old") as old:
+    async with make_server(tmp_path / "old") as old:
         port = old.port
         async with make_client(old.connect_string, session_timeout_s=S) as zk:
             for _ in range(20):
@@ -143,7 +143,7 @@ async def test_ensemble_set_up_anew_is_accepted_after_the_session_is_over(tmp_pa
                 await zk.set("/old/node", b"")
             before = zk.state
             await old.kill()
-            async with EmbeddedZooKeeper(tmp_path / "new", port=port):
+            async with make_server(tmp_path / "new", port=port):
                 state = before
                 async with timeout(15):
                     while state.epoch == before.epoch or not state.connected:
