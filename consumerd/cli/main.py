@@ -16,7 +16,14 @@ from consumerd import __version__
 from consumerd.cli import inspection, running
 from consumerd.cli.doctor import add_doctor_command
 from consumerd.cli.offsets import add_offset_commands
-from consumerd.cli.options import add_connection_options, add_settings_options, add_subscription_options
+from consumerd.cli.options import (
+    add_connection_options,
+    add_settings_options,
+    add_subscription_options,
+    count,
+    positive_count,
+    positive_seconds,
+)
 from consumerd.cli.quarantine import add_quarantine_command
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, CoordinationError
 from consumerd.telemetry.logs import configure_logging
@@ -109,7 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_connection_options(lag, group=True)
     lag.add_argument("topic", nargs="*", help="only these")
     lag.add_argument(
-        "--watch", type=float, metavar="SECONDS",
+        "--watch", type=positive_seconds, metavar="SECONDS",
         help="repeat at this interval; without timestamps the lag in seconds is estimated from the progress",
     )  # fmt: skip
     lag.set_defaults(command=inspection.lag)
@@ -122,16 +129,20 @@ def make_parser() -> argparse.ArgumentParser:
         "Java members' patience (retries times backoff) outlasts a session."
     )
     add_connection_options(explain, group=True)
-    explain.add_argument("--replicas", type=int, default=0, metavar="N", help="as if N more consumerd processes joined")
-    explain.add_argument("--streams", type=int, default=1, metavar="N", help="streams of each added replica (1)")
     explain.add_argument(
-        "--java-retries", type=int, default=4, metavar="N", help="rebalance.max.retries of Java members (4)"
+        "--replicas", type=count, default=0, metavar="N", help="as if N more consumerd processes joined"
     )
     explain.add_argument(
-        "--java-backoff-ms", type=int, default=2000, metavar="MS", help="rebalance.backoff.ms of Java members (2000)"
+        "--streams", type=positive_count, default=1, metavar="N", help="streams of each added replica (1)"
     )
     explain.add_argument(
-        "--java-session-ms", type=int, default=6000, metavar="MS",
+        "--java-retries", type=count, default=4, metavar="N", help="rebalance.max.retries of Java members (4)"
+    )
+    explain.add_argument(
+        "--java-backoff-ms", type=count, default=2000, metavar="MS", help="rebalance.backoff.ms of Java members (2000)"
+    )
+    explain.add_argument(
+        "--java-session-ms", type=count, default=6000, metavar="MS",
         help="zookeeper.session.timeout.ms of Java members (6000)",
     )  # fmt: skip
     explain.set_defaults(command=inspection.explain_rebalance)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from consumerd.aio.timeouts import timeout
-from consumerd.cli.options import add_connection_options, inspection_settings
+from consumerd.cli.options import add_connection_options, inspection_settings, seconds
 from consumerd.cli.tables import print_rows
 from consumerd.daemon.access import ClusterAccess
 from consumerd.daemon.inspection import follow_topics, inspect, list_group_topics
@@ -130,7 +130,7 @@ def _add_move_options(parser: argparse.ArgumentParser) -> None:
         help="take positions outside the log, or of another cluster; leave requests where only Java members are",
     )
     parser.add_argument(
-        "--wait", type=float, default=30.0, metavar="SECONDS", help="how long to wait for members to do it (30)"
+        "--wait", type=seconds, default=30.0, metavar="SECONDS", help="how long to wait for members to do it (30)"
     )
 
 

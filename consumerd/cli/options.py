@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 from pathlib import Path
 
 from consumerd.config.load import load_inspection_settings, load_settings
 from consumerd.config.settings import InspectionSettings, Settings
 from consumerd.errors import ConfigError
+
+
+def seconds(text: str) -> float:
+    """Read a length of time. Raises ArgumentTypeError, which argparse shows."""
+    with contextlib.suppress(ValueError):
+        if math.isfinite(value := float(text)) and value >= 0:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds")
+
+
+def positive_seconds(text: str) -> float:
+    """Read a length of time that is not nothing. Raises ArgumentTypeError."""
+    if (value := seconds(text)) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected more than 0 seconds")
+    return value
+
+
+def count(text: str) -> int:
+    """Read a whole number, 0 among them. Raises ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
+    return int(text)
+
+
+def positive_count(text: str) -> int:
+    """Read a whole number from 1 on. Raises ArgumentTypeError."""
+    if (value := count(text)) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or more")
+    return value
 
 
 def add_settings_options(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +74,9 @@ def add_connection_options(parser: argparse.ArgumentParser, *, group: bool) -> N
     parser.add_argument("-z", "--zookeeper", metavar="CONNECT", help="connect string, such as zk1:2181,zk2:2181/kafka")
     if group:
         parser.add_argument("-g", "--group", metavar="ID", help="the group to look at; any group, not only one of ours")
-    parser.add_argument("--timeout", type=float, default=15.0, metavar="SECONDS", help="give up after this long (15)")
+    parser.add_argument(
+        "--timeout", type=positive_seconds, default=15.0, metavar="SECONDS", help="give up after this long (15)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
 
 

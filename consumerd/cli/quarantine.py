@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from consumerd.cli.options import add_settings_options
+from consumerd.cli.options import add_settings_options, count
 from consumerd.cli.tables import print_rows
 from consumerd.config.load import load_settings
 from consumerd.daemon.quarantined import (
@@ -55,7 +55,7 @@ def add_quarantine_command(commands: argparse._SubParsersAction[argparse.Argumen
     show.add_argument(
         "--raw", action="store_true", help="the unit's bytes alone, on stdout; of a rejected record its value"
     )
-    show.add_argument("--bytes", type=int, default=_DUMP_BYTES, metavar="N", help=f"dump so many ({_DUMP_BYTES})")
+    show.add_argument("--bytes", type=count, default=_DUMP_BYTES, metavar="N", help=f"dump so many ({_DUMP_BYTES})")
     show.add_argument("--json", action="store_true", help="one JSON object a unit")
     show.set_defaults(command=show_unit)
 

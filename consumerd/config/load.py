@@ -29,6 +29,12 @@ from consumerd.sinks.registry import load_sink
 
 PREFIX: Final = "CONSUMERD_"
 KeyPath = tuple[str | int, ...]
+_OPTIONS: Final[Mapping[tuple[type[BaseModel], KeyPath], str]] = {
+    (Settings, ("subscriptions",)): "--topics or --pattern",
+    (Settings, ("sinks",)): "--sink with --topics or --pattern",
+    (InspectionSettings, ("cluster", "zookeeper")): "--zookeeper CONNECT",
+}
+"""Options of the command line that set what nobody would give with ``--set``, or that are shorter."""
 Model = TypeVar("Model", bound=BaseSettings)
 
 
@@ -244,14 +250,37 @@ def _lines(
     lines = []
     for item in error.errors(include_url=False, include_context=False, include_input=False):
         path = (*prefix, *item["loc"])
-        key = ".".join(str(part) for part in path) or "settings"
-        message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "missing":
-            message = f"missing; set it in the file, as {_variable(path)} in the environment, or with --set {key}=..."
-        elif item["type"] == "extra_forbidden":
+            lines += [f"{_key(needed)}: missing; {_ways(model, needed)}" for needed in _needed(model, path)]
+            continue
+        key = _key(path)
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
             message = f"unknown key; there is {', '.join(_siblings(model, item['loc']))}"
         lines.append(f"{key}: {message}{_place(path, sources)}")
     return lines
+
+
+def _key(path: KeyPath) -> str:
+    return ".".join(str(part) for part in path) or "settings"
+
+
+def _needed(model: type[BaseModel], path: KeyPath) -> list[KeyPath]:
+    """Return what must be set where ``path`` is missing: of a section its keys without a default."""
+    field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
+    section = field.annotation if field is not None else None
+    if not isinstance(section, type) or not issubclass(section, BaseModel):
+        return [path]
+    return [(*path, name) for name, inner in section.model_fields.items() if inner.is_required()]
+
+
+def _ways(model: type[BaseModel], path: KeyPath) -> str:
+    """Say how a missing key can be set."""
+    option = _OPTIONS.get((model, path))
+    if model is Settings and option is not None:
+        return f"set it in the file, or give {option}"
+    ways = f"set it in the file, as {_variable(path)} in the environment, or with --set {_key(path)}=..."
+    return ways if option is None else f"give {option}, or {ways}"
 
 
 def _variable(path: KeyPath) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.config.load import load_settings
+from consumerd.config.load import load_inspection_settings, load_settings
 from consumerd.errors import ConfigError
 
 MINIMAL = """\
@@ -103,6 +103,28 @@ def test_missing_keys_say_all_three_ways_to_set_them(config: Path) -> None:
     assert "--set cluster.zookeeper" in message
 
 
+def test_a_missing_section_is_named_by_the_keys_that_it_needs(config: Path) -> None:
+    """Nobody can set a section with ``--set``, nor know from its name what must be in it."""
+    message = refusal(config, "log: {level: info}\n")
+
+    assert [line.partition(": missing")[0] for line in message.splitlines()] == [
+        "cluster.zookeeper",
+        "group.id",
+        "subscriptions",
+        "sinks",
+    ]
+    assert "--set group.id=..." in message
+    assert "subscriptions: missing; set it in the file, or give --topics or --pattern" in message
+
+
+def test_a_one_shot_command_without_a_cluster_asks_for_its_own_option() -> None:
+    """What the help shows."""
+    with pytest.raises(
+        ConfigError, match=r"cluster\.zookeeper: missing; give --zookeeper CONNECT, or set it in the file"
+    ):
+        load_inspection_settings(environment={})
+
+
 def test_a_wrong_sink_option_names_the_sink_and_the_line(config: Path) -> None:
     """Options are checked against the sink's own model."""
     message = refusal(config, MINIMAL.replace('type: "null"', 'type: "null", color: red'))
@@ -185,7 +207,7 @@ def test_a_credential_comes_from_the_environment_or_a_file(config: Path, tmp_pat
     [
         ("cluster: [", "line 1: not YAML"),
         ("- 1\n", "expected sections"),
-        ("", "cluster: missing"),
+        ("", "cluster.zookeeper: missing"),
     ],
 )
 def test_a_file_that_is_not_settings_says_so(config: Path, text: str, expected: str) -> None:

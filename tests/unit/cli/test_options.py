@@ -1,0 +1,41 @@
+"""Numbers on the command line: a sign or a zero in the wrong place is refused before anything is asked of a cluster."""
+
+import pytest
+
+from consumerd.cli.main import make_parser
+
+ACCEPTED = [
+    ("lag --watch 0.5", "watch", 0.5),
+    ("lag --timeout 2", "timeout", 2.0),
+    ("offsets set t/0=1 --wait 0", "wait", 0.0),
+    ("explain-rebalance --replicas 0", "replicas", 0),
+    ("explain-rebalance --streams 2", "streams", 2),
+    ("quarantine show --bytes 0 t/0@1", "bytes", 0),
+]
+REFUSED = [
+    "lag --watch 0",
+    "lag --watch=-1",
+    "lag --watch nan",
+    "topics --timeout 0",
+    "topics --timeout inf",
+    "offsets set t/0=1 --wait=-1",
+    "explain-rebalance --replicas=-1",
+    "explain-rebalance --streams 0",
+    "explain-rebalance --java-retries x",
+    "quarantine show --bytes=-1 t/0@1",
+]
+
+
+@pytest.mark.parametrize(("line", "name", "value"), ACCEPTED)
+def test_numbers_that_mean_something_are_taken(line: str, name: str, value: float) -> None:
+    """Nothing to wait for, and no replica more, are answers too."""
+    assert getattr(make_parser().parse_args(line.split()), name) == value
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_numbers_that_mean_nothing_are_refused_by_name(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``lag --watch 0`` would ask the cluster without a pause."""
+    with pytest.raises(SystemExit) as refused:
+        make_parser().parse_args(line.split())
+    assert refused.value.code == 2
+    assert "argument --" in capsys.readouterr().err
