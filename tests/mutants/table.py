@@ -178,9 +178,39 @@ MUTANTS: Final = (
         name="a-unit-is-passed-before-it-is-kept",
         promise=1,
         file="delivery/flow.py",
-        old="            answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim))\n",
+        old="            answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim), heed_news=True)\n",
         new="            answer = kept\n",
         tests=("tests/unit/delivery/test_passing.py::test_the_unit_is_in_quarantine_before_the_position_moves",),
+    ),
+    Mutant(
+        name="a-position-moves-back-past-what-is-not-safe",
+        promise=1,
+        file="delivery/flow.py",
+        old="            if tracker.unacknowledged or tracker.delivered != error.offset:\n                return",
+        new="            if False:\n                return",
+        tests=(
+            "tests/unit/delivery/test_new_beginnings.py::test_what_was_read_and_could_not_be_landed_is_read_again_where_it_is",
+        ),
+    ),
+    Mutant(
+        name="silence-is-damage",
+        promise=1,
+        file="delivery/flow.py",
+        old="            raise _Unanswered\n",
+        new="            return False\n",
+        tests=(
+            "tests/unit/delivery/test_passing.py::test_a_broker_that_is_away_in_the_middle_of_the_search_costs_no_record",
+        ),
+    ),
+    Mutant(
+        name="doubt-survives-a-move",
+        promise=1,
+        file="fetch/cursor.py",
+        old="        if self.state is CursorState.CONFIRMING:\n            self.activate()\n",
+        new="",
+        tests=(
+            "tests/component/fetch/test_fetcher.py::test_a_leader_that_moves_during_the_confirmation_is_asked_itself",
+        ),
     ),
     Mutant(
         name="the-chain-does-not-win",

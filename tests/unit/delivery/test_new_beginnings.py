@@ -135,7 +135,7 @@ def test_what_was_read_before_the_log_lost_it_lands_in_the_old_chain():
 
 
 @pytest.mark.parametrize("for_good", [False, True])
-def test_what_was_read_and_could_not_be_landed_is_not_left_out_where_the_log_still_has_it(for_good):
+def test_what_was_read_and_could_not_be_landed_is_read_again_where_it_is(for_good):
     """A disk that is full at the moment of the truncation must not cost the records between chain and new end."""
 
     async def scenario():
