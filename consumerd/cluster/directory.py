@@ -34,7 +34,7 @@ from consumerd.cluster.source import ClusterSource
 from consumerd.cluster.view import EMPTY_VIEW, Broker, ClusterView, Disagreement, compare_views, merge_views
 from consumerd.errors import ConnectionLost, CoordinationError
 from consumerd.model import Incarnation, TopicPartition
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_IDS, topic_path
 from consumerd.zk.port import Watch, WatchKind, ZkClient
 
@@ -70,7 +70,7 @@ class ClusterDirectory:
         backoff_maximum_s: float = 10.0,
     ) -> None:
         self._zk = zk
-        hooks = hooks or Hooks()
+        self._hooks = hooks = hooks or Hooks()
         self._zookeeper = _Account("zookeeper", from_zookeeper, hooks)
         self._metadata = _Account("metadata", from_brokers(self._known_brokers), hooks)
         self._now = now
@@ -255,6 +255,10 @@ class ClusterDirectory:
                     metadata=one.metadata,
                     seconds=round(now - since, 1),
                 )
+                detail = (
+                    f"{one.aspect.value} of {one.subject}: {one.zookeeper} in ZooKeeper, {one.metadata} in Metadata"
+                )
+                self._hooks.trouble(Trouble.CLUSTER_VIEWS_DISAGREE, detail)
         for one in self._reported - self._odds.keys():
             self._reported.remove(one)
             self._log.info("cluster_views_agree", aspect=one.aspect.value, subject=one.subject)
@@ -279,6 +283,7 @@ class _Account:
             self._hooks.metadata_refreshed(self._name, failed=True)
             if not self.failing:
                 self._log.warning("cluster_read_failed", reason=str(error))
+                self._hooks.trouble(Trouble.CLUSTER_READ_FAILED, f"{self._name}: {error}")
             self.failing = True
             return
         self._hooks.metadata_refreshed(self._name, failed=False)

@@ -16,6 +16,7 @@ import structlog
 from consumerd.aio.parallel import map_bounded
 from consumerd.cluster.view import Broker, ClusterView, PartitionView, TopicView
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, broker_path, topic_path
 from consumerd.zk.layout_modern import CONTROLLER, partition_state_path
 from consumerd.zk.port import NoNode, NotConnected, Stat, ZkClient
@@ -43,10 +44,13 @@ class ZooKeeperSource:
     out. At most ``parallel`` reads are in flight.
     """
 
-    def __init__(self, zk: ZkClient, *, protocol: str = PLAINTEXT, parallel: int = 64) -> None:
+    def __init__(
+        self, zk: ZkClient, *, protocol: str = PLAINTEXT, parallel: int = 64, hooks: Hooks | None = None
+    ) -> None:
         self._zk = zk
         self._protocol = protocol
         self._parallel = parallel
+        self._hooks = hooks if hooks is not None else Hooks()
         self._log = structlog.get_logger(__name__)
         self._complaints: set[tuple[str, str]] = set()
 
@@ -127,6 +131,7 @@ class ZooKeeperSource:
         if (path, what) not in self._complaints:
             self._complaints.add((path, what))
             self._log.warning("znode_ignored", path=path, reason=what)
+            self._hooks.trouble(Trouble.ZNODE_IGNORED, f"{path}: {what}")
 
     # -- reads
 

@@ -43,7 +43,7 @@ class ClusterAccess:
     ranges: LogRangeReader
 
 
-def make_zookeeper(cluster: config.Cluster, session_timeout_ms: int) -> AiozkClient:
+def make_zookeeper(cluster: config.Cluster, session_timeout_ms: int, hooks: Hooks | None = None) -> AiozkClient:
     """Make the client; it connects when it is entered. Raises ConfigError."""
     auth: tuple[str, bytes] | None = None
     if cluster.zookeeper_auth is not None:
@@ -58,6 +58,7 @@ def make_zookeeper(cluster: config.Cluster, session_timeout_ms: int) -> AiozkCli
         now=boottime,
         random=random.random,
         auth=auth,
+        hooks=hooks,
     )
 
 
@@ -103,7 +104,7 @@ async def open_access(
         request_timeout_s = cluster.request_timeout_ms / 1000
         directory = ClusterDirectory(
             zk,
-            ZooKeeperSource(zk, protocol=SSL if cluster.tls.enabled else PLAINTEXT),
+            ZooKeeperSource(zk, protocol=SSL if cluster.tls.enabled else PLAINTEXT, hooks=hooks),
             lambda known: BrokerSource(pool, known, random=random.random, timeout_s=request_timeout_s),
             now=monotonic,
             random=random.random,

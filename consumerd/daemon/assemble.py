@@ -57,7 +57,7 @@ from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.sinks.base import Quarantine, Sink, SinkContext
 from consumerd.sinks.quarantine import FileQuarantine
 from consumerd.sinks.registry import load_sink
-from consumerd.telemetry.hooks import FanOutHooks
+from consumerd.telemetry.hooks import FanOutHooks, Hooks, Trouble
 from consumerd.telemetry.metrics import MetricsHooks, Reading, StatusCollector
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.connect_string import parse_connect_string
@@ -124,16 +124,16 @@ class Daemon:
                 shown = f"[{host}]" if ":" in host else host
                 _log.info("http_started", url=f"http://{shown}:{port}")
             self._zk = await stack.enter_async_context(
-                make_zookeeper(settings.cluster, settings.group.session_timeout_ms)
+                make_zookeeper(settings.cluster, settings.group.session_timeout_ms, self._hooks)
             )
-            await unless(stop, _wait_usable(self._zk))
+            await unless(stop, _wait_usable(self._zk, self._hooks))
             if stop.is_set():
                 return
             self._waiting = (
                 f"waiting for brokers: none has registered in ZooKeeper yet ({BROKER_TOPICS} under the chroot "
                 f"{self._zk.address.chroot or '/'} is not there)"
             )
-            cluster_id = await unless(stop, _find_cluster(self._zk))
+            cluster_id = await unless(stop, _find_cluster(self._zk, self._hooks))
             if cluster_id is None:
                 return
             access = await stack.enter_async_context(
@@ -152,7 +152,7 @@ class Daemon:
             quarantine = self._make_quarantine(cluster_id, budget)
             if quarantine is not None:
                 stack.push_async_callback(quarantine.close)
-            await check_sinks(sinks if quarantine is None else {**sinks, "quarantine": quarantine})
+            await check_sinks(sinks if quarantine is None else {**sinks, "quarantine": quarantine}, self._hooks)
             self._running = self._make_parts(access, budget, sinks, quarantine, cluster_id, stop)
             self._waiting = None
             await self._consume(self._running, stop)
@@ -265,11 +265,11 @@ class Daemon:
             now=monotonic,
             random=random.random,
         )
-        requests = ZooKeeperOffsetRequests(access.zk, settings.group.id)
+        requests = ZooKeeperOffsetRequests(access.zk, settings.group.id, hooks=self._hooks)
         deliveries = Deliveries(
             route=SinkRoutes(settings, sinks).find,
             feeds=fetcher,
-            store=ZooKeeperOffsetStore(access.zk, settings.group.id),
+            store=ZooKeeperOffsetStore(access.zk, settings.group.id, hooks=self._hooks),
             ranges=access.ranges,
             history=ZooKeeperPartitionHistory(access.zk, settings.group.id),
             requests=requests,
@@ -413,15 +413,16 @@ def _end(stop: asyncio.Event, error: SinkClosed) -> None:
         stop.set()
 
 
-async def _wait_usable(zk: AiozkClient) -> None:
+async def _wait_usable(zk: AiozkClient, hooks: Hooks) -> None:
     """Wait for a session. A chroot that is not there is no reason to end: brokers make it when they start."""
     try:
         await zk.wait_connected()
     except ChrootMissing as error:
         _log.warning("chroot_missing", reason=str(error))
+        hooks.trouble(Trouble.CHROOT_MISSING, str(error))
 
 
-async def _find_cluster(zk: AiozkClient) -> str:
+async def _find_cluster(zk: AiozkClient, hooks: Hooks) -> str:
     """Wait until brokers have made their registry, and return what tells this cluster from another one. Unbounded."""
     changed = asyncio.Event()
     watch = zk.watch(BROKER_TOPICS, WatchKind.DATA, changed.set)
@@ -439,11 +440,9 @@ async def _find_cluster(zk: AiozkClient) -> str:
                 return describe_cluster(stat)
             if not told:
                 told = True
-                _log.warning(
-                    "brokers_missing",
-                    path=BROKER_TOPICS,
-                    reason="no broker has registered here yet; is the chroot right?",
-                )
+                reason = "no broker has registered here yet; is the chroot right?"
+                _log.warning("brokers_missing", path=BROKER_TOPICS, reason=reason)
+                hooks.trouble(Trouble.BROKERS_MISSING, f"{BROKER_TOPICS}: {reason}")
             await changed.wait()
     finally:
         watch.close()

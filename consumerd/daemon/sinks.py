@@ -15,6 +15,7 @@ from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.sinks.base import CheckedSink
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.registry import load_sink
+from consumerd.telemetry.hooks import Hooks, Trouble
 
 _CHECK_S: Final = 10.0
 
@@ -40,7 +41,7 @@ def check_paths(settings: Settings) -> None:
             )
 
 
-async def check_sinks(sinks: Mapping[str, object]) -> None:
+async def check_sinks(sinks: Mapping[str, object], hooks: Hooks) -> None:
     """Look at each destination before the first partition is claimed.
 
     A destination that may come back (a volume that is not mounted) is told and tried again with each partition. Bounded.
@@ -52,6 +53,10 @@ async def check_sinks(sinks: Mapping[str, object]) -> None:
                 async with timeout(_CHECK_S):
                     await sink.check()
             except RetriableSinkError as error:
-                _log.warning("sink_not_ready", sink=name, reason=str(error))
+                reason = str(error)
             except TimeoutError:
-                _log.warning("sink_not_ready", sink=name, reason=f"no answer from its path within {_CHECK_S:.0f} s")
+                reason = f"no answer from its path within {_CHECK_S:.0f} s"
+            else:
+                continue
+            _log.warning("sink_not_ready", sink=name, reason=reason)
+            hooks.trouble(Trouble.SINK_NOT_READY, f"sink {name}: {reason}")

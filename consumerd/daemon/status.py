@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.model import Gap, SessionEpoch, TopicPartition
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
 
 RECENT: Final = 20
 _RATE_WINDOW_S: Final = 10.0
@@ -155,6 +155,10 @@ class RecentEvents(Hooks):
         """Forget the rate."""
         self._rates.pop(partition, None)
         self._sink_failing.discard(partition)
+
+    def trouble(self, kind: Trouble, detail: str, partition: TopicPartition | None = None) -> None:
+        """Remember it."""
+        self._remember(kind.value.replace("_", " "), detail if partition is None else f"{partition}: {detail}")
 
     def session_changed(self, epoch: SessionEpoch, phase: str) -> None:
         """Remember what is not simply fresh."""

@@ -14,7 +14,7 @@ from consumerd.delivery.policy import Move, StartAt, StartReason, Stop
 from consumerd.errors import ConsumerdError, OffsetOutOfRange
 from consumerd.model import Gap, GapReason, TopicPartition
 from consumerd.offsets.store import OffsetRequest
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
 
 
 class Log(Protocol):
@@ -177,6 +177,8 @@ class Condition:
             latest=error.latest,
             advice="an unclean leader election lost records; what comes now lands in a new chain",
         )
+        detail = f"{end} was landed, and the log ends at {error.latest}"
+        self._hooks.trouble(Trouble.LOG_TRUNCATED, detail, self._partition)
 
     def sink_failed(self, *, retriable: bool) -> None:
         """Tell of a call that the sink refused."""
@@ -186,6 +188,7 @@ class Condition:
         """Tell of an error that no sink may raise; called where it is handled."""
         if self._stop is None:
             self._log.exception("sink_faulted")
+            self._hooks.trouble(Trouble.SINK_FAULTED, f"sink {self._sink}: an unexpected error", self._partition)
 
     def move(self, error: OffsetOutOfRange, move: Move) -> None:
         """Note that a policy moves the position."""
@@ -209,6 +212,7 @@ class Condition:
             if self._since is None:
                 self._since = self._failed_at
             self._log.warning("delivery_failing", error=str(error))
+            self._hooks.trouble(Trouble.DELIVERY_FAILING, str(error), self._partition)
         self._failure = str(error)
 
     def recover(self) -> None:

@@ -40,7 +40,7 @@ from consumerd.errors import ConsumerdError, OwnershipLost
 from consumerd.model import Claim, TopicPartition
 from consumerd.offsets.store import OffsetRequests, OffsetStore
 from consumerd.sinks.base import Quarantine
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
 
 _COMMIT_SHARE = 0.25
 """The part of a drain's time that is kept for the commit."""
@@ -205,6 +205,8 @@ class Deliveries:
             for running in late.values():
                 self._tasks.cancel_soon(running.key)
             _log.warning("drain_abandoned", partitions=[str(partition) for partition in late])
+            for partition in late:
+                self._hooks.trouble(Trouble.DRAIN_ABANDONED, "not flushed in time", partition)
 
     async def _commit_drained(self, ending: Mapping[TopicPartition, _Running], until: float) -> None:
         try:
@@ -212,6 +214,7 @@ class Deliveries:
                 await self._committer.commit([running.pipeline for running in ending.values()])
         except TimeoutError:
             _log.warning("drain_commit_timed_out", partitions=[str(partition) for partition in ending])
+            self._hooks.trouble(Trouble.DRAIN_COMMIT_TIMED_OUT, f"{len(ending)} partitions, which may repeat")
 
     def _drop(self, partition: TopicPartition, running: _Running) -> None:
         """Let go of a pipeline at once, whatever it is doing; unless a later claim's has its place already."""

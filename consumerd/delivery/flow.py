@@ -58,7 +58,7 @@ from consumerd.errors import (
 from consumerd.model import Claim, Gap
 from consumerd.offsets.tracker import OffsetTracker
 from consumerd.sinks.base import PartitionWriter, Quarantine
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.wire.records import RecordBatch, empty_batch
 
 CLAIM_GONE = (OwnershipLost, IncarnationChanged, SessionLost)
@@ -151,6 +151,7 @@ class Flow:
                 await self._flush()
         except REFUSED as error:
             self._log.warning("stop_flush_failed", error=str(error))
+            self._hooks.trouble(Trouble.STOP_FLUSH_FAILED, str(error), self._partition)
 
     async def finish(self) -> None:
         """Flush once, for a drain: what fails now is fetched again by whoever delivers the partition next."""

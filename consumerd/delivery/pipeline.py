@@ -52,7 +52,7 @@ from consumerd.model import Claim, Gap
 from consumerd.offsets.store import OffsetRequest, OffsetRequests
 from consumerd.offsets.tracker import OffsetTracker
 from consumerd.sinks.base import PartitionWriter, Quarantine, Start
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.wire.records import empty_batch
 
 _TRIED_AGAIN = frozenset({StopCause.MALFORMED_OFFSET, StopCause.CORRUPT, StopCause.OVERSIZED, StopCause.REJECTED})
@@ -403,9 +403,14 @@ class PartitionPipeline:
                 interrupted = error
                 continue
             except TimeoutError:
-                self._log.error("abandon_timed_out", timeout_ms=self._settings.abandon_timeout_ms)
-            except Exception:  # noqa: BLE001 - the sink's border: one that cannot clean up must not take others with it
+                timeout_ms = self._settings.abandon_timeout_ms
+                self._log.error("abandon_timed_out", timeout_ms=timeout_ms)
+                self._hooks.trouble(
+                    Trouble.ABANDON_TIMED_OUT, f"its sink took more than {timeout_ms} ms", self._partition
+                )
+            except Exception as error:  # noqa: BLE001 - the sink's border: one that cannot clean up must not take others with it
                 self._log.exception("abandon_failed")
+                self._hooks.trouble(Trouble.ABANDON_FAILED, f"unexpected {type(error).__name__}", self._partition)
             break
         if interrupted is not None:
             raise interrupted

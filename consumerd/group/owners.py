@@ -19,6 +19,7 @@ from consumerd.group.events import ClaimOutcome, Created, NotSent, Taken, Unknow
 from consumerd.group.plan import Grant, Holder
 from consumerd.group.registry import get_session_id
 from consumerd.model import PartitionKey, SessionEpoch, ThreadId, TopicPartition
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import owner_path, owners_path
 from consumerd.zk.port import (
     BadVersion,
@@ -46,8 +47,9 @@ _READ_AT_ONCE: Final = 100
 class PartitionOwners:
     """Claims, releases and reads owner nodes; every call is bounded by the ZooKeeper client's own deadlines."""
 
-    def __init__(self, zk: ZkClient, group: str) -> None:
+    def __init__(self, zk: ZkClient, group: str, *, hooks: Hooks | None = None) -> None:
         self._zk = zk
+        self._hooks = hooks if hooks is not None else Hooks()
         self._group = group
         self._log = structlog.get_logger(__name__).bind(group=group)
         self._read: dict[str, tuple[tuple[int, int], dict[TopicPartition, Holder]]] = {}
@@ -178,6 +180,7 @@ class PartitionOwners:
                 break
             except CoordinationError as error:
                 self._log.warning("claim_failed", partition=str(partition), error=str(error))
+                self._hooks.trouble(Trouble.CLAIM_FAILED, str(error), partition)
                 break
             else:
                 return Created()

@@ -47,7 +47,7 @@ from consumerd.group.status import Conflict, GroupStatus, PastRebalance
 from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MOVING, MemberState, PartitionState
 from consumerd.model import SessionEpoch, ThreadId, TopicPartition
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, topic_path
 from consumerd.zk.port import Watch, WatchKind, ZkClient
 
@@ -97,8 +97,8 @@ class Rebalancer:
         self._hooks = hooks if hooks is not None else Hooks()
         self._admit = admit
         self._log = structlog.get_logger(__name__).bind(group=identity.group)
-        self._registry = GroupRegistry(zk, identity.group, wall_ms=wall_ms, random=random)
-        self._owners = PartitionOwners(zk, identity.group)
+        self._registry = GroupRegistry(zk, identity.group, wall_ms=wall_ms, random=random, hooks=self._hooks)
+        self._owners = PartitionOwners(zk, identity.group, hooks=self._hooks)
         self._machine = GroupMachine(self._settings, random.random)
         self._events: deque[ev.Event] = deque()
         self._wakeup = asyncio.Event()
@@ -167,6 +167,7 @@ class Rebalancer:
                 await self._stopped.wait()
         except TimeoutError:
             self._log.warning("leave_timed_out", seconds=timeout_s)
+            self._hooks.trouble(Trouble.LEAVE_TIMED_OUT, f"not done within {timeout_s:.1f} s")
             self._abandoned = True
             self._wakeup.set()
             await self._stopped.wait()  # only drops what is left
@@ -310,7 +311,7 @@ class Rebalancer:
                 await self._admit(effect.epoch)
             consumer = await self._registry.register(self._identity, self._subscription, effect.epoch)
         except CoordinationError as error:
-            self._failed("registration_failed", error)
+            self._failed(Trouble.REGISTRATION_FAILED, error)
             self._post(ev.RegisterFailed(effect.serial))
             return
         self._recovered()
@@ -322,6 +323,7 @@ class Rebalancer:
             await self._registry.unregister(effect.consumer, effect.epoch)
         except CoordinationError as error:
             self._log.warning("unregistration_failed", member=effect.consumer, error=str(error))
+            self._hooks.trouble(Trouble.UNREGISTRATION_FAILED, f"{effect.consumer}: {error}")
         self._post(ev.Unregistered(effect.serial))
 
     async def _read(self, effect: ev.Read) -> None:
@@ -332,10 +334,12 @@ class Rebalancer:
             session_id = get_session_id(self._zk, effect.epoch)
             if self._is_spoilt(snapshot.find_member(effect.consumer), session_id):
                 self._log.warning("registration_spoilt", member=effect.consumer)
+                detail = f"somebody else wrote over {effect.consumer}; it is written again"
+                self._hooks.trouble(Trouble.REGISTRATION_SPOILT, detail)
                 await self._registry.restore(effect.consumer, self._subscription, effect.epoch)
                 snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)
         except CoordinationError as error:
-            self._failed("group_unreadable", error)
+            self._failed(Trouble.GROUP_UNREADABLE, error)
             self._post(ev.ReadFailed(effect.serial))
             return
         self._recovered()
@@ -374,7 +378,7 @@ class Rebalancer:
         try:
             return await self._registry.is_current(effect.stamp, topics)
         except CoordinationError as error:
-            self._failed("group_unreadable", error)
+            self._failed(Trouble.GROUP_UNREADABLE, error)
             return False
 
     async def _reconcile(self, effect: ev.Verify) -> None:
@@ -411,6 +415,8 @@ class Rebalancer:
         }
         if strays:
             self._log.warning("stray_owners_found", partitions=[str(partition) for partition in sorted(strays)])
+            for partition in sorted(strays):
+                self._hooks.trouble(Trouble.STRAY_OWNERS_FOUND, "an owner node of ours that is not known of", partition)
             self._post(ev.StraysFound(strays))
         consumer = self._machine.consumer
         if consumer is not None and self._snapshot is snapshot and self._machine.resting:
@@ -466,6 +472,8 @@ class Rebalancer:
                 await self._listener.drain(effect.partitions, effect.deadline_s)
         except TimeoutError:
             self._log.warning("drain_overran", partitions=len(effect.partitions), seconds=effect.deadline_s)
+            detail = f"{len(effect.partitions)} partitions took more than {effect.deadline_s:.1f} s, and are dropped"
+            self._hooks.trouble(Trouble.DRAIN_OVERRAN, detail)
             self._revoke(effect.partitions, "its drain took too long")
             # not bounded: the partition cannot be given away while something still runs for it
             await self._listener.lost(effect.partitions)
@@ -535,10 +543,11 @@ class Rebalancer:
 
     # -- what people are told
 
-    def _failed(self, event: str, error: CoordinationError) -> None:
-        """Log the first of a row of failures."""
+    def _failed(self, event: Trouble, error: CoordinationError) -> None:
+        """Tell of the first of a row of failures."""
         if self._last_error is None:
-            self._log.warning(event, error=str(error))
+            self._log.warning(event.value, error=str(error))
+            self._hooks.trouble(event, str(error))
         self._last_error = str(error)
 
     def _recovered(self) -> None:

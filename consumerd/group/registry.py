@@ -20,6 +20,7 @@ from consumerd.group.identity import MemberIdentity
 from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView, needs_names, plan_topics_to_read
 from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, SessionEpoch
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, topic_path
 from consumerd.zk.port import BadVersion, NodeExists, NoNode, OutcomeUnknown, Stat, ZkClient
 from consumerd.zk.znodes import MalformedZnode, encode_registration, parse_registration, parse_topic
@@ -34,8 +35,11 @@ class GroupRegistry:
     deadlines, times the number of nodes.
     """
 
-    def __init__(self, zk: ZkClient, group: str, *, wall_ms: Callable[[], int], random: Random) -> None:
+    def __init__(
+        self, zk: ZkClient, group: str, *, wall_ms: Callable[[], int], random: Random, hooks: Hooks | None = None
+    ) -> None:
         self._zk = zk
+        self._hooks = hooks if hooks is not None else Hooks()
         self._group = group
         self._wall_ms = wall_ms
         self._random = random
@@ -68,7 +72,9 @@ class GroupRegistry:
                 if stat is not None and stat.ephemeral_owner == get_session_id(self._zk, epoch):
                     return consumer  # an earlier try, whose outcome was unknown
                 if stat is not None:
-                    self._log.warning("member_lingers", member=consumer, session=hex(stat.ephemeral_owner))
+                    holder = hex(stat.ephemeral_owner)
+                    self._log.warning("member_lingers", member=consumer, session=holder)
+                    self._hooks.trouble(Trouble.MEMBER_LINGERS, f"{consumer} is registered by session {holder}")
                     self._choose(identity, epoch, lingering=True)
             except OutcomeUnknown:
                 continue  # create it again: if it is there, it will be found to be ours
@@ -164,6 +170,7 @@ class GroupRegistry:
             partitions = tuple(sorted(parse_topic(data)))
         except MalformedZnode as error:
             self._log.warning("topic_unreadable", topic=topic, error=str(error))
+            self._hooks.trouble(Trouble.TOPIC_UNREADABLE, f"{topic}: {error}")
             partitions = ()
         return TopicView(czxid=stat.czxid, version=stat.version, partitions=partitions)
 

@@ -29,6 +29,7 @@ from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.publish import claim_root, find_root
 from consumerd.sinks.threads import WorkThreads
+from consumerd.telemetry.hooks import Trouble
 
 _AGAIN: Final = "it is tried again"
 
@@ -83,13 +84,12 @@ class ChainRoot:
         context, registry = self._context, self._registry
         if self._nameless:
             self._nameless = False
-            _log.warning(
-                "root_unrecorded",
-                sink=context.sink_name,
-                path=str(self._path),
-                reason="shared is false and there is no group.consumer_id to record the path under: a volume that is not "
-                "mounted cannot be told from a new one",
+            reason = (
+                "shared is false and there is no group.consumer_id to record the path under: a volume that is not "
+                "mounted cannot be told from a new one"
             )
+            _log.warning("root_unrecorded", sink=context.sink_name, path=str(self._path), reason=reason)
+            context.hooks.trouble(Trouble.ROOT_UNRECORDED, f"sink {context.sink_name}, {self._path}: {reason}")
         recorded = None
         if registry is not None:
             recorded = await registry.find(context.sink_name, consumer_id=self._consumer_id)

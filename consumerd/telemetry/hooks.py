@@ -7,13 +7,61 @@ and override what is wanted.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 
 from consumerd.model import BrokerId, Gap, SessionEpoch, TopicPartition
 
 
+class Trouble(enum.StrEnum):
+    """What may go wrong that has no hook of its own; each is the name of the log event that is written with it."""
+
+    # -- ZooKeeper and the cluster
+    ZOOKEEPER_UNUSABLE = "zookeeper_unusable"
+    ZOOKEEPER_HISTORY_FORGOTTEN = "zookeeper_history_forgotten"
+    ZOOKEEPER_EVENT_UNREADABLE = "zookeeper_event_unreadable"
+    CHROOT_MISSING = "chroot_missing"
+    BROKERS_MISSING = "brokers_missing"
+    ZNODE_IGNORED = "znode_ignored"
+    CLUSTER_READ_FAILED = "cluster_read_failed"
+    CLUSTER_VIEWS_DISAGREE = "cluster_views_disagree"
+
+    # -- membership
+    REGISTRATION_FAILED = "registration_failed"
+    REGISTRATION_SPOILT = "registration_spoilt"
+    UNREGISTRATION_FAILED = "unregistration_failed"
+    MEMBER_LINGERS = "member_lingers"
+    GROUP_UNREADABLE = "group_unreadable"
+    TOPIC_UNREADABLE = "topic_unreadable"
+    CLAIM_FAILED = "claim_failed"
+    STRAY_OWNERS_FOUND = "stray_owners_found"
+    DRAIN_OVERRAN = "drain_overran"
+    LEAVE_TIMED_OUT = "leave_timed_out"
+
+    # -- positions
+    OFFSET_MALFORMED = "offset_malformed"
+    REQUEST_MALFORMED = "request_malformed"
+    REQUEST_OUTDATED = "request_outdated"
+    REQUESTS_LOOKUP_FAILED = "requests_lookup_failed"
+    LOG_TRUNCATED = "log_truncated"
+
+    # -- delivery and sinks
+    DELIVERY_FAILING = "delivery_failing"
+    STOP_FLUSH_FAILED = "stop_flush_failed"
+    DRAIN_ABANDONED = "drain_abandoned"
+    DRAIN_COMMIT_TIMED_OUT = "drain_commit_timed_out"
+    ABANDON_TIMED_OUT = "abandon_timed_out"
+    ABANDON_FAILED = "abandon_failed"
+    SINK_FAULTED = "sink_faulted"
+    SINK_NOT_READY = "sink_not_ready"
+    ROOT_UNRECORDED = "root_unrecorded"
+
+
 class Hooks:
     """No-op hooks, and the list of all there are. Durations in seconds, sizes in bytes."""
+
+    def trouble(self, kind: Trouble, detail: str, partition: TopicPartition | None = None) -> None:
+        """Something went wrong that is logged as a warning or an error, and that no other hook tells of."""
 
     # -- ZooKeeper session and membership
 

@@ -16,7 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from consumerd.model import BrokerId, Gap, SessionEpoch, TopicPartition
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
 
 _PARTITION: Final = ("topic", "partition")
 
@@ -192,6 +192,12 @@ class MetricsHooks(Hooks):
             ("source", "result"),
             registry=registry,
         )
+        self._troubles = Counter(
+            "consumerd_troubles_total",
+            "Warnings and errors that no other series counts, by the name of their log event.",
+            ("kind",),
+            registry=registry,
+        )
         self._labelled: tuple[MetricWrapperBase, ...] = (self._delivered, self._delivered_bytes, self._fetched)
         self._seen_extra: dict[tuple[str, str], set[tuple[MetricWrapperBase, tuple[str, ...]]]] = {}
 
@@ -199,6 +205,9 @@ class MetricsHooks(Hooks):
         key = _by_partition(partition)
         counter.labels(*key, *labels).inc(amount)
         self._seen_extra.setdefault(key, set()).add((counter, labels))
+
+    def trouble(self, kind: Trouble, detail: str, partition: TopicPartition | None = None) -> None:
+        self._troubles.labels(kind.value).inc()
 
     def session_changed(self, epoch: SessionEpoch, phase: str) -> None:
         self._phases.labels(phase).inc()

@@ -21,6 +21,7 @@ from aiozk.protocol.transaction import MultiHeader
 
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import SessionEpoch
+from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.connect_string import ConnectString, parse_connect_string
 from consumerd.zk.connection import Reply, Request, RequestTooLarge
 from consumerd.zk.port import (
@@ -89,6 +90,7 @@ class AiozkClient:
         auth: tuple[str, bytes] | None = None,
         private: bool = False,
         call_timeout_s: float | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         if private and auth is None:
             raise ConfigError("private nodes need credentials: set those of cluster.zookeeper")
@@ -102,6 +104,7 @@ class AiozkClient:
             now=now,
             random=random,
             credentials=() if auth is None else (Credential(*auth),),
+            hooks=hooks,
         )
         self._tasks = asyncio.TaskGroup()
         self._runner: asyncio.Task[None] | None = None

@@ -39,6 +39,7 @@ import structlog
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConfigError, ConsumerdError, SessionLost
 from consumerd.model import NO_SESSION, SessionEpoch
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.connect_string import Server
 from consumerd.zk.connection import Connection, Listener, Reply, Request
 from consumerd.zk.lease import Lease
@@ -152,6 +153,7 @@ class Session:
         now: Callable[[], float],
         random: Callable[[], float],
         credentials: Sequence[Credential] = (),
+        hooks: Hooks | None = None,
     ) -> None:
         self._servers = sorted(servers, key=lambda _: random())
         self._codec = codec
@@ -160,6 +162,7 @@ class Session:
         self._now = now
         self._random = random
         self._credentials = tuple(credentials)
+        self._hooks = hooks if hooks is not None else Hooks()
 
         self._identity = Identity()
         self._epoch = NO_SESSION
@@ -348,6 +351,8 @@ class Session:
         over = self._lease is None or self._lease.age(self._now()) > self._lease.timeout_s
         if self._last_zxid and over and all(isinstance(error, _HungUp) for error in failures.values()):
             log.warning("zookeeper_history_forgotten", last_zxid=self._last_zxid)
+            detail = "every server has seen less than we have: it was set up anew, or from a backup"
+            self._hooks.trouble(Trouble.ZOOKEEPER_HISTORY_FORGOTTEN, detail)
             self._last_zxid = 0
 
     async def _attach(self, server: Server, bound_s: float) -> Connection:
@@ -418,6 +423,7 @@ class Session:
             # a chroot may yet be made; whoever cannot wait for it says so to the user
             report = log.warning if kind is ChrootMissing else log.error
             report("zookeeper_unusable", reason=reason, server=str(server or self._servers[self._next_server]))
+            self._hooks.trouble(Trouble.ZOOKEEPER_UNUSABLE, reason)
         self._refusal = kind(f"ZooKeeper {','.join(map(str, self._servers))}: {reason}")
         self._notify()
 
@@ -479,6 +485,7 @@ class Session:
         except ValueError:
             # all watches are set again now and then; one event that cannot be read costs a delay
             log.warning("zookeeper_event_unreadable")
+            self._hooks.trouble(Trouble.ZOOKEEPER_EVENT_UNREADABLE, "watches are set again now and then")
             return
         if change is not None:
             self.watches.fired(*change)

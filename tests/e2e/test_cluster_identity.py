@@ -32,6 +32,8 @@ async def test_a_chroot_that_brokers_have_yet_to_make_is_waited_for(tmp_path: Pa
         with Daemon(tmp_path, "d", settings_for(f"{server.connect_string}/kafka", G, topics=(P.topic,))) as daemon:
             daemon.wait(lambda: bool(daemon.events("chroot_missing")), "the chroot is missed")
             daemon.wait(lambda: "/kafka" in daemon.get("/readyz")[1], "the reason names the chroot")
+            assert 'consumerd_troubles_total{kind="chroot_missing"} 1.0' in daemon.get("/metrics")[1]
+            assert "chroot missing" in daemon.get("/")[1]
             await make_registry(zk, "/kafka")
             daemon.wait(lambda: bool(daemon.events("member_registered")), "registered")
             assert await zk.children(f"/kafka{ids_path(G)}")

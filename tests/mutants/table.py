@@ -546,6 +546,16 @@ MUTANTS: Final = (
         tests=("tests/unit/delivery/test_committer.py::test_a_failed_commit_is_tried_again_with_the_newest_position",),
     ),
     Mutant(
+        name="only-the-log-hears-of-a-flush-that-failed",
+        promise=5,
+        file="delivery/flow.py",
+        old="            self._hooks.trouble(Trouble.STOP_FLUSH_FAILED, str(error), self._partition)\n",
+        new="",
+        tests=(
+            "tests/architecture/test_failures_are_shown.py::test_whoever_logs_a_trouble_tells_it_in_the_same_function",
+        ),
+    ),
+    Mutant(
         name="everything-is-drained-at-each-change",
         promise=6,
         file="group/machine.py",

@@ -27,7 +27,7 @@ from consumerd.errors import (
 from consumerd.model import Claim, Gap, GapReason, Incarnation, SessionEpoch, ThreadId, TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
 from consumerd.sinks.base import QuarantinedUnit, Sink, Start
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.wire.records import RecordBatch
 
 TOPIC_CZXID = 100
@@ -566,6 +566,9 @@ class RecordingHooks(Hooks):
     def named(self, name: str) -> list[tuple[object, ...]]:
         """Return the arguments of each event of that name."""
         return [event[1:] for event in self.events if event[0] == name]
+
+    def trouble(self, kind: Trouble, detail: str, partition: TopicPartition | None = None) -> None:
+        self.events.append(("trouble", kind, partition))
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         self.events.append(("gap_recorded", partition, gap))

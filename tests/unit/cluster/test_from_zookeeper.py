@@ -12,6 +12,7 @@ import structlog
 
 from consumerd.cluster.from_zookeeper import SSL, ZooKeeperSource
 from consumerd.cluster.view import Broker, ClusterView
+from consumerd.daemon.status import RecentEvents
 from consumerd.errors import CoordinationError
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 from consumerd.zk.port import NotConnected
@@ -123,11 +124,12 @@ def test_malformed_nodes_are_left_out_and_reported_once() -> None:
     server.put("/brokers/ids/not-a-number", b"{}")
     server.put("/brokers/topics/broken", b'{"partitions":[]}')
     server.put("/cluster/id", b"[]")
+    recent = RecentEvents(lambda: 0.0)
 
     async def play() -> list[ClusterView]:
         client = server.client("reader")
         client.connect()
-        source = ZooKeeperSource(client)
+        source = ZooKeeperSource(client, hooks=recent)
         return [await source.read(None) for _ in range(3)]
 
     with structlog.testing.capture_logs() as logs:
@@ -139,6 +141,8 @@ def test_malformed_nodes_are_left_out_and_reported_once() -> None:
     assert views[0].cluster_id is None
     assert sorted(log["path"] for log in logs) == ["/brokers/ids/7", "/brokers/topics/broken", "/cluster/id"]
     assert {log["event"] for log in logs} == {"znode_ignored"}
+    told = sorted((one.kind, one.what) for one in recent.events())
+    assert told == sorted(("znode ignored", f"{log['path']}: {log['reason']}") for log in logs)
 
 
 def test_no_connection_is_told_at_once() -> None:

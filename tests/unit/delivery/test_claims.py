@@ -9,6 +9,7 @@ from consumerd.delivery.status import DeliveryState
 from consumerd.errors import OwnershipLost, RetriableSinkError
 from consumerd.model import TopicPartition
 from consumerd.offsets.store import CommitOutcome
+from consumerd.telemetry.hooks import Trouble
 from tests.support.delivery import DeliveryRig, FakeSink, until
 from tests.support.virtual_time import run
 
@@ -119,6 +120,7 @@ def test_a_drain_ends_at_its_deadline_though_a_sink_hangs(stubborn):
             begun = time()
             await rig.deliveries.drain([P, Q], 3)
             assert time() - begun <= 3
+            assert rig.hooks.named("trouble")[:1] == [(Trouble.DRAIN_ABANDONED, P)]
             assert sorted(rig.store.commits) == [(P, 1, 10), (Q, 1, 20)]
             gate.set()
             await asyncio.sleep(10)
@@ -144,6 +146,7 @@ def test_a_drain_ends_at_its_deadline_though_the_store_hangs():
             begun = time()
             await rig.deliveries.drain([P], 3)
             assert time() - begun == pytest.approx(3)
+            assert (Trouble.DRAIN_COMMIT_TIMED_OUT, None) in rig.hooks.named("trouble")
             assert not rig.deliveries.statuses
 
     run(scenario())

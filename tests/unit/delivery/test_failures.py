@@ -20,6 +20,7 @@ from consumerd.errors import (
 )
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.sinks.base import Start
+from consumerd.telemetry.hooks import Trouble
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
 from tests.support.virtual_time import run
 
@@ -198,6 +199,7 @@ def test_a_clean_up_that_fails_ends_no_other_partition(logged):
             await rig.claim(P, epoch=2)
             await until(lambda: rig.store.position(P) == 15)
             assert rig.status(Q).state is DeliveryState.RUNNING
+            assert rig.hooks.named("trouble") == [(Trouble.ABANDON_FAILED, P)]
             rig.sink.open_writers[Q] = 1
 
     run(scenario())
@@ -454,6 +456,7 @@ def test_a_log_that_lost_its_end_is_followed_by_a_new_chain_and_that_is_told(log
             assert sink.landed[P].chains[0].end == 900
             assert sink.landed[P].started.truncated
             assert rig.hooks.named("position_reset") == [(P, 900, 150, "on_above")]
+            assert rig.hooks.named("trouble") == [(Trouble.LOG_TRUNCATED, P)]
 
     run(scenario())
     assert [entry["latest"] for entry in logged if entry["event"] == "log_truncated"] == [150]
