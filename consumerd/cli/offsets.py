@@ -21,7 +21,7 @@ from consumerd.cli.options import add_connection_options, inspection_settings, s
 from consumerd.cli.tables import print_rows
 from consumerd.daemon.access import ClusterAccess
 from consumerd.daemon.inspection import follow_topics, inspect, list_group_topics
-from consumerd.daemon.offsets_export import check_origin, encode_export, parse_export
+from consumerd.daemon.offsets_export import check_origin, encode_export, parse_export, split_orphans
 from consumerd.daemon.operations import (
     MoveRow,
     OffsetMover,
@@ -177,7 +177,10 @@ async def set_positions(args: argparse.Namespace) -> int:
             exported = parse_export(args.from_file.read_text(), str(args.from_file))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--from-file: {error}") from error
-        targets += [Target(partition=one.key, position=one.position) for one in exported.offsets]
+        kept, orphaned = split_orphans(exported)
+        if orphaned:
+            sys.stderr.write(f"consumerd: left out, deleted before the export already: {', '.join(orphaned)}\n")
+        targets += [Target(partition=one.key, position=one.position) for one in kept]
     _check_distinct(targets)
     if not targets:
         raise ConfigError("nothing to set: give TOPIC/PARTITION=POSITION, or --from-file FILE")

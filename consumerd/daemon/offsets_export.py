@@ -104,6 +104,14 @@ def _parse_offset(one: object, where: str) -> ExportedOffset:
     return exported
 
 
+def split_orphans(export: OffsetsExport) -> tuple[list[ExportedOffset], list[str]]:
+    """Return the positions that are about something, and the topics of the others: those were deleted before the export,
+    and groups outlive their topics.
+    """
+    kept = [one for one in export.offsets if one.incarnation is not None]
+    return kept, sorted({one.topic for one in export.offsets if one.incarnation is None})
+
+
 def check_origin(export: OffsetsExport, *, source: str, cluster: str, incarnations: Mapping[str, str | None]) -> None:
     """Refuse positions of another cluster, or of an earlier making of a topic. Raises ConfigError."""
     if export.cluster != cluster:

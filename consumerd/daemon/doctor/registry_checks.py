@@ -195,7 +195,7 @@ def _check_offsets(facts: RegistryFacts) -> Iterator[Finding]:
                 severity=Severity.ERROR,
                 check="position-malformed",
                 where=node.path,
-                what=f"{problem}: a member that claims the partition stops it",
+                what=f"{problem}: whoever claims the partition stops it, unless files that have landed say where to go on",
                 advice="say where to go on: consumerd offsets set",
             )
         view = facts.topics.get(node.topic)

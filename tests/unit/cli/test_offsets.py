@@ -3,6 +3,7 @@
 import pytest
 
 from consumerd.cli.offsets import parse_target, parse_time
+from consumerd.daemon.offsets_export import ExportedOffset, OffsetsExport, split_orphans
 from consumerd.daemon.operations import Target
 from consumerd.errors import ConfigError
 from consumerd.model import PartitionKey, TopicPartition
@@ -68,3 +69,14 @@ def test_what_is_no_time_is_refused(text):
     """With what is expected."""
     with pytest.raises(ConfigError, match="expected earliest, latest, a time"):
         parse_time(text)
+
+
+def test_positions_of_topics_that_were_gone_at_the_export_do_not_come_back():
+    """Else one leftover of a deleted topic keeps a whole group's positions from being set again."""
+    orders, gone, more = (
+        ExportedOffset(topic=topic, partition=partition, position=4, incarnation=incarnation)
+        for topic, partition, incarnation in (("orders", "0", "36"), ("old", "0", None), ("old", "1", None))
+    )
+    export = OffsetsExport(group="lake", cluster="9-1", exported_ms=1, offsets=[gone, orders, more])
+
+    assert split_orphans(export) == ([orders], ["old"])
