@@ -237,8 +237,9 @@ def _refuse_secrets(sources: Sequence[Source]) -> None:
 
 
 def _place(path: KeyPath, sources: Sequence[Source]) -> str:
+    """Say where ``path`` is set; of the settings as a whole, which are everywhere, nothing."""
     for source in sources:
-        place = source.find_place(path)
+        place = source.find_place(path) if path else None
         if place is not None:
             return f" ({place})"
     return ""

@@ -125,6 +125,14 @@ def test_a_one_shot_command_without_a_cluster_asks_for_its_own_option() -> None:
         load_inspection_settings(environment={})
 
 
+def test_settings_that_do_not_go_together_are_blamed_on_no_place(config: Path) -> None:
+    """The file has them both, and not the command line, which says nothing."""
+    message = refusal(config, MINIMAL + "fetch: {on_oversized: quarantine}\n")
+
+    assert "set quarantine.path" in message
+    assert "command line" not in message
+
+
 def test_a_wrong_sink_option_names_the_sink_and_the_line(config: Path) -> None:
     """Options are checked against the sink's own model."""
     message = refusal(config, MINIMAL.replace('type: "null"', 'type: "null", color: red'))
