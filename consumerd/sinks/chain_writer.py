@@ -198,7 +198,9 @@ class ChainWriter:
         rest = batch.slice_from(self._next)
         try:
             await self._do("write the file", lambda: file.append(rest))
-        except (PermanentSinkError, CorruptMessageError):
+        except (PermanentSinkError, CorruptMessageError) as error:
+            if isinstance(error, PermanentSinkError) and error.refused is not None:
+                error.refused += len(batch) - len(rest)  # rows count in the batch that was given
             if self._next == self._acknowledged:
                 self._drop()  # nothing was taken yet: a file that ends where it begins would be in its own way
             raise

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from consumerd.errors import PermanentSinkError
+from consumerd.sinks.arrow_pieces import LARGEST_COLUMN_BYTES, to_pieces
 from consumerd.sinks.base import SinkContext
 from consumerd.sinks.chain import FileId, FileMetadata, data_name
 from consumerd.sinks.chain_sink import ChainSink
@@ -79,16 +79,13 @@ class ParquetEncoder:
 
     def append(self, batch: RecordBatch) -> None:
         """See FileEncoder."""
-        try:
-            columns = batch.to_arrow()
-        except pa.ArrowException as error:
-            raise PermanentSinkError(
-                f"{batch.partition}: records from offset {batch.start} on do not fit into Arrow columns: {error}"
-            ) from error
-        self._batches.append(columns)
-        self._batch_bytes += columns.nbytes
-        if self._batch_bytes >= ROW_GROUP_BYTES:
-            self._write_row_group()
+        for piece in to_pieces(batch):
+            if self._batch_bytes + piece.nbytes > LARGEST_COLUMN_BYTES:
+                self._write_row_group()
+            self._batches.append(piece)
+            self._batch_bytes += piece.nbytes
+            if self._batch_bytes >= ROW_GROUP_BYTES:
+                self._write_row_group()
 
     def spill(self) -> None:
         """See FileEncoder: write a row group, and have Arrow give back what that frees."""

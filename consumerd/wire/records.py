@@ -161,6 +161,12 @@ class RecordBatch:
             gaps=tuple(Gap(gap.start, min(gap.end, end), gap.reason) for gap in self.gaps if gap.start < end),
         )
 
+    def rows(self, begin: int, end: int) -> RecordBatch:
+        """Return a part of the records, of rows ``[begin, end)``; positions and gaps stay the whole batch's, the buffer is
+        shared.
+        """
+        return self._pick(slice(begin, end))
+
     def without(self, row: int, reason: GapReason) -> RecordBatch:
         """Return the batch without one record; its offset becomes a gap, unless another record shares it."""
         offset = self.offsets[row]

@@ -1,14 +1,19 @@
 """Parquet files: columns, row groups, memory, and what Arrow refuses."""
 
 import errno
+import mmap
+from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from consumerd.errors import RetriableSinkError
+from consumerd.errors import PermanentSinkError, RetriableSinkError
+from consumerd.model import GapReason
 from consumerd.sinks import parquet
+from consumerd.sinks.arrow_pieces import LARGEST_COLUMN_BYTES, to_pieces
 from consumerd.sinks.base import Start
 from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 from tests.support.claims import StubClaim
@@ -175,3 +180,52 @@ async def test_file_that_is_no_parquet_is_noticed(rig: SinkRig):
     pq.write_table(pa.table({"a": [1]}), landed(rig)[0])
     with pytest.raises(RetriableSinkError, match="who wrote this file"):
         await rig.member().open(rig.claim())
+
+
+async def test_the_record_that_arrow_cannot_hold_is_named_by_its_place_in_the_batch(rig: SinkRig):
+    """`on_rejected` can pass over it only so; the writer has taken a part of the batch before."""
+    writer = await rig.writer()
+    await writer.write(run_of(0, 2))
+    rows = [record(offset, index=(1 << 40) if offset == 4 else 0) for offset in range(6)]
+    with pytest.raises(PermanentSinkError, match="the record at offset 4 does not fit into Arrow columns") as caught:
+        await writer.write(build_batch(PARTITION, rows))
+
+    assert caught.value.refused == 4
+    await writer.write(build_batch(PARTITION, rows).slice_from(2).without(2, GapReason.SKIPPED))
+    assert await writer.flush() == 6
+    assert rig.offsets() == [0, 1, 2, 3, 5]
+
+
+async def test_a_record_beyond_what_a_page_can_hold_is_named_before_it_is_tried(rig: SinkRig):
+    """To write it fails each time, which would look like a disk that fails for ever; nothing of it is read."""
+    writer = await rig.writer()
+    with mmap.mmap(-1, LARGEST_COLUMN_BYTES + 1) as sparse:
+        buffer = memoryview(sparse)
+        small = build_batch(PARTITION, [record(offset, b"small") for offset in range(3)])
+        batch = replace(
+            small,
+            buffer=buffer,
+            value_starts=array("q", [0, 0, len(buffer) - 5]),
+            value_ends=array("q", [5, len(buffer), len(buffer)]),
+        )
+        with pytest.raises(PermanentSinkError, match=r"the record at offset 1 .* more than 2146435072 bytes") as caught:
+            await writer.write(batch)
+        buffer.release()
+
+    assert caught.value.refused == 1
+    assert rig.charged == 0
+
+
+def test_records_that_are_too_much_together_come_in_pieces_and_none_is_refused():
+    """Of any column: a batch within the memory budget may hold more than a column can."""
+    headers = (("h", b"x" * 40),)
+    rows = [record(n, b"v" * n, key=b"k" * (60 - n), timestamp=n, headers=headers if n % 2 else ()) for n in range(60)]
+    batch = build_batch(PARTITION, rows)
+    pieces = to_pieces(batch, largest_bytes=100)
+
+    assert pa.Table.from_batches(pieces).combine_chunks() == pa.Table.from_batches([batch.to_arrow()])
+    for piece in pieces:
+        for column in ("key", "value"):
+            assert sum(len(value or b"") for value in piece[column].to_pylist()) <= 100
+    assert max(len(piece) for piece in pieces) > 1
+    assert len(to_pieces(batch)) == 1
