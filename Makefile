@@ -43,7 +43,7 @@ format: venv  ## format and mend what can be mended
 interop: venv  ## against real Kafka and the real Java consumer (needs Java, and maven on first use)
 	$(PYTEST) -p no:randomly tests/interop
 
-interop-full: venv  ## the same on every release of the matrix, and ours on the ZooKeepers that came with the releases
+interop-full: venv fuzz-frames  ## the same on every release of the matrix, ours on the ZooKeepers that came with the releases, and fuzz-frames
 	CONSUMERD_FULL_MATRIX=1 $(PYTEST) -p no:randomly tests/interop
 	CONSUMERD_ZOOKEEPER_OF=0.8.2.2 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
 	CONSUMERD_ZOOKEEPER_OF=1.1.1 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
@@ -57,7 +57,7 @@ mutants: venv  ## break the code on purpose, promise by promise: a named test mu
 fuzz: venv  ## the decoders under a coverage-guided fuzzer, FUZZ_SECONDS each (30)
 	$(BIN)/python tests/fuzz/run.py --seconds $${FUZZ_SECONDS:-30}
 
-fuzz-frames: venv  ## a million mutated frames through every decoder, with memory capped (FRAMES to read another number)
+fuzz-frames: venv  ## a million mutated frames through every decoder, with memory capped (FRAMES for another number)
 	$(BIN)/python tests/fuzz/frames.py --count $${FRAMES:-1000000}
 
 bench: venv  ## side by side with peers, on real brokers (needs Java, and maven on first use)

@@ -182,12 +182,16 @@ def holds_unit(data: bytes, unit: QuarantinedUnit) -> bool:
 
 
 def _holds_bytes(encoded: memoryview, value: bytes) -> bool:
-    """Tell whether base64 begins with these bytes."""
+    """Tell whether base64 begins with these bytes. Raises MalformedRecord."""
     whole = len(value) - len(value) % 3
     if not _begins_with(encoded, _encode_pieces(memoryview(value)[:whole])):
         return False
-    following = bytes(encoded[whole // 3 * 4 :][:4])
-    return whole == len(value) or base64.b64decode(following).startswith(value[whole:])
+    if whole == len(value):
+        return True
+    try:
+        return base64.b64decode(bytes(encoded[whole // 3 * 4 :][:4])).startswith(value[whole:])
+    except ValueError as error:
+        raise MalformedRecord(f"raw_base64 ends badly: {error}") from error
 
 
 def _begins_with(data: memoryview, pieces: Iterable[bytes]) -> bool:

@@ -98,7 +98,7 @@ class AiozkClient:
         self._acl = [protocol.AUTHED_UNRESTRICTED if private else protocol.UNRESTRICTED_ACCESS]
         self._session = Session(
             self._address.servers,
-            _Codec(self._address.chroot or "/"),
+            AiozkCodec(self._address.chroot or "/"),
             timeout_s=session_timeout_s,
             call_timeout_s=session_timeout_s if call_timeout_s is None else call_timeout_s,
             now=now,
@@ -172,6 +172,8 @@ class AiozkClient:
         what = f"children of {path}"
         reply = await self._read(protocol.GetChildren2Request(path=self._full(path), watch=False), what)
         response = _decode(protocol.GetChildren2Response, reply, what)
+        if None in response.children:
+            raise CoordinationError(f"{what}: a name is null")
         return sorted(response.children), _stat(response.stat)
 
     async def create(  # noqa: D102
@@ -260,17 +262,17 @@ class AiozkClient:
             raise RequestTooLarge(f"{what}: {error}") from None
 
 
-class _Codec:
-    """What the session itself sends and receives, in aiozk's classes."""
+class AiozkCodec:
+    """What the session itself sends and receives, in aiozk's classes; each method does what :class:`~consumerd.zk.session.Codec` says."""
 
     def __init__(self, root: str) -> None:
         self._root = root
 
     @property
-    def root_path(self) -> str:
+    def root_path(self) -> str:  # noqa: D102
         return self._root
 
-    def connect(self, identity: Identity, *, timeout_s: float, last_zxid: int) -> bytes:
+    def connect(self, identity: Identity, *, timeout_s: float, last_zxid: int) -> bytes:  # noqa: D102
         frame: bytes = protocol.ConnectRequest(
             protocol_version=0,
             last_seen_zxid=last_zxid,
@@ -281,23 +283,23 @@ class _Codec:
         ).serialize()
         return frame
 
-    def read_welcome(self, frame: bytes) -> Welcome:
+    def read_welcome(self, frame: bytes) -> Welcome:  # noqa: D102
         response = _parse(protocol.ConnectResponse, frame)
         return Welcome(Identity(response.session_id, response.password or b""), response.timeout / 1000)
 
-    def authenticate(self, credential: Credential) -> Request:
+    def authenticate(self, credential: Credential) -> Request:  # noqa: D102
         request: Request = protocol.AuthRequest(type=0, scheme=credential.scheme, auth=credential.value)
         return request
 
-    def root(self) -> Request:
+    def root(self) -> Request:  # noqa: D102
         request: Request = protocol.ExistsRequest(path=self._root, watch=False)
         return request
 
-    def probe(self) -> Request:
+    def probe(self) -> Request:  # noqa: D102
         request: Request = protocol.SyncRequest(path=self._root)
         return request
 
-    def arm(self, arming: Arming) -> Request:
+    def arm(self, arming: Arming) -> Request:  # noqa: D102
         request: Request = protocol.SetWatchesRequest(
             relative_zxid=_ALL_ZXIDS,
             data_watches=arming.data,
@@ -306,11 +308,11 @@ class _Codec:
         )
         return request
 
-    def close(self) -> Request:
+    def close(self) -> Request:  # noqa: D102
         request: Request = protocol.CloseRequest()
         return request
 
-    def read_change(self, body: bytes) -> tuple[Change, str] | None:
+    def read_change(self, body: bytes) -> tuple[Change, str] | None:  # noqa: D102
         event = _parse(protocol.WatchEvent, body)
         # events of other types are about the session, and only clients make them
         return (Change(event.type), event.path) if event.type in {change.value for change in Change} else None

@@ -1,4 +1,4 @@
-"""Mutated frames through everything that reads them: the frame, its answer, each record set in it, each record in that.
+"""Mutated bytes through everything that reads any: the frame, its answer, each record set in it, each record in that.
 
     python tests/fuzz/frames.py --count 1000000 [--first 0] [--seed 7] [--jobs 2]
     python tests/fuzz/frames.py --seed 7 --only 4711
@@ -7,7 +7,8 @@ Frames are those that real brokers sent, in every version declared, and Fetch an
 stored and around made ones of each magic and codec. Each is damaged as a network, a disk or a broken producer would, in
 half of the record sets below their checksums, too, so that what these cover is met. What comes out must be an answer,
 records, "more is needed", or ``RemoteProtocolError`` / ``CorruptMessageError``; a record that passes a checksum which
-was not put right must be one that was written. Memory is capped twice: the address space of the process, over all
+was not put right must be one that was written. Every fifth is no broker's but of :mod:`tests.fuzz.documents`: an answer
+of ZooKeeper's, the payload of a node, or a record beside landed data; of these comes a value or their own error. Memory is capped twice: the address space of the process, over all
 frames, and for every seventh frame what Python takes for it.
 
 Frame ``n`` of a seed is the same in every run, so that a failure, which is reported with both, can be run alone.
@@ -55,6 +56,7 @@ from consumerd.wire.modern.record_set import decode_record_set, first_unit_size,
 from consumerd.wire.records import Limits, Record, RecordBatch  # noqa: E402
 from consumerd.wire.schema import Request, compile_codec  # noqa: E402
 from consumerd.wire.session import CORRELATION_BYTES, ClientSession  # noqa: E402
+from tests.fuzz.documents import FAILED, Document, documents  # noqa: E402
 from tests.property.test_records_decoding import mend  # noqa: E402
 from tests.support.frames import VERSIONS, load_frames  # noqa: E402
 from tests.support.record_sets import RecordSpec, batch, compress, message, record, wrapper  # noqa: E402
@@ -76,8 +78,10 @@ _ARROW_EVERY: Final = 16
 _MEASURED_EVERY: Final = 7
 """Measuring takes four times as long as reading; the cap on the process holds for every frame."""
 _FIRST_WITH_TRANSACTIONS: Final = 4
+_DOCUMENT_EVERY: Final = 5
 _CHUNK: Final = 10_000
 _BOMB: Final = "bomb"
+REFUSED: Final = "a document's own error"
 _NUMBERS: Final[dict[str, tuple[int, ...]]] = {
     ">b": (-1, 0x7F, -0x80, 0, 1),
     ">h": (-1, 0x7FFF, -0x8000),
@@ -274,9 +278,25 @@ _REQUESTS: Final[dict[type[Request[Any]], Request[Any]]] = {
 }
 
 
-def make_case(seed: int, number: int) -> Case:
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A document that is damaged."""
+
+    document: Document
+    data: bytes
+
+    @property
+    def name(self) -> str:
+        """What it was."""
+        return self.document.name
+
+
+def make_case(seed: int, number: int) -> Case | Damaged:
     """Return frame ``number`` of ``seed``."""
     source = random.Random(seed << 32 | number)
+    if number % _DOCUMENT_EVERY == _DOCUMENT_EVERY - 1:
+        document = documents()[number // _DOCUMENT_EVERY % len(documents())]
+        return Damaged(document, mutate(document.data, source, source.choice(documents()).data))
     if number % 3 == 0:
         one = answered()[number // 3 % len(answered())]
         # the correlation id is put right, so that more than it is met; its own faults come as those of the body do
@@ -315,8 +335,14 @@ def _answer(record_set: bytes, version: int) -> bytes:
 # -- what must come of it
 
 
-def read_case(case: Case, number: int) -> str:
+def read_case(case: Case | Damaged, number: int) -> str:
     """Read one frame to its last record and return what came of it. Raises Violated, or whatever else comes out."""
+    if isinstance(case, Damaged):
+        try:
+            case.document.read(case.data)
+        except case.document.refusals:
+            return REFUSED
+        return "a document"
     session = ClientSession("fuzz")
     session.send(case.request, case.version)
     outcome = "more of the frame is needed"
@@ -465,6 +491,10 @@ def missed(report: Report) -> list[str]:
     found = sorted(wanted - names)
     for name in sorted({one.name for one in stored()}):
         outcomes = ["CorruptMessageError"] if _BOMB in name else ["CorruptMessageError", "records"]
+        found += [f"{name}: {outcome}" for outcome in outcomes if not report.outcomes[name, outcome]]
+    for name, refusals in sorted({(one.name, bool(one.refusals)) for one in documents()}):
+        # an answer that says what failed is an error even when nothing is wrong with it
+        outcomes = [REFUSED] * refusals + ["a document"] * (FAILED not in name)
         found += [f"{name}: {outcome}" for outcome in outcomes if not report.outcomes[name, outcome]]
     return found
 

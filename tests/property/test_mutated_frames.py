@@ -1,4 +1,7 @@
-"""Some thousands of the mutated frames of ``tests/fuzz/frames.py``; ``make fuzz-frames`` reads a million."""
+"""Some thousands of the mutated frames of ``tests/fuzz/frames.py``; ``make fuzz-frames`` reads a million.
+
+A slice that meets every decoder, each with and without an error, and no more: what takes minutes is a step of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import random
 
 from tests.fuzz import frames
 
-FRAMES = 10_000
+FRAMES = 7000
 
 
 def test_mutated_frames_give_records_or_more_or_a_named_error() -> None:
@@ -18,4 +21,4 @@ def test_mutated_frames_give_records_or_more_or_a_named_error() -> None:
 
 def test_frames_that_nobody_has_seen_before_do_as_well() -> None:
     """Another seed in each run; a failure names it, and the frame."""
-    frames.run(random.SystemRandom().randrange(1 << 31), range(FRAMES))
+    frames.run(random.SystemRandom().randrange(1 << 31), range(FRAMES // 3))

@@ -152,6 +152,10 @@ async def test_body_that_cannot_be_read_is_an_error_of_that_call_alone() -> None
             await zk.get("/a")
         with pytest.raises(CoordinationError, match="multi of 1"):
             await zk.multi([SetData("/a", b"")])
+        names = struct.pack("!ii", 2, 1) + b"a" + struct.pack("!i", -1)
+        server.answers = [lambda xid, _: reply(xid, body=names + STAT)]
+        with pytest.raises(CoordinationError, match="children of /: a name is null"):
+            await zk.children("/")
 
         assert (await zk.get("/a"))[0] == b"x"
         assert [session for session, opcode in server.asked if opcode == 0] == [1]

@@ -255,6 +255,15 @@ def test_a_file_holds_the_unit_up_to_any_of_its_bytes_and_no_other(size: int):
     assert not holds_unit(data, REJECTED)
 
 
+def test_a_file_that_ends_within_its_base64_is_damaged():
+    """It must be set aside like any other damaged one, and end no daemon."""
+    data = b"".join(encode_unit(KeptUnit(unit=CORRUPT, cluster="c", group="g", when_ms=1)))
+    payload_at = data.index(b'"raw_base64":"') + len(b'"raw_base64":"')
+    size = len(CORRUPT.raw)
+    with pytest.raises(MalformedRecord):
+        holds_unit(data[: payload_at + size // 3 * 4 + 2], CORRUPT)
+
+
 @pytest.mark.parametrize(
     ("failure", "error"),
     [
