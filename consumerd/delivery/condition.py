@@ -115,7 +115,7 @@ class Condition:
                 reason=plan.reason.value,
             )
         if plan.out_of_range is not None:
-            self._note_reset(plan.out_of_range, plan.position, plan.reason)
+            self._note_reset(plan.out_of_range, plan.first_offset, plan.reason)
         # a stopped one is opened again from time to time, to look whether what stopped it is still so
         tell = self._log.info if self._stop is None else self._log.debug
         tell("delivery_started", offset=plan.position, committed=plan.committed, reason=plan.reason.value)

@@ -261,13 +261,14 @@ def plan_request(request: OffsetRequest, facts: StartFacts) -> StartAt:
         before=before,
     )
     if resume is None:
-        return replace(start, new_chain=request.new_chain, gap=_left_out(before, position))
+        return replace(start, new_chain=request.new_chain, gap=left_out(before, position))
     if position < resume or request.new_chain:
-        return replace(start, new_chain=True, gap=_left_out(resume, position))
-    return replace(start, position=resume, begun_by=None, lead=_left_out(resume, position))
+        return replace(start, new_chain=True, gap=left_out(resume, position))
+    return replace(start, position=resume, begun_by=None, lead=left_out(resume, position))
 
 
-def _left_out(last: int | None, position: int) -> Gap | None:
+def left_out(last: int | None, position: int) -> Gap | None:
+    """Return what is left out where delivery goes on at ``position`` and ``last`` would have come next, if anything."""
     return Gap(last, position, GapReason.RESET) if last is not None and position > last else None
 
 

@@ -23,6 +23,7 @@ from consumerd.delivery.policy import (
     Stop,
     find_committed,
     in_log,
+    left_out,
     mark_truncation,
     plan_out_of_range,
     plan_request,
@@ -35,6 +36,9 @@ from consumerd.offsets.store import OffsetRequest, OffsetStore, StoredOffset
 from consumerd.sinks.base import PartitionWriter
 
 _TRAILING_S: Final = 1.0
+_BELIEVED: Final = frozenset({StartReason.COMMITTED, StartReason.CONSUMED_ELSEWHERE})
+"""Why to start at a committed position that no record of the sink's own bears out."""
+
 _ALL_OURS: Final = frozenset({StartReason.NEW_PARTITION, StartReason.NEW_INCARNATION})
 """Why to start at the earliest offset of a log of which nothing may be missed."""
 
@@ -90,17 +94,18 @@ class StartFinder:
             if position == 0 or decided.reason not in _ALL_OURS:
                 return plan
             return replace(plan, gap=Gap(0, position, GapReason.RETENTION))  # a log begins at 0
-        if isinstance(decided, StartAt) and resume is None and decided.reason is StartReason.COMMITTED:
-            return await self._settle_above(partition, decided, stored)
+        if isinstance(decided, StartAt) and decided.reason in _BELIEVED:
+            return await self._settle_above(partition, decided, stored, resume)
         return decided
 
     async def _settle_above(
-        self, partition: TopicPartition, plan: StartAt, stored: StoredOffset | None
+        self, partition: TopicPartition, plan: StartAt, stored: StoredOffset | None, resume: int | None
     ) -> StartAt | Stop:
-        """Decide about a committed position above the log's end before a sink begins a record of its own there: a chain
-        that began where no record can be would have to be believed from then on.
+        """Decide about a committed position above the log's end before a sink's record moves there: a chain that holds a
+        place where no record can be would have to be believed from then on.
 
-        Asked twice, since a new leader may trail for a moment.
+        Where the log still holds the sink's own position, that is the truth: nothing below it is delivered again. Asked
+        twice, since a new leader may trail for a moment.
         """
         if plan.position <= (await self._read_range(partition)).latest:
             return plan
@@ -108,6 +113,14 @@ class StartFinder:
         log = await self._read_range(partition)
         error = OffsetOutOfRange(partition, plan.position, log.earliest, log.latest)
         outcome = plan_out_of_range(error, self._policy) if plan.position > log.latest else plan
+        if isinstance(outcome, Move) and resume is not None and resume <= log.latest:
+            return StartAt(
+                position=resume,
+                committed=None,
+                reason=outcome.reason,
+                lead=left_out(resume, outcome.position),
+                out_of_range=error,
+            )
         if isinstance(outcome, Move):
             return replace(_begin_again(outcome.position, outcome.reason, stored), out_of_range=error)
         return replace(outcome, refused=plan.position) if isinstance(outcome, Stop) else plan

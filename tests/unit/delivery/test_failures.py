@@ -505,6 +505,38 @@ def test_above_the_log_nothing_is_recorded_where_no_record_can_be(choice):
     run(scenario())
 
 
+@pytest.mark.parametrize(("choice", "first"), [("stop", None), ("nearest", 150), ("latest", 150), ("earliest", 120)])
+def test_what_is_committed_above_the_log_was_consumed_by_nobody(choice, first):
+    """Beyond landed files, too: offsets that never were are no gap that another member has left."""
+
+    async def scenario():
+        sink = FakeSink(keeps_chains=True)
+        sink.landed[P].begin(Start(position=100, reason="committed"), Incarnation(TOPIC_CZXID))
+        sink.landed[P].end = 120
+        async with DeliveryRig(sink=sink, settings=settings(on_above=choice)) as rig:
+            rig.store.put(P, 900)
+            log = rig.log(P, 100, 150)
+            await rig.claim(P)
+            if choice == "stop":
+                await until(lambda: rig.hooks.named("partition_stopped"))
+                assert rig.hooks.named("gap_recorded") == []
+                rig.store.put(P, 130)
+                await until(lambda: rig.store.position(P) == 150)
+                assert rig.hooks.named("gap_recorded") == [(P, Gap(120, 130, GapReason.CONSUMED_ELSEWHERE))]
+                assert list(range(130, 150)) == rig.landed(P)
+            else:
+                await until(lambda: rig.store.position(P) == 150)
+                log.append(5)
+                await until(lambda: rig.store.position(P) == 155)
+                gaps = [Gap(120, first, GapReason.RESET)] if first > 120 else []
+                assert rig.hooks.named("gap_recorded") == [(P, gap) for gap in gaps]
+                assert rig.hooks.named("position_reset") == [(P, 900, first, "on_above")]
+                assert list(range(first, 155)) == rig.landed(P)
+                assert sink.landed[P].chains == []  # of former ones: it goes on in the same
+
+    run(scenario())
+
+
 def test_out_of_range_stops_until_somebody_commits_an_offset_that_is_not():
     """The default: nothing is skipped that nobody has agreed to skip."""
 
