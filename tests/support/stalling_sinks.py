@@ -1,8 +1,8 @@
 """The file sinks on a disk that stands still, for a daemon of its own process.
 
 ``install`` makes a folder of a distribution that brings them by the documented entry points; with that folder on
-``PYTHONPATH`` the daemon knows the sinks ``stalling-jsonl`` and ``stalling-parquet``. Writes wait while the file
-``stall`` is beside the landing folder.
+``PYTHONPATH`` the daemon knows the sinks ``stalling-jsonl`` and ``stalling-parquet``, and ``refusing`` besides. Writes wait
+while the file ``stall`` is beside the landing folder.
 """
 
 from __future__ import annotations
@@ -49,5 +49,6 @@ def install(folder: Path) -> Path:
         "[consumerd.sinks]\n"
         f"stalling-parquet = {__name__.rpartition('.')[0]}.stalling_parquet:StallingParquetSink\n"
         f"stalling-jsonl = {__name__}:StallingJsonlSink\n"
+        f"refusing = {__name__.rpartition('.')[0]}.refusing_sink:RefusingSink\n"
     )
     return folder

@@ -1,0 +1,73 @@
+"""A sink of somebody else's, which lands JSON lines and refuses one record; ``stalling_sinks.install`` brings it along."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumerd.errors import PermanentSinkError
+from consumerd.model import Claim
+from consumerd.sinks.base import PartitionWriter, SinkContext, Start
+from consumerd.sinks.jsonl import JsonlSink
+from consumerd.sinks.options import ChainOptions
+from consumerd.wire.records import RecordBatch
+
+REFUSED_PARTITION: Final = 0
+REFUSED_OFFSET: Final = 150
+REASON: Final = "a record of the wrong kind"
+
+
+class RefusingSink:
+    """Lands everything but one record."""
+
+    Options = ChainOptions
+
+    def __init__(self, context: SinkContext, options: ChainOptions) -> None:
+        self._files = JsonlSink(context, options)
+
+    async def open(self, claim: Claim) -> PartitionWriter:
+        """See Sink."""
+        writer = await self._files.open(claim)
+        return RefusingWriter(writer) if claim.partition.partition.number == REFUSED_PARTITION else writer
+
+    async def close(self) -> None:
+        """See Sink."""
+        await self._files.close()
+
+
+class RefusingWriter:
+    """Names the record where it meets it, and passes on everything else."""
+
+    def __init__(self, writer: PartitionWriter) -> None:
+        self._writer = writer
+
+    @property
+    def resume_position(self) -> int | None:
+        """See PartitionWriter."""
+        return self._writer.resume_position
+
+    @property
+    def request_id(self) -> str | None:
+        """See PartitionWriter."""
+        return self._writer.request_id
+
+    async def start(self, start: Start) -> None:
+        """See PartitionWriter."""
+        await self._writer.start(start)
+
+    async def write(self, batch: RecordBatch) -> int:
+        """See PartitionWriter; refuses a batch that has the record."""
+        if REFUSED_OFFSET in batch.offsets:
+            raise PermanentSinkError(REASON, refused=batch.offsets.index(REFUSED_OFFSET))
+        return await self._writer.write(batch)
+
+    async def flush(self) -> int:
+        """See PartitionWriter."""
+        return await self._writer.flush()
+
+    def deadline(self) -> float | None:
+        """See PartitionWriter."""
+        return self._writer.deadline()
+
+    async def abandon(self) -> None:
+        """See PartitionWriter."""
+        await self._writer.abandon()
