@@ -71,15 +71,18 @@ class _Pending:
 
 
 class Connection(asyncio.Protocol):
-    """Made by ``loop.create_connection``. The first frame of the server is its greeting, the others are answers."""
+    """Made by ``loop.create_connection``. The first frame of the server is its greeting, the others are answers.
 
-    def __init__(self, now: Callable[[], float], listener: Listener) -> None:
+    Requests are numbered from ``first_xid`` on, up to the largest int32 and then from 1 again: others have a meaning.
+    """
+
+    def __init__(self, now: Callable[[], float], listener: Listener, *, first_xid: int = 1) -> None:
         self._now = now
         self._listener = listener
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._greeting: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._xids = (1 + xid % _XIDS for xid in itertools.count())
+        self._xids = (1 + xid % _XIDS for xid in itertools.count(first_xid - 1))
         # in the order of sending, which is the order of the answers
         self._pending: dict[int, _Pending] = {}
         self._ended = asyncio.Event()

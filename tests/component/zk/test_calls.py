@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import deque
 
 import pytest
 
@@ -82,6 +84,25 @@ async def test_refusals_are_told_apart(server: EmbeddedZooKeeper, root: str) -> 
             await zk.get("relative")
 
 
+def held_entries(owner: object) -> int:
+    """Return how many entries the containers hold that our objects below ``owner`` hold, however deep."""
+    seen: set[int] = set()
+    found, entries = [owner], 0
+    while found:
+        one = found.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, dict | list | set | tuple | frozenset | deque):
+            entries += len(one)
+            found += [*one, *one.values()] if isinstance(one, dict) else one
+        elif type(one).__module__.startswith("consumerd."):
+            slots = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
+            found += [getattr(one, name) for name in slots if hasattr(one, name)]
+            found.append(getattr(one, "__dict__", {}))
+    return entries
+
+
 async def test_o2_versions_are_the_callers_own(server: EmbeddedZooKeeper, root: str) -> None:
     """AIOZK O2: no hidden cached version makes an unconditional write fail after somebody else's."""
     async with make_client(server.connect_string) as zk, make_client(server.connect_string) as other:
@@ -92,6 +113,28 @@ async def test_o2_versions_are_the_callers_own(server: EmbeddedZooKeeper, root: 
         assert (await zk.set(root, b"3")).version == 2
         await other.set(root, b"4")
         await zk.delete(root)
+
+
+async def test_o2_nodes_that_were_used_leave_nothing_behind(server: EmbeddedZooKeeper, root: str) -> None:
+    """AIOZK O2: its cache of versions kept an entry for every path ever made, for good."""
+    async with make_client(server.connect_string) as zk:
+        await zk.create(root, b"")
+
+        async def use(number: int) -> None:
+            path = f"{root}/{number}"
+            await zk.create(path, b"")
+            await zk.set(path, b"1")
+            await zk.get(path)
+            await zk.multi([SetData(path, b"2", 1)])
+            await zk.delete(path)
+
+        await use(-1)
+        await zk.exists(root)
+        before = held_entries(zk)
+        await asyncio.gather(*map(use, range(1000)))
+        await zk.exists(root)
+
+        assert held_entries(zk) <= before + 10
 
 
 async def test_paths_are_made_with_what_is_missing_above(server: EmbeddedZooKeeper, root: str) -> None:
@@ -140,6 +183,22 @@ async def test_o1_multi_does_all_or_none_and_says_which_failed(server: EmbeddedZ
         assert isinstance(failure.value.cause, NodeExists)
         assert await zk.multi([]) == []
         assert (await zk.children(root))[0] == ["e"]
+
+
+async def test_o1_results_of_a_multi_are_in_the_order_of_its_operations(server: EmbeddedZooKeeper, root: str) -> None:
+    """AIOZK O1: results were a set of names; whoever commits many offsets must know which version is whose."""
+    async with make_client(server.connect_string) as zk:
+        paths = [f"{root}/{number}" for number in range(40)]
+        random.Random(1).shuffle(paths)
+        await zk.create(root, b"")
+        await zk.multi([Create(path, b"") for path in sorted(paths)])
+        for turn, path in enumerate(paths):
+            await asyncio.gather(*(zk.set(path, b"") for _ in range(turn % 7)))
+
+        stats = await zk.multi([SetData(path, b"x" * turn) for turn, path in enumerate(paths)])
+        assert [stat.version for stat in stats if stat] == [turn % 7 + 1 for turn in range(len(paths))]
+        assert [stat.data_length for stat in stats if stat] == list(range(len(paths)))
+        assert stats == [await zk.exists(path) for path in paths]
 
 
 async def test_a11_request_larger_than_servers_read_is_refused_here(server: EmbeddedZooKeeper, root: str) -> None:
