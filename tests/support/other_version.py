@@ -1,0 +1,35 @@
+"""Another version of us: the package as it is, with what a later release might write besides, for a process of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+VERSION: Final = "99.0.0"
+ADDED: Final = "added_later"
+"""A key that this release does not know, in everything that the other one writes."""
+
+_PACKAGE: Final = Path(__file__).resolve().parents[2] / "consumerd"
+_VALUE: Final = '{"of": ["another", 1]}'
+_EDITS: Final = (
+    ("__init__.py", 'return version("consumerd")', f'return "{VERSION}"'),
+    # _consumerd.json, _chain.json, what each file says of itself, quarantined units
+    ("sinks/record_fields.py", "json.dumps(fields,", f'json.dumps({{**fields, "{ADDED}": {_VALUE}}},'),
+    # the nodes of requests, of members as Java knows them, and of members for operators
+    ("offsets/requests.py", '"version": _FORMAT,', f'"version": _FORMAT, "{ADDED}": {_VALUE},'),
+    ("zk/znodes.py", '"timestamp": str(', f'"{ADDED}": {_VALUE}, "timestamp": str('),
+    ("daemon/admission.py", '{"version": 1, **about}', f'{{"version": 1, "{ADDED}": {_VALUE}, **about}}'),
+)
+
+
+def make_other_version(folder: Path) -> str:
+    """Make the other version below a folder and return what ``PYTHONPATH`` is to be for it."""
+    shutil.copytree(_PACKAGE, folder / "consumerd", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, before, after in _EDITS:
+        path = folder / "consumerd" / name
+        text = path.read_text()
+        if text.count(before) != 1:
+            raise RuntimeError(f"the text to replace is {text.count(before)} times in {name}, expected once: {before}")
+        path.write_text(text.replace(before, after))
+    return str(folder)
