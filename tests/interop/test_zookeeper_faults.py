@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -14,6 +15,7 @@ import pytest
 from consumerd.aio.timeouts import timeout
 from tests.interop.conftest import ClusterFactory, Figure
 from tests.support.daemon import Daemon, Delivery, settings_for, wait_until
+from tests.support.kafka import Cluster
 from tests.support.landing_check import Place, check_landing, find_faults, wait_landed
 from tests.support.load import SteadyLoad
 from tests.support.registry import CommitWatch, Registry, open_registry
@@ -203,6 +205,51 @@ def test_zookeeper_killed_and_restarted(
         assert two.terminate() == 0
 
     check_landing(landing, ledger)
+
+
+@pytest.mark.timeout(120)
+async def test_a_zookeeper_that_becomes_slow_costs_time_and_nothing_else(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Every answer comes 300 ms late, of a session of 3 s: the lease stays fresh, a member comes and goes, and each record
+    lands once.
+    """
+    cluster, name = shared_clusters(release), unique("slow")
+    await asyncio.to_thread(cluster.create_topic, name, PARTITIONS)
+    async with TcpProxy(cluster.zk_port) as proxy:
+        await asyncio.to_thread(_share_while_slow, cluster, proxy, name, tmp_path)
+
+
+def _share_while_slow(cluster: Cluster, proxy: TcpProxy, name: str, folder: Path) -> None:
+    """Let a second member come and go, whose ZooKeeper is quick; then judge the first one and what has landed."""
+    options = {
+        "topics": (name,),
+        "sink": {"type": "parquet", "path": str(folder / "landing"), "roll_ms": 400},
+        "group": {"session_timeout_ms": int(SHORT_SESSION_S * 1000)},
+        "log": {"level": "info"},
+    }
+    producer = cluster.ledger_producer(linger_ms="5")
+    with (
+        open_registry(cluster.zookeeper) as registry,
+        Daemon(folder, "slow", settings_for(proxy.connect_string, name, **options)) as slow,
+    ):
+        with SteadyLoad(producer, {name: PARTITIONS}, per_second=PER_PARTITION):
+            slow.wait(lambda: len(registry.offsets(name, name)) == PARTITIONS, "the first commits")
+            proxy.delay_s = 0.3
+            with Daemon(folder, "quick", settings_for(cluster.zookeeper, name, **options)) as quick:
+                quick.wait(
+                    lambda: len(registry.members(name)) == 2 and registry.is_settled(name, name, PARTITIONS),
+                    "both share by the rule",
+                )
+                assert quick.terminate() == 0, quick.log()[-3000:]
+            slow.wait(lambda: registry.is_settled(name, name, PARTITIONS), "the slow one has everything back")
+        ledger = producer.finish()
+        wait_landed(folder / "landing", ledger)
+        metrics = slow.get("/metrics")[1]
+        assert slow.terminate() == 0, slow.log()[-3000:]
+
+    assert re.findall(r'consumerd_session_phase_total{phase="(\w+)"} (\S+)', metrics) == [("fresh", "1.0")]
+    assert find_faults(folder / "landing", ledger) == []
 
 
 @pytest.mark.smoke
