@@ -12,6 +12,7 @@ from consumerd.cli.options import daemon_settings
 from consumerd.config.settings import Settings
 from consumerd.daemon.allocator import tune_allocator
 from consumerd.daemon.assemble import check_assembly
+from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped
 from consumerd.telemetry.logs import configure_logging
@@ -36,6 +37,8 @@ async def check_config(args: argparse.Namespace) -> int:
             f"consumerd: warning: a topic named {topic!r} would match the patterns of sinks {' and '.join(names)}, and be "
             "stopped: exclude such topics from all but one (subscriptions.exclude)\n"
         )
+    if small := explain_small_budget(settings):
+        sys.stderr.write(f"consumerd: warning: {small}\n")
     sys.stdout.write(_summary(settings))
     return 0
 

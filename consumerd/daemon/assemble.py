@@ -33,6 +33,7 @@ from consumerd.aio.tasks import unless
 from consumerd.config.settings import Settings
 from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
 from consumerd.daemon.admission import Admission, describe_cluster
+from consumerd.daemon.budget import SINK_SHARE, explain_small_budget, held_by_kind, plan_budget
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
 from consumerd.daemon.sinks import check_paths, check_sinks
@@ -65,8 +66,6 @@ from consumerd.zk.layout import BROKER_TOPICS
 from consumerd.zk.port import WatchKind
 from consumerd.zk.session import ChrootMissing
 
-_SINK_SHARE: Final = 4
-"""All open writers together may hold this part of the memory budget, so that they never starve the fetching."""
 _SHUTDOWN_RESERVE: Final = 0.2
 """The part of ``shutdown.timeout_ms`` that is kept for what follows leaving the group, besides ending the session."""
 
@@ -146,6 +145,9 @@ class Daemon:
                 )
             )
             budget = plan_budget(settings)
+            if small := explain_small_budget(settings):
+                _log.warning("memory_budget_small", reason=small)
+                self._hooks.trouble(Trouble.MEMORY_BUDGET_SMALL, small)
             sinks = self._make_sinks(access, cluster_id, budget)
             for sink in sinks.values():
                 stack.push_async_callback(sink.close)
@@ -217,7 +219,7 @@ class Daemon:
                 writer_id=self._writer_id,
                 now=monotonic,
                 charge=budget.charge,
-                buffer_bytes=budget.limit_bytes // _SINK_SHARE // len(used),
+                buffer_bytes=budget.limit_bytes // SINK_SHARE // len(used),
                 hooks=self._hooks,
                 consumer_id=settings.group.consumer_id,
                 roots=ZooKeeperRootRegistry(access.zk, settings.group.id),
@@ -360,7 +362,7 @@ class Daemon:
             missing_topics=self._find_missing(parts) if parts is not None else (),
             rebalances=self._recent.rebalances(),
             events=self._recent.events(),
-            buffered_bytes=_held_by_kind(self._settings, parts.budget) if parts is not None else {},
+            buffered_bytes=held_by_kind(self._settings, parts.budget) if parts is not None else {},
             memory_budget_bytes=self._settings.fetch.memory_budget_bytes,
         )
 
@@ -383,15 +385,6 @@ class Daemon:
         ]
 
 
-def plan_budget(settings: Settings) -> MemoryBudget:
-    """Return the account of what is left of the budget beside the sinks' libraries, half of it at least."""
-    types = {settings.sinks[subscription.sink].type for subscription in settings.subscriptions}
-    libraries = sum(getattr(load_sink(one), "LIBRARY_BYTES", 0) for one in types)
-    whole = settings.fetch.memory_budget_bytes
-    limit = max(whole - libraries, whole // 2)
-    return MemoryBudget(limit, sink_bytes=limit // _SINK_SHARE)
-
-
 def plan_patience(settings: Settings) -> float:
     """Return how long leaving the group may take, in seconds, so that all of a stop stays within its timeout.
 
@@ -400,11 +393,6 @@ def plan_patience(settings: Settings) -> float:
     timeout_s = settings.shutdown.timeout_ms / 1000
     session_end_s = settings.group.session_timeout_ms / 1000 / 3
     return max(timeout_s * (1 - _SHUTDOWN_RESERVE) - session_end_s, timeout_s / 4)
-
-
-def _held_by_kind(settings: Settings, budget: MemoryBudget) -> dict[str, int]:
-    held = {kind.value: size for kind, size in budget.held_by_kind.items()}
-    return held | {Kind.LIBRARIES.value: settings.fetch.memory_budget_bytes - budget.limit_bytes}
 
 
 def _end(stop: asyncio.Event, error: SinkClosed) -> None:

@@ -54,6 +54,7 @@ class Trouble(enum.StrEnum):
     ABANDON_FAILED = "abandon_failed"
     SINK_FAULTED = "sink_faulted"
     SINK_NOT_READY = "sink_not_ready"
+    MEMORY_BUDGET_SMALL = "memory_budget_small"
     ROOT_UNRECORDED = "root_unrecorded"
 
 

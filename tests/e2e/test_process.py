@@ -89,6 +89,19 @@ def test_check_config_connects_to_nothing(tmp_path: Path) -> None:
     assert "pattern web.* without web[.]debug.* -> stdout (stdout)" in done.stdout
 
 
+def test_check_config_warns_of_a_budget_that_parquet_exceeds(tmp_path: Path) -> None:
+    """The container would be killed for want of memory, on a busy day."""
+    sink = f"--set=sinks.lake.path={tmp_path}"
+    common = ("check-config", "--set=cluster.zookeeper=zk:2181", "--set=group.id=g", "--topics=t", "--sink=lake", sink)
+    tight = (*common, "--set=sinks.lake.type=parquet", "--set=fetch.memory_budget_bytes=100000000")
+    done = command(*tight)
+
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "warning: fetch.memory_budget_bytes is 100000000" in done.stderr
+    assert "give it 134217728 or more" in done.stderr
+    assert command(*common, "--set=sinks.lake.type=jsonl", "--set=fetch.memory_budget_bytes=100000000").stderr == ""
+
+
 def test_a_pattern_that_is_no_expression_is_refused() -> None:
     """Found before it is registered, where every member of the group would read it."""
     done = command("check-config", "--set", "cluster.zookeeper=zk:2181", "--set", "group.id=g", "--pattern", "(")

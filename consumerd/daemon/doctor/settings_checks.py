@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from consumerd.config.settings import Settings
+from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.doctor.facts import RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, Severity, join_shown
 from consumerd.daemon.sinks import check_paths
@@ -101,6 +102,14 @@ def _check_memory(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]
             what=f"{fetch.memory_budget_bytes} bytes hold the copies of a message of {fetch.largest_unit_bytes} bytes at "
             f"most, and max_message_bytes is {fetch.max_message_bytes}",
             advice="raise the budget, or lower fetch.max_message_bytes",
+        )
+    if small := explain_small_budget(settings):
+        yield Finding(
+            severity=Severity.WARNING,
+            check="memory-below-libraries",
+            where="fetch.memory_budget_bytes",
+            what=small,
+            advice="raise it, and the container's limit with it",
         )
 
 

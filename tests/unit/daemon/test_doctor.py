@@ -154,8 +154,15 @@ def settings(tmp_path: Path, *overrides: str) -> Settings:
 
 
 def test_settings_that_go_together_are_not_told(tmp_path: Path) -> None:
-    """The defaults, in a small group."""
+    """The defaults, in a small group; and just enough memory for Arrow."""
     assert check_settings(settings(tmp_path), facts(), 6.0) == []
+    enough = settings(
+        tmp_path,
+        "fetch.memory_budget_bytes=134217728",
+        "fetch.max_message_bytes=33554432",
+        "sinks.lake.type=parquet",
+    )
+    assert check_settings(enough, facts(), 6.0) == []
 
 
 @pytest.mark.parametrize(
@@ -165,6 +172,7 @@ def test_settings_that_go_together_are_not_told(tmp_path: Path) -> None:
         (("group.session_timeout_ms=9000",), {}, 9.0, "java-patience"),
         (("fetch.memory_budget_bytes=4194304",), {}, 6.0, "memory-for-fewer-partitions"),
         (("fetch.memory_budget_bytes=4194304",), {}, 6.0, "memory-below-message"),
+        (("fetch.memory_budget_bytes=134217727", "sinks.lake.type=parquet"), {}, 6.0, "memory-below-libraries"),
         ((), {"orders": 1 << 30}, 6.0, "messages-larger-than-fetch"),
     ],
 )
