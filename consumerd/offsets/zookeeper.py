@@ -51,6 +51,7 @@ from consumerd.zk.port import (
     MultiFailed,
     NodeExists,
     NoNode,
+    NotConnected,
     Operation,
     OutcomeUnknown,
     SetData,
@@ -228,7 +229,8 @@ class ZooKeeperOffsetStore:
 
         A topic is deleted and made again; until its member has heard of it and read the group, its claims stand. What
         they would write now is younger than the new topic, so that it would count as a position in that one, and
-        everything below would be skipped. What is left is one round trip, in which nobody deletes and makes a topic.
+        everything below would be skipped. What is left is one round trip, in which nobody deletes and makes a topic:
+        nothing goes out that would have to wait for a connection (:meth:`_require_connection`).
         """
         stats = await self._read_all(
             sorted({write.partition.topic for write in writes}), lambda topic: self._zk.exists(topic_path(topic))
@@ -262,6 +264,7 @@ class ZooKeeperOffsetStore:
                 ready.append(write)
         if not ready:
             return []
+        self._require_connection()
         operations = [(write, operation) for write in ready for operation in write.operations()]
         fresh = [write for write in ready if write.commit.position not in write.node.unanswered]
         for write in ready:
@@ -288,6 +291,11 @@ class ZooKeeperOffsetStore:
             write.node.unanswered.clear()
             outcomes[write.partition] = write.done
         return []
+
+    def _require_connection(self) -> None:
+        """Raise NotConnected where a write would wait: what was seen of its topic would be old by the time it went out."""
+        if not self._zk.state.connected:
+            raise NotConnected("the connection was lost before the positions went out")
 
     @staticmethod
     def _forget(writes: Iterable[_Write]) -> None:

@@ -407,6 +407,27 @@ def test_a_position_in_a_topic_that_was_made_again_is_dropped():
     with_member(scenario)
 
 
+def test_a_position_does_not_wait_for_a_connection_while_the_topic_may_be_made_again():
+    """What was seen of the topic must not be older than a round trip when the position goes out."""
+
+    async def scenario(member):
+        claim = await member.claim(P)
+        assert await member.commit((claim, 40)) == [CommitOutcome.WRITTEN]
+
+        def cut_off():
+            member.zk.cut(heard_ago_s=0)
+            member.server.remove(topic_path("t"))
+            member.server.put(topic_path("t"))
+            asyncio.get_running_loop().call_later(0.5, member.zk.heal)
+
+        claim.check = cut_off  # type: ignore[method-assign]  # the last thing asked before the write
+        assert await member.commit((claim, 41)) == [CommitOutcome.FAILED]
+        await asyncio.sleep(1)
+        assert member.held(P) == (b"40", 0)
+
+    with_member(scenario)
+
+
 def test_multis_stay_within_their_limits():
     """A server drops the connection of whoever sends more than ``jute.maxbuffer``, and says nothing."""
 
