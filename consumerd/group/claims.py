@@ -64,10 +64,11 @@ class OwnedClaim:
     @property
     def usable(self) -> bool:
         """Whether :meth:`check` would pass now."""
-        state = self._zk.state
-        return (
-            self._revoked is None and not self._held and state.epoch == self._epoch and state.phase is LeasePhase.FRESH
-        )
+        try:
+            self.check()
+        except (LeasePaused, OwnershipLost):
+            return False
+        return True
 
     def check(self) -> None:
         """Return if the claim may be used at this moment. Raises LeasePaused or OwnershipLost."""
