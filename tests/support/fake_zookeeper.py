@@ -6,7 +6,7 @@ What it keeps of the real one, since protocols rest on it:
   before the answer to any later read that shows the change.
 - A write whose connection breaks may or may not have taken effect.
 - Ephemeral nodes live as long as their session, which the server ends some time after the client was last heard. The
-  client learns of it when it is connected again. Its lease runs from the last answered probe, which is earlier.
+  client learns of it when it is connected again. Its lease, the real one, runs from the last answered probe, which is earlier.
 
 Times are those of the running loop: use :func:`tests.support.virtual_time.run`. Where clients live in processes with loops
 of their own (:mod:`tests.support.simulation.processes`), the server and the network are given theirs.
@@ -15,6 +15,7 @@ of their own (:mod:`tests.support.simulation.processes`), the server and the net
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from consumerd.aio.timeouts import timeout, timeout_at
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.model import NO_SESSION, SessionEpoch
 from consumerd.zk.layout import topic_path
+from consumerd.zk.lease import Lease
 from consumerd.zk.port import (
     ANY_VERSION,
     BadVersion,
@@ -114,6 +116,8 @@ class FakeZooKeeper:
         self._clients: list[FakeZkClient] = []
         self.on_change: Callable[[str], None] = lambda path: None
         """Called with each path that is created, changed or deleted, after the fact."""
+        self.on_session: Callable[[], None] = lambda: None
+        """Called when a client's session or connection may have changed."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -326,6 +330,11 @@ class _StandingWatch:
             self._client.call_inbound(lambda: self._loop.call_soon(self._deliver))
             self._client.fire_again(self)
 
+    def renew(self) -> None:
+        """Deliver an event over a new connection, whatever was on its way in the old one."""
+        self._pending = False
+        self.fire()
+
     def _deliver(self) -> None:
         self._pending = False
         if not self._closed and self._client.state.connected:
@@ -344,8 +353,10 @@ class FakeZkClient:
         self._epoch = NO_SESSION
         self._connected = False
         self._closed = False
-        self._heard_at = 0.0
-        """When the last answered probe was sent, while not connected or ageing."""
+        self._lease = Lease(session_timeout_s, 0.0)
+        """Not renewed while not connected or ageing."""
+        self.news_late_s = 0.0
+        """How much later than anything else the news of a new session arrives: whoever waits for it is held up."""
         self._ageing = False
         """Connected, yet no probe is answered."""
         self._lossy = False
@@ -373,7 +384,7 @@ class FakeZkClient:
         self._wake()
         for _, watches in sorted(self.watches.items(), key=_watched):  # set in the order of somebody's sets
             for watch in list(watches):
-                watch.fire()
+                watch.renew()
 
     heal = connect
 
@@ -398,10 +409,11 @@ class FakeZkClient:
         chance, now = self._server.random, self._server.loop.time()
         if heard_ago_s is None:
             heard_ago_s = chance.uniform(0, self._timeout_s / 6)
-        self._heard_at = now - heard_ago_s
+        heard_at = now - heard_ago_s
+        self._lease = Lease(self._timeout_s, heard_at)
         self._ageing = True
         # the server heard the last probe no earlier than it was sent, and looks for the dead in ticks
-        ends = max(now, self._heard_at + self._timeout_s + chance.uniform(0, self._timeout_s / 3))
+        ends = max(now, heard_at + self._timeout_s + chance.uniform(0, self._timeout_s / 3))
         session = self._session_id
         self._expiry = self._server.loop.call_at(ends, lambda: self._server.end_session(session))
 
@@ -441,11 +453,15 @@ class FakeZkClient:
     def expire(self) -> None:
         """End the session as if it had been silent for its whole timeout, and begin a new one."""
         was_connected = self._connected
-        self.cut(heard_ago_s=self._timeout_s)
-        self._heard_at = min(self._heard_at, self._server.loop.time() - self._timeout_s)
-        self._server.end_session(self._session_id)
+        self.lose_session()
         if was_connected:
             self.connect()
+
+    def lose_session(self) -> None:
+        """Break the connection, and end the session as if it had been silent for its whole timeout."""
+        self.cut(heard_ago_s=self._timeout_s)
+        self._lease = Lease(self._timeout_s, self._server.loop.time() - self._timeout_s)
+        self._server.end_session(self._session_id)
 
     def close(self) -> None:
         """End the session and the client, as a clean shutdown does."""
@@ -477,31 +493,30 @@ class FakeZkClient:
         if self._epoch == NO_SESSION:
             return LeasePhase.NONE
         if self._connected and not self._ageing:
-            return LeasePhase.FRESH
-        silence = self._server.loop.time() - self._heard_at
-        if silence < self._timeout_s / 2:
-            return LeasePhase.FRESH
-        return LeasePhase.PAUSED if silence < self._timeout_s * 2 / 3 else LeasePhase.SUSPENDED
+            return LeasePhase.FRESH  # as long as nothing is amiss, each probe is answered
+        return self._lease.phase(self._server.loop.time())
 
     async def wait_state(self, seen: SessionState) -> SessionState:
         """Wait until the state differs from ``seen``."""
         loop = asyncio.get_running_loop()
         while (state := self.state) == seen:
             changed = self._changed
-            boundaries = [self._heard_at + self._timeout_s * part for part in (0.5, 2 / 3)]
-            ahead = [at for at in boundaries if at > loop.time()]
-            fresh = self._connected and not self._ageing
-            delay = None if fresh or not ahead else min(ahead) - loop.time() + 1e-6
+            ahead = math.inf if self._connected and not self._ageing else self._lease.next_change_s(loop.time())
+            delay = None if math.isinf(ahead) else ahead + 1e-6
             try:
                 async with timeout(delay):
                     await changed.wait()
             except TimeoutError:
                 continue
+        if self.news_late_s and state.epoch != seen.epoch:
+            await asyncio.sleep(self.news_late_s)
+            state = self.state
         return state
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+        self._server.on_session()
 
     # -- reads
 

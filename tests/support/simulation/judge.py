@@ -101,6 +101,7 @@ class Judge:
         self._forgiven: dict[str, float] = {}
         self._digest = hashlib.sha256()
         server.on_change = self._look
+        server.on_session = self._look_at_sessions
 
     @property
     def trace(self) -> str:
@@ -150,6 +151,10 @@ class Judge:
         snapshot = GroupSnapshot(stamp=Stamp(ids=(0, 0), names=None, topics={}), members=tuple(members), topics=topics)
         assignment = plan_assignment(snapshot, self.strategy)
         return {partition: consumer_of(thread) for partition, thread in assignment.items()}
+
+    def _look_at_sessions(self) -> None:
+        for partition in self._claims:
+            self.check_owner(partition)
 
     def check_owner(self, partition: TopicPartition) -> None:
         """At most one claim is usable, and only by the session whose node it is."""
@@ -299,6 +304,8 @@ class Judge:
         others = [n for (other, n), chain in self.chains.items() if (other, chain.czxid) == making]
         wished = record.origin in self.wishes[partition]
         self.require(not others or wished, f"{path}: the topic's making {making[1]} has chain {others} already")
+        before = self.chains.get((partition, parts[2] - 1))
+        self.require(before is None or before.sealed, f"{path}: the chain before it is not sealed")
         self.chains[partition, parts[2]] = Chain(making[1], record.origin, record.origin)
 
     def _check_cover(self, path: Path, partition: TopicPartition, metadata: FileMetadata, offsets: list[int]) -> None:

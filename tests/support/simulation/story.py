@@ -11,11 +11,14 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
+from consumerd import failpoints
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.group.assignors import Member, Strategy, assign
 from consumerd.group.settings import RebalanceSettings
@@ -26,16 +29,18 @@ from consumerd.offsets.store import OffsetRequest
 from consumerd.sinks.jsonl import JsonlFormat
 from consumerd.zk.layout import id_path, ids_path, offset_path, owner_path, owners_root, request_path, topic_path
 from consumerd.zk.layout_modern import partition_path
+from consumerd.zk.port import LeasePhase
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.simulation.brokers import Brokers, Log
 from tests.support.simulation.disk import ListFormat, SharedDisk
 from tests.support.simulation.judge import GROUP, Judge
 from tests.support.simulation.members import Daemon, Java, Setting
-from tests.support.simulation.processes import World
+from tests.support.simulation.processes import Process, World
 
 SETTLED_WITHIN_S = 30.0
 """After the last disturbance: a session's end (6 s and a third more), a drain, a few tries."""
 _LOOK_EVERY_S = 0.25
+_WRITES: Final[tuple[failpoints.Point, ...]] = ("before_claim", "before_release", "before_register")
 _POKES_S = 12.0
 """A Java-like member that has given up waits for a change: it is given one this often."""
 
@@ -59,7 +64,8 @@ def tell(seed: int) -> Outcome:
     story = _Story(seed, world)
     failure = None
     try:
-        world.run(story.run())
+        with _enabled(story.traps):
+            world.run(story.run())
     except AssertionError as error:
         failure = f"{type(error).__name__}: {error}"
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the story's failure
@@ -76,6 +82,39 @@ def _describe(error: BaseException) -> str:
         place = place.tb_next
     where = f" ({place.tb_frame.f_code.co_filename}:{place.tb_lineno})" if place is not None else ""
     return f"{type(error).__name__}: {error}{where}"
+
+
+class _Traps:
+    """What is to happen to a process when it next reaches a fail point."""
+
+    def __init__(self) -> None:
+        self._acts: dict[tuple[str, failpoints.Point], Callable[[], None]] = {}
+
+    def set(self, process: Process, point: failpoints.Point, act: Callable[[], None]) -> None:
+        """Let something happen, once."""
+        self._acts[process.name, point] = act
+
+    def clear(self) -> None:
+        """Let nothing happen any more."""
+        self._acts.clear()
+
+    def reach(self, point: failpoints.Point) -> None:
+        """See failpoints."""
+        process = asyncio.get_running_loop()
+        assert isinstance(process, Process)
+        act = self._acts.pop((process.name, point), None)
+        if act is not None:
+            act()
+
+
+@contextmanager
+def _enabled(traps: _Traps) -> Iterator[None]:
+    before = {name: getattr(failpoints, name) for name in ("ENABLED", "reach")}
+    vars(failpoints).update(ENABLED=True, reach=traps.reach)
+    try:
+        yield
+    finally:
+        vars(failpoints).update(before)
 
 
 class _Story:
@@ -109,6 +148,7 @@ class _Story:
             roll_ms=chance.choice([100, 1000]),
             slowest_write_s=chance.choice([0.001, 0.02, 0.3]),
         )
+        self.traps = _Traps()
         self.topics: dict[str, int] = {}
         self.daemons: dict[str, Daemon] = {}
         self.java: dict[str, Java] = {}
@@ -153,7 +193,7 @@ class _Story:
 
     async def act(self) -> None:
         chance, daemon = self.chance, self.pick()
-        match chance.randrange(24):
+        match chance.randrange(32):
             case 0 | 1 | 2 if len(self.daemons) < 4:
                 self.join()
             case 3 | 4 if daemon is not None:
@@ -191,7 +231,7 @@ class _Story:
                 topic = chance.choice(self.names)
                 if topic in self.topics:
                     self.make_topic(topic, self.topics[topic] + chance.randint(1, 2))
-            case 17:
+            case 17 | 30 | 31:
                 await self.recreate(chance.choice(self.names))
             case 18 if daemon is not None:
                 self.tamper(daemon)
@@ -202,6 +242,15 @@ class _Story:
                 java.kill() if chance.random() < 0.5 else java.leave()
             case 22 | 23 if self.with_wishes:
                 self.wish(chance.choice(sorted(self.brokers.logs)))
+            case 24 | 25 if daemon is not None:
+                point: failpoints.Point = chance.choice(["before_commit", "before_commit", *_WRITES])
+                self.traps.set(daemon.process, point, lambda: self.hold_up(daemon))
+            case 26 | 27 if daemon is not None:
+                self.judge.stopped(daemon.process)
+                daemon.client.news_late_s = chance.uniform(0.1, 2.0)
+                daemon.client.expire()
+            case 28 | 29 if daemon is not None:
+                await self.rob(daemon)
             case _:
                 pass
 
@@ -265,6 +314,27 @@ class _Story:
         await asyncio.sleep(self.chance.choice([0.0, 0.5, 8.0]) * self.chance.random())
         daemon.client.heal()
 
+    def hold_up(self, daemon: Daemon) -> None:
+        """Stop it before it sends what it has just decided to send, until its session is over and the connection gone."""
+        self.judge.note(f"{daemon.name} is held up")
+        self.judge.stopped(daemon.process)
+        daemon.client.lose_session()
+        self.world.main.call_later(self.chance.uniform(0.0, 1.9), daemon.client.heal)
+
+    async def rob(self, daemon: Daemon) -> None:
+        """Take an owner node away from it while it knows that its lease has run out: nothing of this may be used again."""
+        self.judge.suspects[daemon.name].disturbed = True
+        daemon.client.cut(heard_ago_s=0.0)
+        await asyncio.sleep(self.chance.uniform(4.1, 4.9))
+        status = daemon.rebalancer.status
+        if status.state is MemberState.SUSPENDED and daemon.client.state.phase is LeasePhase.SUSPENDED and status.owned:
+            partition = self.chance.choice(sorted(status.owned))
+            if self.judge.owns(daemon.process, partition):
+                self.judge.note(f"{daemon.name} is robbed of {partition}")
+                self.server.remove(owner_path(GROUP, partition))
+        await asyncio.sleep(self.chance.uniform(0.0, 1.0))
+        daemon.client.heal()
+
     async def go_on(self, daemon: Daemon) -> None:
         await asyncio.sleep(self.chance.choice([0.2, 3.0, 12.0]) * (0.2 + self.chance.random()))
         if daemon.name in self.daemons:  # else it is to die yet
@@ -287,16 +357,30 @@ class _Story:
             self.judge.logs[partition, node[1].czxid] = log
 
     async def recreate(self, topic: str) -> None:
-        """Delete a topic and make it again."""
+        """Delete a topic and make it again, perhaps with more records than it had and behind somebody's back."""
         if topic not in self.topics or self.java_too or self.with_wishes:
             return
         partitions = self.topics.pop(topic)
         self.judge.remade.add(topic)
+        blind = self.pick() if self.chance.random() < 0.7 else None
+        if blind is not None:
+            self.judge.suspects[blind.name].disturbed = True
+            blind.client.cut(heard_ago_s=0.0)
+        ends = {}
         for number in range(partitions):
-            self.brokers.remove(TopicPartition.modern(topic, number))
+            partition = TopicPartition.modern(topic, number)
+            ends[partition] = self.brokers.logs[partition].end
+            self.brokers.remove(partition)
         self.server.remove(topic_path(topic))
-        await asyncio.sleep(self.chance.choice([0.35, 1.0, 5.0]))  # longer than a round trip: see offsets.zookeeper
+        gone_s = 0.35 if blind is not None else self.chance.choice([0.35, 1.0, 5.0])
+        await asyncio.sleep(gone_s)  # longer than a round trip: see offsets.zookeeper
         self.make_topic(topic, partitions)
+        if blind is not None or self.chance.random() < 0.5:
+            for partition, end in ends.items():
+                self.brokers.logs[partition].append(end + 1)
+        if blind is not None:
+            await asyncio.sleep(self.chance.uniform(0.5, 2.0))
+            blind.client.heal()
 
     def tamper(self, daemon: Daemon) -> None:
         """Take an owner node, or the member's own node, away from it."""
@@ -317,8 +401,10 @@ class _Story:
     async def come_to_rest(self) -> None:
         """Let sessions of the dead end, retries run out, and everybody read everything."""
         self.judge.note("no more disturbance")
+        self.traps.clear()
         for daemon in self.daemons.values():
             daemon.process.countdown = None
+            daemon.client.news_late_s = 0.0
             daemon.proceed()
             daemon.client.heal()
         await self.within(SETTLED_WITHIN_S, self.find_unrest)
