@@ -4,6 +4,7 @@
 
     ConsumerdError
     ├── ConfigError                 settings; one message that names the key
+    ├── NotFound                    what a one-shot command was asked about is not there
     ├── ProtocolError
     │   ├── LocalProtocolError      we misused a codec or a connection
     │   ├── UnsupportedVersion      a broker and we share no version of a request
@@ -44,6 +45,10 @@ class ConsumerdError(Exception):
 
 class ConfigError(ConsumerdError):
     """The settings cannot work; the message names the key and what to write instead. Exit code 2."""
+
+
+class NotFound(ConsumerdError):
+    """What a one-shot command was asked about (a group, a quarantine) is not there; the message says what is. Exit code 1."""
 
 
 class ProtocolError(ConsumerdError):

@@ -23,6 +23,7 @@ from consumerd.daemon.quarantined import (
     problems_of,
     read_records,
 )
+from consumerd.daemon.wording import counted
 from consumerd.errors import ConfigError
 from consumerd.sinks.quarantine_record import KeptUnit
 from consumerd.wire.records import Record
@@ -35,10 +36,17 @@ _DUMP_BYTES: Final = 512
 def add_quarantine_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``quarantine`` to the parser."""
     parser = commands.add_parser("quarantine", help="look at records and messages that a policy has passed over")
+    parser.description = (
+        "Look at what `fetch.on_corrupt`, `fetch.on_oversized` or a sink's `on_rejected` has put into quarantine. Reads the "
+        "files alone: neither a daemon nor ZooKeeper is needed."
+    )
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     listing = inner.add_parser("list", help="list what is kept below quarantine.path")
-    listing.description = "List quarantined units. Reads the files alone. Exit code 1 if a file cannot be read."
+    listing.description = (
+        "List quarantined units. Reads the files alone. Exit code 1 if a file cannot be read, or the folder holds "
+        "something else."
+    )
     _add_path_options(listing)
     listing.add_argument("topic", nargs="?", help="only of this topic")
     listing.add_argument("--cause", choices=_CAUSES, help="only of this cause")
@@ -124,7 +132,7 @@ def _payload(kept: KeptUnit) -> bytes:
 def _describe(row: dict[str, object], reading: Reading, kept: KeptUnit, limit: int) -> str:
     width = max(map(len, row))
     lines = [f"{name.replace('_', ' '):<{width}}  {'-' if value is None else value}" for name, value in row.items()]
-    lines += ["", f"{len(reading.records)} records" + (f" ({reading.note})" if reading.note else "")]
+    lines += ["", counted(len(reading.records), "record") + (f" ({reading.note})" if reading.note else "")]
     lines += [_record_line(record) for record in reading.records]
     lines += ["", *dump_bytes(_payload(kept), limit), ""]
     return "".join(f"{line}\n" for line in lines)

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from consumerd.errors import ConfigError, CorruptMessageError
+from consumerd.errors import ConfigError, CorruptMessageError, NotFound
 from consumerd.model import PartitionKey, TopicPartition
+from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.sinks.quarantine_record import KeptUnit, parse_topic_folder, parse_unit, parse_unit_name
 from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.wire.checksum import crc32, crc32c
@@ -27,6 +28,7 @@ _RECORD_BATCH_MAGIC: Final = 2
 _BATCH_CHECKSUM_AT: Final = 17
 _PLACE: Final = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[^/]+)@(?P<offset>[0-9]+)")
 _CHECKSUM: Final = struct.Struct(">I")
+_DEPTHS: Final = ("*", "*/*", "*/*/*", "*/*/*/*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,14 @@ class Reading:
 def find_units(path: Path, *, topic: str | None = None, cause: str | None = None) -> list[FoundUnit]:
     """Return what is kept below a quarantine's path, in order, those that cannot be read included.
 
-    Raises ConfigError for a folder that cannot be read.
+    Raises NotFound for a folder that cannot be read, or that is no quarantine.
     """
     try:
+        if (stranger := _find_stranger(path)) is not None:
+            raise NotFound(f"{path} is no quarantine, it holds {stranger}: give the folder that quarantine.path names")
         found = [_read(file) for file in _files(path, topic)]
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise NotFound(f"{path}: cannot be read: {error.strerror or error}") from error
     wanted = [one for one in found if one.kept is None or cause is None or one.kept.unit.cause == cause]
     return sorted(wanted, key=_order)
 
@@ -157,6 +161,18 @@ def _files(path: Path, topic: str | None) -> Iterator[Path]:
         name = parse_topic_folder(folder.name)
         if name is not None and folder.is_dir() and topic in (None, name):
             yield from (file for file in sorted(folder.glob("*/*/*.jsonl")) if parse_unit_name(file.name) is not None)
+
+
+def _find_stranger(path: Path) -> Path | None:
+    """Return what shows that a folder is no quarantine: files of which none is a unit's.
+
+    One whose units have all been taken away holds no file but the record of whose it is.
+    """
+    if next(_files(path, None), None) is not None:
+        return None
+    files = (file for depth in _DEPTHS for file in path.glob(depth) if file.is_file())
+    stranger = next((file for file in files if file.name[0] != "." and file.name != ROOT_RECORD), None)
+    return None if stranger is None else stranger.relative_to(path)
 
 
 def _read(file: Path) -> FoundUnit:

@@ -91,7 +91,6 @@ def test_the_path_is_that_of_the_settings(keep: Keep, tmp_path, capsys):
     ("arguments", "said"),
     [
         (["list"], "quarantine.path: not set"),
-        (["list", "--path", "nowhere"], "nowhere: cannot be read: No such file"),
         (["show", "orders/3@11"], "give --path or --config"),
         (["show", "--path", "q", "orders/3@99"], "nothing of orders/3 is quarantined at offset 99"),
         (["show", "--path", "q", "orders/x@1"], "neither a file nor TOPIC/PARTITION@OFFSET"),
@@ -106,6 +105,40 @@ def test_what_cannot_be_looked_up_is_said(
     monkeypatch.chdir(tmp_path)
     assert main(["quarantine", *arguments]) == CONFIGURATION
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("landed", "said"),
+    [
+        (None, "lake: cannot be read: No such file"),
+        (
+            "topic=orders/partition=3/chain=1/00000000000000000000.jsonl",
+            "lake is no quarantine, it holds topic=orders/partition=3/chain=1/00000000000000000000.jsonl",
+        ),
+        ("notes.txt", "lake is no quarantine, it holds notes.txt"),
+    ],
+)
+def test_a_folder_that_is_no_quarantine_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, landed: str | None, said: str
+):
+    """Nothing to see in the sink's folder is no news of the quarantine."""
+    monkeypatch.chdir(tmp_path)
+    if landed is not None:
+        file = tmp_path / "lake" / landed
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+    assert main(["quarantine", "list", "--path", "lake"]) == FAILED
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"consumerd: {said}")
+
+
+def test_a_quarantine_whose_units_were_all_taken_away_is_empty(keep: Keep, tmp_path, capsys):
+    """Files may be moved or deleted at any time; folders and the record of whose it is stay."""
+    keep().unlink()
+    (tmp_path / "q" / "_consumerd.json").write_text("{}")
+    assert main(["quarantine", "list", "--path", str(tmp_path / "q")]) == DONE
+    assert capsys.readouterr().out == "nothing is quarantined\n"
 
 
 def test_files_that_cannot_be_read_are_named_and_hide_no_other(keep: Keep, tmp_path, capsys):
