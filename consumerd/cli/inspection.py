@@ -20,6 +20,7 @@ from consumerd.daemon.inspection import (
     find_topics,
     inspect,
 )
+from consumerd.daemon.wording import counted
 
 _TOPIC_COLUMNS = ("topic", "partitions", "replication", "leaderless", "incarnation")
 _PARTITION_COLUMNS = ("topic", "partition", "leader", "replicas", "in_sync", "earliest", "latest")
@@ -69,8 +70,9 @@ def _print_lag(rows: list[LagRow], args: argparse.Namespace) -> None:
     print_rows(rows, _LAG_COLUMNS, as_json=args.json, empty="no partitions")
     if not args.json:
         known = [row.lag for row in rows if row.lag is not None]
-        unowned = sum(row.owner is None for row in rows)
-        sys.stdout.write(f"total lag {sum(known)}, {unowned} of {len(rows)} partitions without an owner\n")
+        there = [row for row in rows if not row.deleted]
+        unowned = sum(row.owner is None for row in there)
+        sys.stdout.write(f"total lag {sum(known)}, {unowned} of {counted(len(there), 'partition')} without an owner\n")
 
 
 async def explain_rebalance(args: argparse.Namespace) -> int:
@@ -82,11 +84,12 @@ async def explain_rebalance(args: argparse.Namespace) -> int:
     columns: tuple[str, ...] = ("topic", "partition", "owner", "assigned")
     if args.replicas:
         columns += ("then", "moves")
-    print_rows(plan.rows, columns, as_json=args.json, empty="nothing to assign")
-    if not args.json:
+    print_rows(plan.rows, columns, as_json=args.json, empty="nothing to assign" if plan.members else "no members yet")
+    if plan.members and not args.json:
         moving = sum(bool(row.moves) for row in plan.rows)
-        sys.stdout.write(f"{plan.members} members, {len(plan.rows)} partitions")
-        sys.stdout.write(f", {moving} would move with {args.replicas} more replicas\n" if args.replicas else "\n")
+        sys.stdout.write(f"{counted(plan.members, 'member')}, {counted(len(plan.rows), 'partition')}")
+        more = counted(args.replicas, "more replica")
+        sys.stdout.write(f", {moving} would move with {more}\n" if args.replicas else "\n")
     for problem in plan.problems:
         sys.stderr.write(f"consumerd: {problem}\n")
     return 0

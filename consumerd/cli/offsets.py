@@ -20,7 +20,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.cli.options import add_connection_options, inspection_settings, seconds
 from consumerd.cli.tables import print_rows
 from consumerd.daemon.access import ClusterAccess
-from consumerd.daemon.inspection import follow_topics, inspect, list_group_topics
+from consumerd.daemon.inspection import follow_topics, inspect, list_group_topics, require_group
 from consumerd.daemon.offsets_export import check_origin, encode_export, parse_export, split_orphans
 from consumerd.daemon.operations import (
     MoveRow,
@@ -35,6 +35,7 @@ from consumerd.daemon.operations import (
     resolve_reset,
 )
 from consumerd.daemon.positions import export_offsets, find_named, find_offsets
+from consumerd.daemon.wording import counted
 from consumerd.errors import ConfigError, OffsetError
 from consumerd.model import PartitionKey, TopicPartition
 
@@ -62,6 +63,10 @@ is refused: it would not listen, and overwrite what is written.
 
 def add_offset_commands(offsets: argparse.ArgumentParser) -> None:
     """Add what is below ``offsets``."""
+    offsets.description = (
+        "Look at the stored positions of a group, keep them as a document, and move them: to a position, to the beginning\n"
+        "or the end of the log, or to a time. `show` and `export` change nothing."
+    )
     offsets.epilog = _EXAMPLES
     offsets.formatter_class = argparse.RawDescriptionHelpFormatter
     below = offsets.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -158,10 +163,12 @@ async def export(args: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return 0
     try:
-        args.output.write_text(text)
+        args.output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--output: {error}") from error
-    sys.stderr.write(f"consumerd: {len(exported.offsets)} positions of group {exported.group} in {args.output}\n")
+        raise ConfigError(f"{args.output}: cannot be written: {error.strerror} (--output)") from error
+    sys.stderr.write(
+        f"consumerd: {counted(len(exported.offsets), 'position')} of group {exported.group} in {args.output}\n"
+    )
     return 0
 
 
@@ -174,9 +181,11 @@ async def set_positions(args: argparse.Namespace) -> int:
     exported = None
     if args.from_file is not None:
         try:
-            exported = parse_export(args.from_file.read_text(), str(args.from_file))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--from-file: {error}") from error
+            exported = parse_export(args.from_file.read_text(encoding="utf-8"), str(args.from_file))
+        except OSError as error:
+            raise ConfigError(f"{args.from_file}: cannot be read: {error.strerror} (--from-file)") from error
+        except UnicodeDecodeError:
+            raise ConfigError(f"{args.from_file}: not UTF-8 (--from-file)") from None
         kept, orphaned = split_orphans(exported)
         if orphaned:
             sys.stderr.write(f"consumerd: left out, deleted before the export already: {', '.join(orphaned)}\n")
@@ -219,7 +228,10 @@ async def reset_positions(args: argparse.Namespace) -> int:
 
 async def _list_topics(access: ClusterAccess, group: str) -> list[str]:
     """Return the group's topics that are there; positions of others mean nothing any more."""
+    await require_group(access.zk, group)
     topics = await list_group_topics(access.zk, group)
+    if not topics:
+        raise ConfigError(f"--all-topics: group {group} has no offsets, owners or members yet; name the topics")
     there = await follow_topics(access, topics, missing_ok=True)
     if gone := sorted(topics.difference(there)):
         sys.stderr.write(f"consumerd: left out, since there is no such topic: {', '.join(gone)}\n")
@@ -239,7 +251,7 @@ async def _move(access: ClusterAccess, group: str, targets: Sequence[Target], ar
         if not sys.stdin.isatty():
             raise ConfigError("there is no terminal to ask on: give --yes to go on, or --dry-run to look")
         print_rows([describe(one, "") for one in plan.moves], _PLANNED, as_json=False, empty="nothing to do")
-        if not await _confirm(f"Move {len(plan.moves)} partitions of group {group}? [y/N] "):
+        if not await _confirm(f"Move {counted(len(plan.moves), 'partition')} of group {group}? [y/N] "):
             sys.stderr.write("consumerd: nothing was done\n")
             return 1
         # somebody may have joined or left while the question stood
@@ -268,6 +280,7 @@ async def _carry_out(access: ClusterAccess, group: str, plan: Plan, args: argpar
         undone = await mover.carry_out(plan, new_chain=args.new_chain, wait_s=args.wait, show=take)
     finally:
         if settled and not args.json:
+            settled.sort(key=lambda row: TopicPartition(row.topic, PartitionKey.parse(row.partition)))
             print_rows(settled, _SETTLED, as_json=False, empty="")
             sys.stdout.flush()
     if args.new_chain and any(move.way is Way.DIRECTLY for move in plan.moves):

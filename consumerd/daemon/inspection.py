@@ -18,7 +18,7 @@ from consumerd.client.log_range import LogRange
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.config.settings import InspectionSettings
 from consumerd.daemon.access import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
-from consumerd.errors import ConfigError, ConsumerdError, CoordinationError
+from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, NotFound
 from consumerd.group.assignors import Strategy
 from consumerd.group.explain import lint_patience, plan_explanation
 from consumerd.group.plan import resolve_members
@@ -27,7 +27,16 @@ from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, PartitionKey, TopicPartition
 from consumerd.telemetry.hooks import Hooks
-from consumerd.zk.layout import BROKER_TOPICS, offset_path, offsets_path, offsets_root, owner_path, owners_root
+from consumerd.zk.layout import (
+    BROKER_TOPICS,
+    CONSUMERS,
+    group_path,
+    offset_path,
+    offsets_path,
+    offsets_root,
+    owner_path,
+    owners_root,
+)
 from consumerd.zk.listing import list_names
 from consumerd.zk.port import ZkClient
 from consumerd.zk.znodes import MalformedZnode, parse_offset
@@ -62,7 +71,10 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagRow:
-    """How far a group is behind in one partition; ``seconds`` is how old the next record to be read is."""
+    """How far a group is behind in one partition; ``seconds`` is how old the next record to be read is.
+
+    ``deleted``: the topic is gone, the position is what is left of it.
+    """
 
     topic: str
     partition: str
@@ -72,6 +84,7 @@ class LagRow:
     latest: int | None
     lag: int | None
     seconds: float | None
+    deleted: bool
     note: str
 
 
@@ -158,10 +171,14 @@ async def find_partitions(access: ClusterAccess, wanted: Collection[str]) -> lis
 
 
 async def find_lag(access: ClusterAccess, group: str, wanted: Collection[str]) -> list[LagRow]:
-    """Return each partition of the group's topics, owned or not. Raises ConfigError where there is no such group."""
+    """Return each partition of the group's topics, owned or not. Raises NotFound where there is no such group."""
     zk = access.zk
+    await require_group(zk, group)
     topics = set(wanted) or await list_group_topics(zk, group)
+    if not topics:
+        return []
     await follow_topics(access, topics, missing_ok=not wanted)
+    deleted = topics.difference(await list_names(zk, BROKER_TOPICS))
     view = access.directory.view
     stored = {row.partition: row for row in await read_offsets(zk, group, topics)}
     partitions = sorted(
@@ -180,7 +197,12 @@ async def find_lag(access: ClusterAccess, group: str, wanted: Collection[str]) -
         and ranges[one].earliest <= at < ranges[one].latest
     ]  # fmt: skip
     timestamps = await _timestamps(consumer, {one: stored[one].position or 0 for one in behind})
-    return [_lag_row(one, owners.get(one), stored.get(one), ranges.get(one), timestamps.get(one)) for one in partitions]
+    return [
+        _lag_row(
+            one, owners.get(one), stored.get(one), ranges.get(one), timestamps.get(one), deleted=one.topic in deleted
+        )
+        for one in partitions
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +222,17 @@ async def explain(
     streams: int,
     java: JavaPatience,
 ) -> RebalancePlan:
-    """Compute the group's assignment as its members do, now and with ``replicas`` more."""
+    """Compute the group's assignment as its members do, now and with ``replicas`` more.
+
+    Without members there is nothing to compute from. Raises NotFound where there is no such group.
+    """
     assert settings.group is not None
     group, strategy = settings.group.id, Strategy(settings.group.assignor)
+    await require_group(access.zk, group)
     registry = GroupRegistry(access.zk, group, wall_ms=lambda: 0, random=random.Random(0))
     snapshot = await registry.read(None, lambda _topics: None)
     if not snapshot.members:
-        raise ConfigError(f"group.id: group {group!r} has no members at {settings.cluster.zookeeper}")
+        return RebalancePlan(members=0, rows=(), problems=())
     topics = {
         topic: streams
         for member in resolve_members(snapshot.members, snapshot.names).members
@@ -297,15 +323,18 @@ async def follow_topics(access: ClusterAccess, wanted: Collection[str], *, missi
     return [topic for topic in topics if topic in access.directory.view.topics]
 
 
+async def require_group(zk: ZkClient, group: str) -> None:
+    """Raise NotFound where there is no such group: a name that is misspelt must not look like a group without anything."""
+    if await zk.exists(group_path(group)) is None:
+        known = ", ".join(await list_names(zk, CONSUMERS)) or "none"
+        raise NotFound(f"there is no group {group!r} in ZooKeeper; the groups there: {known}")
+
+
 async def list_group_topics(zk: ZkClient, group: str) -> set[str]:
-    """Return the topics that a group has offsets, owners or subscriptions of. Raises ConfigError where it has none."""
+    """Return the topics that a group has offsets, owners or subscriptions of."""
     topics = {*await list_names(zk, offsets_root(group)), *await list_names(zk, owners_root(group))}
     registry = GroupRegistry(zk, group, wall_ms=lambda: 0, random=random.Random(0))
-    topics |= (await registry.read(None, lambda _topics: None)).topics.keys()
-    if not topics:
-        known = ", ".join(await list_names(zk, "/consumers")) or "none"
-        raise ConfigError(f"group {group!r} has no offsets, owners or members in ZooKeeper; the groups there: {known}")
-    return topics
+    return topics | (await registry.read(None, lambda _topics: None)).topics.keys()
 
 
 async def read_offsets(zk: ZkClient, group: str, topics: Iterable[str]) -> list[StoredPosition]:
@@ -326,7 +355,8 @@ async def read_offsets(zk: ZkClient, group: str, topics: Iterable[str]) -> list[
         try:
             position, note = parse_offset(data), ""
         except MalformedZnode as error:
-            position, note = None, str(error)
+            position = None
+            note = f"{error}; say where to go on: consumerd offsets set -g {group} {partition}=POSITION"
         return StoredPosition(
             partition=partition, position=position, mtime_ms=stat.mtime_ms, version=stat.version, note=note
         )
@@ -361,9 +391,13 @@ def _lag_row(
     stored: StoredPosition | None,
     log: LogRange | None,
     timestamp_ms: int | None,
+    *,
+    deleted: bool,
 ) -> LagRow:
     position = stored.position if stored else None
     lag, note = None, stored.note if stored else ""
+    if deleted:
+        note = "topic deleted"
     if position is not None and log is not None:
         lag = max(0, log.latest - position)
         if position < log.earliest:
@@ -384,5 +418,6 @@ def _lag_row(
         latest=log.latest if log else None,
         lag=lag,
         seconds=seconds,
+        deleted=deleted,
         note=note,
     )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from consumerd.daemon.access import ClusterAccess
 from consumerd.daemon.admission import describe_cluster
-from consumerd.daemon.inspection import follow_topics, list_group_topics, read_offsets
+from consumerd.daemon.inspection import follow_topics, list_group_topics, read_offsets, require_group
 from consumerd.daemon.offsets_export import ExportedOffset, OffsetsExport
 from consumerd.errors import ConfigError
 from consumerd.model import TopicPartition
@@ -40,10 +40,11 @@ class Named:
 
 
 async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str]) -> list[OffsetRow]:
-    """Return the stored positions of a group, and its requests. Raises ConfigError where there is no such group."""
+    """Return the stored positions of a group, and its requests. Raises NotFound where there is no such group."""
+    await require_group(access.zk, group)
     listed = await ZooKeeperOffsetRequests(access.zk, group).list_requests()
     requests = {one.partition: one for one in listed if not wanted or one.partition.topic in wanted}
-    topics = set(wanted) or await _find_topics(access.zk, group, requests)
+    topics = set(wanted) or {one.topic for one in requests} | await list_group_topics(access.zk, group)
     stored = {row.partition: row for row in await read_offsets(access.zk, group, topics)}
     rows = []
     for partition in sorted(stored.keys() | requests.keys()):
@@ -66,19 +67,12 @@ async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str
     return rows
 
 
-async def _find_topics(zk: ZkClient, group: str, requests: Iterable[TopicPartition]) -> set[str]:
-    """Return the group's topics; one that has nothing but requests is known, too. Raises ConfigError."""
-    asked = {partition.topic for partition in requests}
-    try:
-        return asked | await list_group_topics(zk, group)
-    except ConfigError:
-        if not asked:
-            raise
-        return asked
-
-
 async def export_offsets(access: ClusterAccess, group: str, wanted: Collection[str], *, now_ms: int) -> OffsetsExport:
-    """Return a group's positions as a document; one that cannot be read is an error, not a hole. Raises ConfigError."""
+    """Return a group's positions as a document; one that cannot be read is an error, not a hole.
+
+    Raises NotFound where there is no such group, ConfigError.
+    """
+    await require_group(access.zk, group)
     topics = set(wanted) or await list_group_topics(access.zk, group)
     stored = sorted(await read_offsets(access.zk, group, topics), key=lambda row: row.partition)
     if missing := sorted(topics - {row.partition.topic for row in stored}) if wanted else []:
@@ -87,9 +81,7 @@ async def export_offsets(access: ClusterAccess, group: str, wanted: Collection[s
     offsets = []
     for row in stored:
         if row.position is None:
-            raise ConfigError(
-                f"{row.partition}: its position cannot be read ({row.note}); correct it, or leave the topic out"
-            )
+            raise ConfigError(f"{row.partition}: its position cannot be read: {row.note}, or leave the topic out")
         offsets.append(
             ExportedOffset(
                 topic=row.partition.topic,

@@ -25,6 +25,8 @@ _DECIMAL: Final = re.compile(r"-?[0-9]{1,19}")
 _ENDPOINT: Final = re.compile(r"(?P<listener>[^:/]*)://\[?(?P<host>[^/\[\]]*?)\]?:(?P<port>-?[0-9]{1,5})")
 _INT64_MAX: Final = 2**63 - 1
 _NO_LEADER: Final = -1
+_SHOWN: Final = 40
+"""Characters of a node's text that a message quotes."""
 
 _JsonObject = Mapping[str, object]
 
@@ -193,7 +195,11 @@ def encode_offset(offset: int) -> bytes:
 
 def parse_offset(data: bytes) -> int:
     """Read an offset node. A negative number is returned as it stands. Raises MalformedZnode."""
-    return _as_int(_read_text(data).strip(), "offset")
+    text = _read_text(data).strip()
+    try:
+        return _as_int(text, "offset")
+    except MalformedZnode:
+        raise MalformedZnode(f"offset: expected a number, got {text!r:.{_SHOWN}}") from None
 
 
 def encode_owner(thread: ThreadId) -> bytes:

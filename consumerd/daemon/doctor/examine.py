@@ -17,21 +17,18 @@ from consumerd.daemon.doctor.position_checks import check_positions
 from consumerd.daemon.doctor.reading import READABLE_KINDS, read_landing, read_logs, read_registry, read_root
 from consumerd.daemon.doctor.registry_checks import check_registry
 from consumerd.daemon.doctor.settings_checks import check_settings, landing_options
-from consumerd.daemon.inspection import inspect
+from consumerd.daemon.inspection import inspect, require_group
 from consumerd.delivery.policy import OffsetPolicy
-from consumerd.errors import ConfigError
 from consumerd.group.assignors import Strategy
 from consumerd.sinks.threads import WorkThreads
-from consumerd.zk.layout import CONSUMERS, group_path, root_path
-from consumerd.zk.listing import list_names
-from consumerd.zk.port import ZkClient
+from consumerd.zk.layout import root_path
 
 
 async def examine(settings: InspectionSettings, full: Settings | None, *, timeout_s: float) -> list[Finding]:
     """Examine a group, and, where all settings are given, these and what they name. Changes nothing.
 
     Each of ZooKeeper, brokers and disks is given ``timeout_s``. Raises CoordinationError where ZooKeeper is not reached,
-    ConfigError, TimeoutError.
+    NotFound where there is no such group and no settings to be its first, ConfigError, TimeoutError.
     """
     assert settings.group is not None
     group = settings.group
@@ -39,7 +36,7 @@ async def examine(settings: InspectionSettings, full: Settings | None, *, timeou
     async with inspect(settings, timeout_s, session_timeout_ms=group.session_timeout_ms) as access:
         async with timeout(timeout_s):
             if full is None:
-                await _require_group(access.zk, group.id)
+                await require_group(access.zk, group.id)
             facts = await read_registry(access.zk, group.id, topics=wanted, wall_ms=int(time.time() * 1000))
         found = check_registry(facts, Strategy(group.assignor))
         found += await _examine_positions(access, facts, full, timeout_s)
@@ -49,13 +46,6 @@ async def examine(settings: InspectionSettings, full: Settings | None, *, timeou
         for landing in await _read_paths(full, facts, timeout_s):
             found += check_landing(facts, landing)
     return sort_findings(found)
-
-
-async def _require_group(zk: ZkClient, group: str) -> None:
-    """Raise ConfigError where there is no such group: a name that is misspelt has nothing wrong with it."""
-    if await zk.exists(group_path(group)) is None:
-        known = ", ".join(await list_names(zk, CONSUMERS)) or "none"
-        raise ConfigError(f"group {group!r} has no node in ZooKeeper; the groups there: {known}")
 
 
 async def _examine_positions(
