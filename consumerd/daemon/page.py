@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Final
 
 from consumerd.daemon.status import DaemonStatus
+from consumerd.daemon.wording import counted
+from consumerd.zk.port import LeasePhase
 
 _STYLE = """
 body{font:14px/1.45 system-ui,sans-serif;margin:1.5rem auto;max-width:72rem;padding:0 1rem;color:#1c2733;background:#fbfcfd}
@@ -14,6 +17,14 @@ table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.25rem .
 th{font-weight:600;color:#5a6b7c;font-size:.85rem}td.n{text-align:right;font-variant-numeric:tabular-nums}
 .ok{color:#0a7d3c}.bad{color:#b3261e}.dim{color:#7a8896}.badge{font-weight:600}
 """
+
+_PHASES: Final = {
+    LeasePhase.NONE.value: "waiting for one",
+    LeasePhase.FRESH.value: "ZooKeeper answers in time",
+    LeasePhase.PAUSED.value: "no answer for half its timeout, delivery pauses",
+    LeasePhase.SUSPENDED.value: "no answer for two thirds of its timeout, others may soon own the partitions",
+}
+"""What each phase of the session means."""
 
 
 def render_page(status: DaemonStatus) -> str:
@@ -93,11 +104,12 @@ def render_page(status: DaemonStatus) -> str:
 
 
 def _summary(status: DaemonStatus) -> str:
-    session = f"ZooKeeper session {status.session_epoch} ({status.session_id}), {status.session_phase}"
+    session = f"ZooKeeper session {status.session_epoch} ({status.session_id}) is {status.session_phase}"
+    session += f": {_PHASES[status.session_phase]}"
     memory = f"{_bytes(sum(status.buffered_bytes.values()))} of {_bytes(status.memory_budget_bytes)} held"
     if kinds := ", ".join(f"{_bytes(size)} {kind}" for kind, size in status.buffered_bytes.items() if size):
         memory += f" ({kinds})"
-    facts = [status.consumer_id or "not registered", status.state, session, f"{status.members} members"]
+    facts = [status.consumer_id or "not registered", status.state, session, counted(status.members, "member")]
     facts += [f"up {_duration(status.uptime_s)}", memory, status.version]
     return " &middot; ".join(escape(fact) for fact in facts)
 

@@ -238,7 +238,7 @@ def _find_unowned(
         Disagreement(
             kind=DisagreementKind.UNOWNED,
             member=member,
-            detail=f"it has not claimed {len(partitions)} partitions that nobody owns; a Java member that has used up "
+            detail=f"it has not claimed what nobody owns (partitions: {len(partitions)}); a Java member that has used up "
             "rebalance.max.retries does so until the group changes again, and one with another "
             f"partition.assignment.strategy never will: {_join_shown(map(str, partitions))}",
         )

@@ -69,7 +69,7 @@ class GroupStatus:
         if starved:
             first = starved[0]
             holder = "nobody known" if first.holder is None else first.holder.thread
-            return f"{len(starved)} partitions are held by others, {first.partition} by {holder}"
+            return f"partitions held by others: {len(starved)}, {first.partition} by {holder}"
         missing = [partition for partition in self.desired if partition not in self.owned]
         if missing:
             return f"{len(missing)} of {len(self.desired)} assigned partitions are not claimed yet"

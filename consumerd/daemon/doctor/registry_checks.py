@@ -9,6 +9,7 @@ from typing import Final
 
 from consumerd.daemon.doctor.facts import Node, PartitionNode, RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, Severity, join_shown
+from consumerd.daemon.wording import counted
 from consumerd.errors import OffsetError
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import consumer_of
@@ -157,7 +158,7 @@ def _check_unowned(facts: RegistryFacts, strategy: Strategy) -> Iterator[Finding
             severity=Severity.ERROR,
             check="partitions-unowned",
             where=owners_root(facts.group),
-            what=f"{len(partitions)} partitions have no owner and belong to {consumer}, session {sessions[consumer]:#x}: "
+            what=f"without an owner: {counted(len(partitions), 'partition')} of {consumer}, session {sessions[consumer]:#x}: "
             f"{join_shown(partitions)}",
             advice=f"{_AGAIN}. " + ("Then see its status page" if ours else "Then restart that member: a Java member that "
             "has used up rebalance.max.retries owns nothing until the group changes"),

@@ -13,6 +13,7 @@ from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.doctor.facts import RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, Severity, join_shown
 from consumerd.daemon.sinks import check_paths
+from consumerd.daemon.wording import counted
 from consumerd.errors import ConfigError
 from consumerd.group.explain import lint_patience
 from consumerd.group.settings import RebalanceSettings
@@ -91,7 +92,7 @@ def _check_memory(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]
             check="memory-for-fewer-partitions",
             where="fetch.memory_budget_bytes",
             what=f"{fetch.memory_budget_bytes} bytes hold {at_once} fetches of max_partition_bytes "
-            f"({fetch.max_partition_bytes}), and one member alone would own {partitions} partitions: they take turns",
+            f"({fetch.max_partition_bytes}), and one member alone would own {counted(partitions, 'partition')}: they take turns",
             advice=f"nothing unless throughput suffers; {partitions * fetch.max_partition_bytes} bytes would do for all",
         )
     if fetch.largest_unit_bytes < fetch.max_message_bytes:

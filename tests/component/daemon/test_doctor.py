@@ -157,7 +157,7 @@ def test_partitions_without_an_owner_are_told_with_whose_they_should_be(foreign:
     register(foreign, "g_b", {"orders": 1})
     put(foreign, "/consumers/g/owners/orders/0", b"g_a-0", ephemeral=True)
     (unowned,) = examine()["partitions-unowned"]
-    assert "1 partitions have no owner and belong to g_b" in unowned["what"]
+    assert "without an owner: 1 partition of g_b" in unowned["what"]
     assert "orders/1" in unowned["what"]
     put(foreign, "/consumers/g/owners/orders/1", b"g_a-0", ephemeral=True)
     (other,) = examine()["owners-not-as-planned"]
@@ -295,7 +295,7 @@ def test_roots_that_no_sink_has_recorded_are_named(foreign: KazooClient, examine
 def test_a_group_that_is_not_there_is_not_in_order(foreign: KazooClient, examine: Examine):
     """A name that is misspelt has nothing wrong with it."""
     register(foreign, "g_a", {"orders": 1})
-    examine("--group", "gg", code=CONFIGURATION)
+    examine("--group", "gg", code=FAILED)
 
 
 def test_findings_are_told_to_people_with_what_to_do(foreign: KazooClient, connect: str, capsys):

@@ -16,6 +16,7 @@ from consumerd.daemon.page import render_page
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
 from consumerd.errors import ConfigError
 from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.zk.port import LeasePhase
 
 STATUS = DaemonStatus(
     version="0.1.0",
@@ -78,6 +79,14 @@ async def test_readiness_says_why_not() -> None:
         assert await get("/livez") == (200, "ok\n")
     async with served(lambda: STATUS) as get:
         assert await get("/readyz") == (200, "ok\n")
+
+
+@pytest.mark.parametrize("phase", LeasePhase)
+def test_the_page_says_what_the_phase_of_the_session_means(phase: LeasePhase) -> None:
+    """``fresh`` says nothing to whoever has not read the code."""
+    page = render_page(replace(STATUS, session_phase=phase.value, members=1))
+    assert f"session 1 (0x1) is {phase.value}: " in page
+    assert "&middot; 1 member &middot;" in page
 
 
 async def test_the_api_is_the_status() -> None:

@@ -319,7 +319,7 @@ def test_a_partition_held_by_others_makes_the_member_unready_but_not_idle(logs: 
         assert reason == "1 of 2 assigned partitions are not claimed yet"
         await asyncio.sleep(15)
         reason = member.rebalancer.status.unready_reason
-        assert reason == "1 partitions are held by others, t/0 by forgotten"
+        assert reason == "partitions held by others: 1, t/0 by forgotten"
         assert names(member.listener.held) == ["t/1"]
         (warning,) = [e for e in logs.entries if e["event"] == "claim_conflicted" and e["log_level"] == "warning"]
         assert (warning["holder"], warning["partition"]) == ("forgotten", "t/0")
