@@ -140,7 +140,7 @@ async def test_w3_reader_ends_with_the_last_value(server: EmbeddedZooKeeper, roo
             # the last call comes after the last change, without another one that would help it
             await eventually(lambda: bool(seen) and seen[-1][1] == b"1999")
 
-        assert len(seen) > 20
+        assert len(seen) > 2, "nothing that could come in another order"
         assert seen == sorted(seen, key=lambda one: one[0])
 
 
