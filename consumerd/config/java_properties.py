@@ -1,7 +1,9 @@
 """The Java consumer's own ``consumer.properties``, mapped onto our settings.
 
 Every key of the high-level consumer (kafka.consumer.ConsumerConfig and kafka.utils.ZKConfig, 0.7 to 1.1) is either
-mapped, or accepted at the one value that means what we do anyway, or refused with the reason. Nothing is ignored.
+mapped, or accepted at the one value that means what we do anyway, or refused with the reason. Of other keys those of
+Kafka's newer consumer are refused, since whoever sets them relies on them; what is nobody's (a team's own, serializers,
+metrics reporters) is ignored and named, as Java does (kafka.utils.VerifiableProperties).
 """
 
 from __future__ import annotations
@@ -113,8 +115,26 @@ LEGACY_NAMES: Final[Mapping[str, str]] = {
 """Names of 0.7, and what they became in 0.8."""
 
 
-def read_properties(path: Path) -> dict[str, object]:
-    """Return our settings, nested, as the file gives them.
+NEWER_NAMES: Final = frozenset({
+    "bootstrap.servers", "check.crcs", "connections.max.idle.ms", "default.api.timeout.ms", "enable.auto.commit",
+    "fetch.max.wait.ms", "heartbeat.interval.ms", "isolation.level", "max.partition.fetch.bytes", "max.poll.interval.ms",
+    "max.poll.records", "metadata.max.age.ms", "receive.buffer.bytes", "request.timeout.ms", "security.protocol",
+    "session.timeout.ms",
+})  # fmt: skip
+"""Keys that only Kafka's newer consumer has (org.apache.kafka.clients.consumer.ConsumerConfig), and that change what it does."""
+_NEWER_PREFIXES: Final = ("sasl.", "ssl.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Properties:
+    """A file as it was read: our settings, nested, and the keys that mean nothing to us or to Kafka's consumers."""
+
+    settings: Mapping[str, object]
+    unknown: tuple[str, ...]
+
+
+def read_properties(path: Path) -> Properties:
+    """Return our settings as the file gives them.
 
     A file without ``auto.offset.reset`` means ``largest`` to the Java consumer, so it does here, for a missing offset;
     an offset out of range still stops the partition, unless the file says what to do. Raises ConfigError, with the line.
@@ -136,8 +156,17 @@ def read_properties(path: Path) -> dict[str, object]:
     for key in sorted(values, key=_precedence):
         text, where = values[key]
         flat.update(_translate(key, text, where))
+    unknown = tuple(key for key in values if _is_unknown(key))
     flat.setdefault("fetch.max_message_bytes", max(67108864, _as_int(flat.get("fetch.max_partition_bytes"))))
-    return _nest(flat)
+    return Properties(settings=_nest(flat), unknown=unknown)
+
+
+def _is_unknown(key: str) -> bool:
+    return not (key in KEYS or key in LEGACY_NAMES or _is_newer(key))
+
+
+def _is_newer(key: str) -> bool:
+    return key in NEWER_NAMES or key.startswith(_NEWER_PREFIXES)
 
 
 def _precedence(key: str) -> int:
@@ -150,12 +179,17 @@ def _as_int(value: object) -> int:
 
 
 def _translate(key: str, text: str, where: str) -> dict[str, object]:
+    if _is_unknown(key):
+        return {}
     rule = KEYS.get(key)
     if rule is None:
         modern = LEGACY_NAMES.get(key)
         if modern is not None:
             raise ConfigError(f"{where}: {key} is a name of Kafka 0.7; brokers of 0.8 and later: write {modern}")
-        raise ConfigError(f"{where}: {key} is not a key of the Java high-level consumer; remove it")
+        raise ConfigError(
+            f"{where}: {key} is of Kafka's newer consumer, whose groups live in the brokers; the high-level consumer and "
+            "consumerd do not know it: remove it"
+        )
     if isinstance(rule, _Only):
         if text in rule.accepted:
             return {}

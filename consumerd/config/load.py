@@ -6,12 +6,14 @@ Later wins: defaults, ``consumer.properties``, the YAML file, the environment (`
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+import structlog
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import (
@@ -23,7 +25,7 @@ from pydantic_settings import (
 )
 
 from consumerd.config.java_properties import read_properties
-from consumerd.config.settings import InspectionSettings, Settings
+from consumerd.config.settings import InspectionSettings, Settings, SinkSettings
 from consumerd.errors import ConfigError
 from consumerd.sinks.registry import load_sink
 
@@ -37,14 +39,17 @@ _OPTIONS: Final[Mapping[tuple[type[BaseModel], KeyPath], str]] = {
 """Options of the command line that set what nobody would give with ``--set``, or that are shorter."""
 Model = TypeVar("Model", bound=BaseSettings)
 
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One origin of settings: nested values, and how to say where a key stands in it."""
+    """One origin of settings: nested values, how to say where a key stands in it, and keys that are passed over."""
 
     name: str
     values: Mapping[str, object]
     places: Mapping[KeyPath, str]
+    unknown: tuple[str, ...] = ()
 
     def find_place(self, path: KeyPath) -> str | None:
         """Return where ``path`` (or what contains it) is set here, or None."""
@@ -76,8 +81,18 @@ def load_settings(
     unless given. Raises ConfigError with one line for each thing that is wrong.
     """
     sources = _sources(config, properties, overrides, environment, extra)
-    settings = _merge(Settings, sources)
-    _check_sinks(settings, sources)
+    for source in sources:
+        if source.unknown:
+            reason = "neither consumerd nor Kafka's high-level consumer has such keys: they are ignored, as Java does"
+            _log.warning("properties_unknown", file=source.name, keys=list(source.unknown), reason=reason)
+    try:
+        settings = _merge(Settings, sources)
+    except ConfigError as error:
+        # a person mends all of it at once
+        problems = _find_sink_problems(_read_sinks(sources), sources)
+        raise ConfigError("\n".join([str(error), *problems])) from None
+    if problems := _find_sink_problems(settings.sinks, sources):
+        raise ConfigError("\n".join(problems))
     return settings
 
 
@@ -105,7 +120,8 @@ def _sources(
     if config is not None:
         sources.append(_yaml_file(config))
     if properties is not None:
-        sources.append(Source(name=str(properties), values=read_properties(properties), places={}))
+        found = read_properties(properties)
+        sources.append(Source(name=str(properties), values=found.settings, places={}, unknown=found.unknown))
     _refuse_secrets(sources)
     return sources
 
@@ -126,17 +142,35 @@ def _merge(model: type[Model], sources: Sequence[Source]) -> Model:
         raise ConfigError(str(error)) from None
 
 
-def _check_sinks(settings: Settings, sources: Sequence[Source]) -> None:
-    """Check each sink's options against its type's own model."""
-    for name, sink in settings.sinks.items():
+def _read_sinks(sources: Sequence[Source]) -> dict[str, SinkSettings]:
+    """Return the sinks as far as they can be read where the settings as a whole cannot."""
+    merged: dict[str, dict[str, object]] = {}
+    for source in reversed(sources):
+        sinks = source.values.get("sinks")
+        for name, sink in sinks.items() if isinstance(sinks, Mapping) else ():
+            if isinstance(sink, Mapping):
+                merged.setdefault(name, {}).update(sink)
+    read: dict[str, SinkSettings] = {}
+    for name, options in merged.items():
+        with contextlib.suppress(ValidationError):  # told already, of the settings as a whole
+            read[name] = SinkSettings.model_validate(options)
+    return read
+
+
+def _find_sink_problems(sinks: Mapping[str, SinkSettings], sources: Sequence[Source]) -> list[str]:
+    """Return what is wrong with each sink's options by its type's own model."""
+    problems = []
+    for name, sink in sinks.items():
         try:
             factory = load_sink(sink.type)
         except ConfigError as error:
-            raise ConfigError(f"sinks.{name}.type: {error}{_place(('sinks', name, 'type'), sources)}") from None
+            problems.append(f"sinks.{name}.type: {error}{_place(('sinks', name, 'type'), sources)}")
+            continue
         try:
             factory.Options.model_validate(sink.options)
         except ValidationError as error:
-            raise ConfigError("\n".join(_lines(error, sources, ("sinks", name), factory.Options))) from None
+            problems += _lines(error, sources, ("sinks", name), factory.Options)
+    return problems
 
 
 def _command_line(overrides: Sequence[str], extra: Mapping[str, object]) -> Source:

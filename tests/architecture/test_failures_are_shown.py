@@ -145,6 +145,7 @@ SHOWN: Final[Mapping[str, Hook | Status]] = {
 
 EXEMPT: Final[Mapping[str, str]] = {
     "daemon_failed": "the process ends with it, by an exit code",
+    "properties_unknown": "said once of a file, before there is a daemon",
     "shutdown_cut_short": "the process ends with it, by an exit code",
 }
 

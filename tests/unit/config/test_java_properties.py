@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.config.java_properties import KEYS, LEGACY_NAMES, read_properties
+from consumerd.config.load import load_inspection_settings, load_settings
 from consumerd.errors import ConfigError
 
 #: kafka.consumer.ConsumerConfig and kafka.utils.ZKConfig, 0.8.2 to 1.1, with their defaults
@@ -43,10 +46,10 @@ JAVA_DEFAULTS = {
 }
 
 
-def read(tmp_path: Path, text: str) -> dict[str, object]:
+def read(tmp_path: Path, text: str) -> Mapping[str, object]:
     path = tmp_path / "consumer.properties"
     path.write_text(text, encoding="latin-1")
-    return read_properties(path)
+    return read_properties(path).settings
 
 
 def test_a_file_with_every_default_of_java_is_accepted(tmp_path: Path) -> None:
@@ -103,7 +106,8 @@ def test_continuation_lines_and_escapes_are_those_of_java(tmp_path: Path) -> Non
         ("fetch.min.bytes=lots\n", "expected a whole number"),
         ("partition.assignment.strategy=roundrobin\n", "roundrobin-0.8 or roundrobin-1.0"),
         ("partition.assignment.strategy=sticky\n", "expected range or roundrobin"),
-        ("bootstrap.servers=x:1\n", "not a key of the Java high-level consumer"),
+        ("bootstrap.servers=x:1\n", "of Kafka's newer consumer"),
+        ("sasl.mechanism=PLAIN\n", "of Kafka's newer consumer"),
         ("group.id=\\uZZZZ\n", "consumer.properties"),
     ],
 )
@@ -112,6 +116,29 @@ def test_what_cannot_be_kept_is_refused_with_the_reason_and_the_line(tmp_path: P
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
     assert expected in str(caught.value)
+
+
+def test_keys_that_are_nobodys_are_passed_over_and_named_once(tmp_path: Path) -> None:
+    """A team's file has keys for its own code, and Java does no more than warn of them."""
+    path = tmp_path / "consumer.properties"
+    path.write_text(
+        "# ours\nteam.owner=data\nzookeeper.connect=zk:2181\nserializer.class=a.B\ngroup.id=g\n"
+        "kafka.metrics.reporters=a.C\nteam.owner=lake\n"
+    )
+    unknown = ("team.owner", "serializer.class", "kafka.metrics.reporters")
+    assert read_properties(path).unknown == unknown
+
+    with capture_logs() as logs:
+        load_inspection_settings(properties=path, environment={})
+        settings = load_settings(
+            properties=path,
+            environment={},
+            extra={"subscriptions": [{"topics": ["orders"], "sink": "null"}], "sinks": {"null": {"type": "null"}}},
+        )
+    assert settings.group.id == "g"
+    assert [(log["event"], log["keys"], log["log_level"]) for log in logs] == [
+        ("properties_unknown", list(unknown), "warning")
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(LEGACY_NAMES))

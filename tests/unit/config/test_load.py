@@ -141,6 +141,16 @@ def test_a_wrong_sink_option_names_the_sink_and_the_line(config: Path) -> None:
     assert "line 6" in message
 
 
+def test_what_is_wrong_with_sinks_is_said_with_all_the_rest(config: Path) -> None:
+    """Who mends a file wants one list, not one that goes on behind each line."""
+    text = MINIMAL.replace('{type: "null"}', '{type: "null", color: red}\n  lake: {type: jsonl}\n  sea: {type: hdfs}')
+    lines = refusal(config, text.replace("group: {id: lake}", "group: {id: lake, stream: 1}")).splitlines()
+
+    assert [line.partition(":")[0] for line in lines] == [
+        "group.stream", "sinks.out.color", "sinks.lake.path", "sinks.sea.type"
+    ]  # fmt: skip
+
+
 def test_an_unknown_sink_type_lists_those_there_are(config: Path) -> None:
     """So that nobody has to look it up."""
     message = refusal(config, MINIMAL.replace('"null"', "hdfs"))
