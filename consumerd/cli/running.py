@@ -15,6 +15,7 @@ from consumerd.daemon.assemble import check_assembly
 from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped
+from consumerd.daemon.wording import counted
 from consumerd.telemetry.logs import configure_logging
 
 
@@ -60,7 +61,7 @@ async def version(_args: argparse.Namespace) -> int:
 
 
 def _summary(settings: Settings) -> str:
-    lines = [f"group {settings.group.id} at {settings.cluster.zookeeper}, {settings.group.streams} streams"]
+    lines = [f"group {settings.group.id} at {settings.cluster.zookeeper}, {counted(settings.group.streams, 'stream')}"]
     for subscription in settings.subscriptions:
         what = f"topics {', '.join(subscription.topics)}" if subscription.topics else f"pattern {subscription.pattern}"
         what += f" without {subscription.exclude}" if subscription.exclude else ""

@@ -214,7 +214,7 @@ class Deliveries:
                 await self._committer.commit([running.pipeline for running in ending.values()])
         except TimeoutError:
             _log.warning("drain_commit_timed_out", partitions=[str(partition) for partition in ending])
-            self._hooks.trouble(Trouble.DRAIN_COMMIT_TIMED_OUT, f"{len(ending)} partitions, which may repeat")
+            self._hooks.trouble(Trouble.DRAIN_COMMIT_TIMED_OUT, f"partitions that may repeat: {len(ending)}")
 
     def _drop(self, partition: TopicPartition, running: _Running) -> None:
         """Let go of a pipeline at once, whatever it is doing; unless a later claim's has its place already."""

@@ -224,7 +224,7 @@ def plan_owner_disagreements(
         f"{partition} is held by {owners[partition].thread} and belongs to {assignment.get(partition, 'nobody')}"
         for partition in wrong
     )
-    detail = f"{len(wrong)} owners are not those of {strategy.value}{hint}: {shown}"
+    detail = f"owners that {strategy.value} would not have: {len(wrong)}{hint}: {shown}"
     return (Disagreement(kind=DisagreementKind.STRATEGY, detail=detail),)
 
 

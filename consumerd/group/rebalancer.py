@@ -472,7 +472,7 @@ class Rebalancer:
                 await self._listener.drain(effect.partitions, effect.deadline_s)
         except TimeoutError:
             self._log.warning("drain_overran", partitions=len(effect.partitions), seconds=effect.deadline_s)
-            detail = f"{len(effect.partitions)} partitions took more than {effect.deadline_s:.1f} s, and are dropped"
+            detail = f"took more than {effect.deadline_s:.1f} s, partitions that are dropped: {len(effect.partitions)}"
             self._hooks.trouble(Trouble.DRAIN_OVERRAN, detail)
             self._revoke(effect.partitions, "its drain took too long")
             # not bounded: the partition cannot be given away while something still runs for it
