@@ -72,7 +72,7 @@ class Suspect:
 
 
 class Judge:
-    """Watches one simulated group; ``java`` tells whether Java-like members take part."""
+    """Watches one simulated group."""
 
     def __init__(self, world: World, server: FakeZooKeeper, strategy: Strategy) -> None:
         self.world = world
@@ -83,7 +83,6 @@ class Judge:
         self.remade: set[str] = set()
         """Topics that were deleted at some time."""
         self.suspects: dict[str, Suspect] = defaultdict(Suspect)
-        self.with_java = False
         self.wishes: dict[TopicPartition, set[int]] = defaultdict(set)
         """Positions that operators have asked for."""
         self.logs: dict[Making, Log] = {}
@@ -99,6 +98,9 @@ class Judge:
         self._late: set[tuple[str, TopicPartition]] = set()
         self._plans: list[tuple[float, Mapping[TopicPartition, ConsumerId]]] = []
         self._forgiven: dict[str, float] = {}
+        self._owners: dict[str, str] = {}
+        self._robbed: set[str] = set()
+        """Owner nodes of ours that a Java-like member has deleted."""
         self._digest = hashlib.sha256()
         server.on_change = self._look
         server.on_session = self._look_at_sessions
@@ -127,6 +129,7 @@ class Judge:
         data = "gone" if found is None else found[0].decode(errors="replace")[:60]
         self.note(f"{path} {data} by {self._server.names_of_sessions.get(self._server.writer, 'nobody')}")
         if path.startswith(owners_root(GROUP) + "/"):
+            self._note_owner(path)
             if (partition := _parse_leaf(path, owners_root(GROUP))) is not None:
                 self.check_owner(partition)
         elif path.startswith(offsets_root(GROUP) + "/"):
@@ -134,6 +137,15 @@ class Judge:
                 self._check_commit(partition, found[0])
         elif path.startswith((ids_path(GROUP) + "/", BROKER_TOPICS + "/")) and "/partitions" not in path:
             self._plans.append((self.world.now, self._plan()))
+
+    def _note_owner(self, path: str) -> None:
+        found = self._server.read(path)
+        before = self._owners.pop(path, "")
+        by = self._server.names_of_sessions.get(self._server.writer, "")
+        if found is not None:
+            self._owners[path] = self._server.names_of_sessions.get(found[1].ephemeral_owner, "")
+        elif by.startswith("java") and before and not before.startswith("java"):
+            self._robbed.add(path)
 
     def _plan(self) -> Mapping[TopicPartition, ConsumerId]:
         members = []
@@ -220,9 +232,8 @@ class Judge:
         self.note(f"{process.name} loses {partition}: {reason}")
         self.require(
             self.suspects[process.name].disturbed
-            or self.with_java
             or partition.topic in self.remade
-            or owner_path(GROUP, partition) in self.tampered,
+            or owner_path(GROUP, partition) in self.tampered | self._robbed,
             f"{process.name} loses {partition}, though nothing happened to it: {reason}",
         )
 

@@ -155,7 +155,6 @@ class _Story:
         self.names = ["t", "u"][: chance.randint(1, 2)]
         self.java_too = chance.random() < 0.3
         """Java-like members do not survive the deletion of a topic: a story has either."""
-        self.judge.with_java = self.java_too
         self.with_wishes = not self.java_too and chance.random() < 0.3
         """What an operator asks for is about the topic as it is: such a story deletes none."""
         self.configured = chance.random() < 0.3
