@@ -213,6 +213,34 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="metadata-names-topics",
+        promise=1,
+        file="cluster/from_brokers.py",
+        old="    return MetadataRequest(topics=None)\n",
+        new="    return MetadataRequest(topics=tuple(sorted(topics)))\n",
+        tests=("tests/unit/cluster/test_from_brokers.py::test_topics_are_never_named_where_that_could_create_them",),
+    ),
+    Mutant(
+        name="an-oversized-unit-is-passed-under-stop",
+        promise=1,
+        file="delivery/flow.py",
+        old='        if policy == "stop":\n            raise error\n        start = self',
+        new='        if policy == "stop" and corrupt:\n            raise error\n        start = self',
+        tests=(
+            "tests/unit/delivery/test_failures.py::test_an_unreadable_record_stops_that_partition_and_what_came_before_is_flushed_at_once",
+        ),
+    ),
+    Mutant(
+        name="an-unreadable-member-raises",
+        promise=1,
+        file="group/registry.py",
+        old="        except MalformedZnode as error:\n            return MemberView(",
+        new="        except MalformedZnode as error:\n            raise\n            return MemberView(",
+        tests=(
+            "tests/component/group/test_foreign_data.py::test_members_that_cannot_be_read_take_no_part_and_are_told",
+        ),
+    ),
+    Mutant(
         name="the-chain-does-not-win",
         promise=2,
         file="delivery/policy.py",
@@ -283,7 +311,11 @@ MUTANTS: Final = (
         file="sinks/chain_succession.py",
         old="newest.sealed or await self._seal(newest)",
         new="True",
-        tests=("tests/unit/sinks/test_chain_succession.py::test_stalled_writer_never_adds_to_a_sealed_chain",),
+        tests=(
+            "tests/unit/sinks/test_chain_succession.py::test_stalled_writer_never_adds_to_a_sealed_chain",
+            SIMULATION,
+        ),
+        stories=100,
     ),
     Mutant(
         name="a-seal-is-taken-for-a-file",
@@ -322,6 +354,24 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="aborted-records-are-delivered",
+        promise=2,
+        file="wire/modern/record_batch.py",
+        old="    if of_aborted and attributes & TRANSACTIONAL_FLAG:\n",
+        new="    if of_aborted and attributes & CONTROL_FLAG:\n",
+        tests=(
+            "tests/unit/wire/test_record_batch.py::test_aborted_transactions_are_left_out_under_read_committed_alone",
+        ),
+    ),
+    Mutant(
+        name="a-truncated-log-goes-on-in-its-chain",
+        promise=2,
+        file="sinks/chain_succession.py",
+        old="        return not start.new_chain or _was_begun_for(chain, start)\n",
+        new="        return not start.new_chain or start.truncated or _was_begun_for(chain, start)\n",
+        tests=("tests/unit/sinks/test_chain_succession.py::test_truncated_log_begins_a_chain_of_the_next_truncation",),
+    ),
+    Mutant(
         name="a-lease-never-expires",
         promise=3,
         file="zk/lease.py",
@@ -332,7 +382,8 @@ MUTANTS: Final = (
             "        return"
         ),
         new=("        age = self.age(now)\n        if age >= 0:\n            return LeasePhase.FRESH\n        return"),
-        tests=("tests/unit/zk/test_lease.py::test_next_change_is_when_the_phase_changes",),
+        tests=("tests/unit/zk/test_lease.py::test_next_change_is_when_the_phase_changes", SIMULATION),
+        stories=60,
     ),
     Mutant(
         name="a-lease-runs-from-the-answer",
@@ -348,7 +399,8 @@ MUTANTS: Final = (
         file="group/claims.py",
         old="if state.phase is not LeasePhase.FRESH or self._held:",
         new="if self._held:",
-        tests=("tests/unit/group/test_rebalancer.py::test_a_silence_short_of_the_session_repeats_nothing",),
+        tests=("tests/unit/group/test_rebalancer.py::test_a_silence_short_of_the_session_repeats_nothing", SIMULATION),
+        stories=60,
     ),
     Mutant(
         name="a-claim-outlives-its-session",
@@ -356,7 +408,11 @@ MUTANTS: Final = (
         file="group/claims.py",
         old="        if state.epoch != self._epoch or state.phase is LeasePhase.NONE:\n",
         new="        if state.phase is LeasePhase.NONE:\n",
-        tests=("tests/unit/group/test_rebalancer.py::test_a_new_session_loses_all_and_registers_under_a_new_id",),
+        tests=(
+            "tests/unit/group/test_rebalancer.py::test_a_new_session_loses_all_and_registers_under_a_new_id",
+            SIMULATION,
+        ),
+        stories=60,
     ),
     Mutant(
         name="a-claim-without-the-second-read",
@@ -394,7 +450,9 @@ MUTANTS: Final = (
         new="                self._hold((), held=True)\n",
         tests=(
             "tests/unit/group/test_rebalancer.py::test_after_a_suspension_nothing_is_used_before_its_owner_node_was_seen",
+            SIMULATION,
         ),
+        stories=120,
     ),
     Mutant(
         name="a-deleted-owner-node-is-not-noticed",
@@ -432,7 +490,9 @@ MUTANTS: Final = (
         new="stats = await self._zk.multi([operation for _, operation in operations])",
         tests=(
             "tests/unit/offsets/test_zookeeper.py::test_a_claim_of_an_ended_session_commits_nothing_in_the_next_one",
+            SIMULATION,
         ),
+        stories=160,
     ),
     Mutant(
         name="a-commit-after-the-lease",
@@ -451,6 +511,30 @@ MUTANTS: Final = (
         tests=(
             "tests/unit/offsets/test_zookeeper.py::test_a_commit_over_another_owners_write_is_dropped_and_the_rest_goes_out",
         ),
+    ),
+    Mutant(
+        name="a-bad-greeting-ends-the-session",
+        promise=3,
+        file="zk/session.py",
+        old='        except ValueError as error:\n            raise _AttachFailed(f"no ZooKeeper server',
+        new='        except ValueError as error:\n            self._end_session()\n            raise _AttachFailed(f"no ZooKeeper server',
+        tests=("tests/component/zk/test_hostile_servers.py::test_a_session_outlives_what_greets_like_no_zookeeper",),
+    ),
+    Mutant(
+        name="a-new-session-in-the-old-epoch",
+        promise=3,
+        file="zk/session.py",
+        old="            self._epoch = SessionEpoch(self._epoch + 1)\n",
+        new="            self._epoch = self._epoch or SessionEpoch(1)\n",
+        tests=("tests/component/zk/test_hostile_servers.py::test_expiry_told_by_an_answer_begins_a_new_epoch",),
+    ),
+    Mutant(
+        name="a-lease-stops-while-the-machine-sleeps",
+        promise=3,
+        file="daemon/access.py",
+        old="        now=boottime,\n",
+        new="        now=monotonic,\n",
+        tests=("tests/component/daemon/test_access.py::test_the_lease_runs_on_a_clock_that_counts_suspension",),
     ),
     Mutant(
         name="memory-is-not-charged",

@@ -108,6 +108,23 @@ async def test_what_greets_like_no_zookeeper_is_tried_again_later(greeting: byte
         assert len(server.asked) == 4
 
 
+@pytest.mark.parametrize(
+    "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", frame(b"abc"), b""], ids=["http", "short", "nothing"]
+)
+async def test_a_session_outlives_what_greets_like_no_zookeeper(greeting: bytes) -> None:
+    """Only the ensemble's word ends a session: else all that is owned would be given up for one bad answer."""
+    server = ScriptedServer()
+    async with server.running() as address, make_client(address, session_timeout_s=6) as zk:
+        await zk.wait_connected()
+        server.answers = [lambda xid, _: reply(xid, -118)]
+        server.greetings = [greeting]
+        async with timeout(10):
+            await zk.get("/a")
+
+        assert zk.state.epoch == 1
+        assert [session for session, opcode in server.asked if opcode == 0] == [1, 1, 1]
+
+
 async def test_wrong_servers_in_the_list_do_not_keep_us_from_the_right_one(server: EmbeddedZooKeeper) -> None:
     """One mistake in a list of three costs nothing."""
     wrong = ScriptedServer()
