@@ -1,4 +1,4 @@
-"""What happens to the disk under a sink's path while a daemon runs. Some of it takes root: see :func:`can_mount`.
+"""What happens to the disk under a sink's path while a daemon runs. Some of it takes root: see :func:`find_why_no_mount`.
 
 Each fault gives the path that the sink is to have, begins and ends when the test says so, and leaves nothing mounted.
 """
@@ -18,15 +18,17 @@ _HELD_UP_S: Final = 0.8
 _FREE_S: Final = 0.2
 
 
-def can_mount() -> bool:
-    """Tell whether this process may mount, which root in a container need not."""
+def find_why_no_mount() -> str | None:
+    """Return why this process may not mount, which root in a container need not; None if it may."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             _mount("-t", "tmpfs", "tmpfs", folder)
-        except (OSError, subprocess.CalledProcessError):
-            return False
+        except OSError as error:
+            return str(error)
+        except subprocess.CalledProcessError as error:
+            return str(error.stderr, errors="replace").strip()
         _unmount(Path(folder))
-        return True
+        return None
 
 
 class DiskFault:
@@ -35,6 +37,8 @@ class DiskFault:
     ``fails`` says whether the sink must notice, ``spoils`` which of the partitions' folders are concerned (None: all).
     """
 
+    sink = "jsonl"
+    """The type of the sink that is to land there."""
     fails = True
     spoils: frozenset[int] | None = None
 
@@ -107,6 +111,12 @@ class FullDisk(DiskFault):
         self._ballast.unlink()
 
 
+class FullDiskForParquet(FullDisk):
+    """The same under a sink whose files are written by Arrow, and at their end."""
+
+    sink = "parquet"
+
+
 class UnmountedVolume(DiskFault):
     """The volume is taken away from under its mount point, and brought back."""
 
@@ -174,8 +184,9 @@ class SpoiltPartition(DiskFault):
 
 
 class SlowDisk(DiskFault):
-    """Writes are held up most of the time. The sink's type is ``stalling-jsonl``, of ``tests.support.stalling_sinks``."""
+    """Writes are held up most of the time, by the sink itself."""
 
+    sink = "stalling-jsonl"
     fails = False
 
     def __init__(self, home: Path) -> None:
