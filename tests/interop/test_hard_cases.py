@@ -17,7 +17,7 @@ import pytest
 from tests.interop.conftest import ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Cluster, Sent
-from tests.support.landing_check import check_landing
+from tests.support.landing_check import check_landing, log_ends
 from tests.support.landing_reader import read_landing
 from tests.support.registry import Registry, open_registry
 
@@ -242,3 +242,53 @@ def test_a_zookeeper_that_has_lost_its_data_ends_the_daemon_and_the_path_stays_t
         assert again.wait_end() == 2
         assert f"belongs to group {group!r} of cluster" in again.log()
     check_landing(landing, ledger)
+
+
+@pytest.mark.timeout(120)
+def test_what_a_java_member_consumed_while_we_were_away_is_a_gap_of_exactly_that(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """It keeps no files: the chain says which offsets somebody else has had, no more and no less, and goes on behind."""
+    cluster = shared_clusters(release)
+    topic, group, landing = unique("elsewhere"), unique("elsewhere"), tmp_path / "landing"
+    cluster.create_topic(topic, 2)
+    sink = {"type": "jsonl", "path": str(landing), "roll_ms": 300}
+    with open_registry(cluster.zookeeper) as registry:
+
+        def land(values: list[bytes], turn: str) -> set[Place]:
+            with Daemon(tmp_path, turn, settings_for(cluster.zookeeper, group, topics=(topic,), sink=sink)) as member:
+                sent = produce(cluster, topic, values)
+                ends = log_ends(sent)
+                member.wait(
+                    lambda: registry.offsets(group, topic) == {number: ends[topic, number] for number in range(2)},
+                    "landed and committed",
+                )
+                assert member.terminate() == 0
+            return sent
+
+        ours = land(numbered("before", 101), "before")
+        java = cluster.java_consumer(group, topic)
+        try:
+            theirs = produce(cluster, topic, numbered("java", 61))
+            ends = log_ends(theirs)
+            wait_until(
+                lambda: registry.offsets(group, topic) == {number: ends[topic, number] for number in range(2)},
+                "Java has consumed and committed",
+            )
+            java.terminate()
+        finally:
+            if java.process.poll() is None:
+                java.kill()
+        ours |= land(numbered("after", 41), "after")
+
+    assert {(name, partition, offset) for name, partition, offset, _ in java.records()} == theirs
+    read = read_landing(landing)
+    assert read.problems == []
+    found = [(one.topic, int(one.partition), offset) for one in read.partitions.values() for offset in one.offsets]
+    assert sorted(found) == sorted(ours)
+    gaps = {int(one.partition): one.gaps for one in read.partitions.values()}
+    assert gaps == {
+        number: [{"start": start, "end": end, "reason": "consumed elsewhere", "offsets": end - start}]
+        for number in range(2)
+        for start, end in [(min(o for _, p, o in theirs if p == number), log_ends(theirs)[topic, number])]
+    }
