@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from tests.interop.conftest import require
+from tests.interop.conftest import Figure, require
 from tests.interop.test_hard_cases import numbered, produce, states, told, total
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Cluster
@@ -56,9 +56,11 @@ def _wait_committed(member: Daemon, count: int, what: str) -> None:
 @pytest.mark.smoke
 @pytest.mark.timeout(120)
 def test_partitions_moved_to_another_broker_go_on_there(
-    pair: Cluster, registry: Registry, unique: Names, tmp_path: Path
+    pair: Cluster, registry: Registry, unique: Names, tmp_path: Path, figure: Figure
 ) -> None:
-    """All of them, to and fro while a backlog is read in small bites; the brokers that they leave drop their logs."""
+    """All of them, to and fro while a backlog is read in small bites; the brokers that they leave drop their logs. After
+    each move records flow from where they are then.
+    """
     topic, group = unique("moves"), unique("moves")
     pair.create_topic(topic, PARTITIONS)
     ledger = produce(pair, topic, numbered("value", BACKLOG), PARTITIONS, batch_size="400")
@@ -73,18 +75,22 @@ def test_partitions_moved_to_another_broker_go_on_there(
     moves = 0
     with Daemon(tmp_path, "member", settings) as member:
         member.wait(lambda: total(member, "position") > 0, "records flow")
-        while (flowed := total(member, "position")) < BACKLOG:
+        while moves < 2 or total(member, "position") < len(ledger):
             before = _leaders(registry, topic)
             after = {partition: 1 - leader for partition, leader in before.items()}
             _reassign(registry, topic, after)
             wait_until(lambda after=after: _leaders(registry, topic) == after, "the partitions have moved", 40)
             wait_until(lambda: registry.client.exists(REASSIGNMENT) is None, "the controller is done", 40)
             moves += 1
+            if (flowed := total(member, "position")) == len(ledger):  # all was read before the move
+                pair.wait_topic(topic, PARTITIONS)
+                ledger |= produce(pair, topic, numbered(f"behind move {moves}", 40), PARTITIONS)
+                flowed = len(ledger) - 1
             member.wait(
                 lambda flowed=flowed: total(member, "position") > flowed, "records flow from where they are now"
             )
-        assert moves > 0
-        member.wait(lambda: total(member, "committed") == BACKLOG, "all has landed")
+        figure("moves", moves)
+        member.wait(lambda: total(member, "committed") == len(ledger), "all has landed")
         assert states(member) == {"running": PARTITIONS}
         pair.wait_topic(topic, PARTITIONS)
         ledger |= produce(pair, topic, numbered("later", 40), PARTITIONS)
@@ -174,12 +180,26 @@ def _make(registry: Registry, topic: str, partitions: int = 2) -> None:
     registry.client.create(f"/brokers/topics/{topic}", json.dumps({"version": 1, "partitions": assignment}).encode())
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("running", [False, True], ids=["while-nobody-looks", "under-the-daemon"])
-def test_topics_made_again_are_read_from_their_beginning_whatever_their_length(
-    pair: Cluster, registry: Registry, unique: Names, tmp_path: Path, running: bool
+def test_topics_made_again_under_a_running_daemon_are_read_from_their_beginning(
+    pair: Cluster, registry: Registry, unique: Names, tmp_path: Path
 ) -> None:
     """One with more records than before, where the old position is a valid one, and one with fewer, where it is not."""
+    _read_what_is_made_again(pair, registry, unique, tmp_path, running=True)
+
+
+@pytest.mark.timeout(150)
+def test_topics_made_again_while_nobody_looks_are_read_from_their_beginning(
+    pair: Cluster, registry: Registry, unique: Names, tmp_path: Path
+) -> None:
+    """The same, where only the stored positions and the landed chains know of the topics before."""
+    _read_what_is_made_again(pair, registry, unique, tmp_path, running=False)
+
+
+def _read_what_is_made_again(
+    pair: Cluster, registry: Registry, unique: Names, tmp_path: Path, *, running: bool
+) -> None:
     longer, shorter, group = unique("longer"), unique("shorter"), unique("made-again")
     landing = tmp_path / "landing"
     sink = {"type": "jsonl", "path": str(landing), "roll_ms": 300}
@@ -223,6 +243,7 @@ def test_topics_made_again_are_read_from_their_beginning_whatever_their_length(
 # -- an election that loses records
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(200)
 def test_a_log_that_lost_its_end_in_an_unclean_election(
     pair: Cluster, registry: Registry, unique: Names, tmp_path: Path
@@ -261,7 +282,11 @@ def test_a_log_that_lost_its_end_in_an_unclean_election(
         members["stop"].wait(lambda: states(members["stop"]) == {"stopped": 1}, "it has stopped", 40)
         for one in ("nearest", "earliest"):
             _wait_committed(members[one], 100, "it has moved")
-            assert "position reset" in told(members[one])
+            assert {"position reset", "log truncated"} <= set(told(members[one]))
+            (truncated,) = members[one].events("log_truncated")
+            assert (truncated["landed"], truncated["latest"]) == (150, 100)
+            labels = f'partition="0",reason="on_above",topic="{topic}"'
+            assert f"consumerd_position_resets_total{{{labels}}} 1.0" in members[one].get("/metrics")[1]
         alone = f"127.0.0.1:{pair.ports[follower]}"
         produce(pair, topic, new, 1, bootstrap_servers=alone)
         for one in ("nearest", "earliest"):
@@ -287,6 +312,7 @@ def test_a_log_that_lost_its_end_in_an_unclean_election(
     for one in ("nearest", "earliest"):
         first, second = chains[one]
         assert second.record["incarnation"] == f"{first.record['incarnation']}.1"
+        assert (second.record["origin"], second.record["reason"]) == (100 if one == "nearest" else 0, "on_above")
 
 
 def _isr(registry: Registry, topic: str) -> list[int]:
