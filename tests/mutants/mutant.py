@@ -17,7 +17,8 @@ class StaleMutant(Exception):
 class Mutant:
     """One edit of one file, after which one of ``tests`` must fail.
 
-    ``promise`` is the number of the promise (docs/architecture.md) that the edit breaks. ``stories`` is how many seeds
+    ``also`` are further edits of that file, each an old and a new text: what one defence does while another covers for it
+    shows only where both are gone. ``promise`` is the number of the promise (docs/architecture.md) that the edit breaks. ``stories`` is how many seeds
     :data:`SIMULATION` tells, where it is among the tests.
     """
 
@@ -28,13 +29,16 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
     stories: int = 0
+    also: tuple[tuple[str, str], ...] = ()
 
     def edit(self, text: str) -> str:
         """Return the file's text with the mutation in it. Raises StaleMutant."""
-        found = text.count(self.old)
-        if found != 1:
-            raise StaleMutant(f"{self.name}: the text to replace is {found} times in {self.file}, expected once")
-        return text.replace(self.old, self.new)
+        for old, new in ((self.old, self.new), *self.also):
+            found = text.count(old)
+            if found != 1:
+                raise StaleMutant(f"{self.name}: the text to replace is {found} times in {self.file}, expected once")
+            text = text.replace(old, new)
+        return text
 
     def find_path(self, top: Path) -> Path:
         """Return the file's path below a copy of the repository."""

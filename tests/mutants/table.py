@@ -54,6 +54,21 @@ MUTANTS: Final = (
         tests=("tests/unit/offsets/test_zookeeper.py::test_a_position_in_a_topic_that_was_made_again_is_dropped",),
     ),
     Mutant(
+        name="a-member-that-comes-is-never-heard-of",
+        promise=1,
+        file="group/rebalancer.py",
+        old='                self._watch(ids_path(self._identity.group), WatchKind.CHILDREN, self._on_change("members changed"))\n',
+        new="",
+        also=(
+            (
+                "        if unchanged:\n            await self._review",
+                "        unchanged = True\n        if unchanged:\n            await self._review",
+            ),
+        ),
+        tests=(SIMULATION,),
+        stories=60,
+    ),
+    Mutant(
         name="offsets-read-before-the-claim",
         promise=1,
         file="offsets/zookeeper.py",
@@ -98,7 +113,9 @@ MUTANTS: Final = (
         new="    return stored.mzxid > 0 or incarnation.czxid > 0\n",
         tests=(
             "tests/unit/delivery/test_policy.py::test_an_offset_counts_from_the_transaction_after_the_one_that_made_the_topic",
+            SIMULATION,
         ),
+        stories=100,
     ),
     Mutant(
         name="the-end-of-the-log-is-above-it",
@@ -234,8 +251,8 @@ MUTANTS: Final = (
         name="an-unreadable-member-raises",
         promise=1,
         file="group/registry.py",
-        old="        except MalformedZnode as error:\n            return MemberView(",
-        new="        except MalformedZnode as error:\n            raise\n            return MemberView(",
+        old="            return MemberView(consumer=consumer, session_id=stat.ephemeral_owner, registration=None, problem=str(error))\n",
+        new="            raise\n",
         tests=(
             "tests/component/group/test_foreign_data.py::test_members_that_cannot_be_read_take_no_part_and_are_told",
         ),
@@ -260,7 +277,9 @@ MUTANTS: Final = (
         new="        if stat.czxid < 0:\n",
         tests=(
             "tests/unit/group/test_rebalancer.py::test_a_topic_made_again_is_lost_and_claimed_with_its_new_incarnation",
+            SIMULATION,
         ),
+        stories=200,
     ),
     Mutant(
         name="a-link-that-replaces",
