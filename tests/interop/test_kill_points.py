@@ -25,11 +25,11 @@ from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
 
 FULL = os.environ.get("CONSUMERD_FULL_MATRIX") == "1"
-FULL_ROUNDS = 10
-"""How often a process dies at each point, in each format and each kind of group, on the main release in the full run:
-20 times into each format, and 20 times in each kind of group.
+FULL_ROUNDS = 20
+"""How often a process dies at each point in the full run on the main release, for each of the four: Parquet and JSON lines,
+each in a group of daemons and beside a Java member.
 """
-LIMIT_S = 3600 if FULL else 300
+LIMIT_S = 7200 if FULL else 300
 
 PARTITIONS = 8
 PER_PARTITION = 25
@@ -103,7 +103,8 @@ def kill_at_each_point(
             for number in range(deaths):
                 if number % len(POINTS) == 0:
                     points = dice.sample(POINTS, len(POINTS))
-                die_at(points[number % len(POINTS)], folder, f"victim-{number}", settings, dice)
+                by_join = number // len(POINTS) % 2 == 1
+                die_at(points[number % len(POINTS)], folder, f"victim-{number}", settings, dice, by_join=by_join)
                 assert steady.process.poll() is None, steady.log()[-3000:]
         figure("deaths", deaths)
         figure("seconds a death", (time.monotonic() - began) / deaths)
@@ -115,16 +116,26 @@ def kill_at_each_point(
     elsewhere = {(topic, partition, offset) for topic, partition, offset, _ in oracle.records()} if oracle else set()
     figure("records", len(ledger))
     figure("of them consumed by Java", len(elsewhere))
+    assert bool(elsewhere) == java
     assert find_faults(landing, ledger, elsewhere) == []
 
 
-def die_at(point: str, folder: Path, name: str, settings: dict[str, object], dice: random.Random) -> None:
-    """Start a member that kills itself at a point, and wait until it has."""
+def die_at(
+    point: str, folder: Path, name: str, settings: dict[str, object], dice: random.Random, *, by_join: bool
+) -> None:
+    """Start a member that kills itself at a point, and wait until it has. It releases since it leaves or, ``by_join``, in
+    a rebalance, since another one comes to take some of its partitions.
+    """
     often = not point.endswith(("register", "claim", "release"))
     count = dice.randint(1, REPEATED_POINTS) if often else 1
     with Daemon(folder, name, settings, fail_points=f"{point}=kill@{count}") as victim:
         if point.endswith("release"):
             victim.wait(lambda: bool(victim.events("delivery_started")), "owns something", 60)
+            if by_join:
+                with Daemon(folder, f"{name}-heir", settings) as heir:
+                    victim.wait_killed(60)
+                    assert heir.terminate() == 0, heir.log()[-3000:]
+                return
             victim.process.send_signal(signal.SIGTERM)
         victim.wait_killed(60)
 
