@@ -77,6 +77,8 @@ class Aftermath:
     status: dict[str, dict[str, Any]] = field(default_factory=dict)
     ready: dict[str, tuple[int, str]] = field(default_factory=dict)
     metrics: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What each says in its log that it left out."""
 
     def landed(self, group: str, topic: str) -> LandedPartition:
         """Return what a group has of a topic's one partition; it must be whole and agree with the ledger."""
@@ -151,6 +153,7 @@ def aftermath(release: str, shared_clusters: ClusterFactory, tmp_path_factory: p
                 one.wait(lambda one=one: _position(one, topics[OLD]) == EARLY + LATE + AFTER, "the newest have landed")
             left.status[group], left.ready[group] = one.status(), one.get("/readyz")
             left.metrics[group] = one.get("/metrics")[1]
+            left.skipped[group] = one.events("range_skipped")
         for one in daemons.values():
             one.process.terminate()
         assert [one.wait_end() for one in daemons.values()] == [0] * len(daemons)
@@ -268,6 +271,8 @@ def test_what_retention_took_is_a_gap_and_the_policy_says_where_it_goes_on(
     assert values_of(landed.records) == kept
     expected = [(EARLY, start, "retention"), *([(start, goes_on_at, "reset")] if goes_on_at else [])]
     assert gaps_of(landed) == expected
+    told = [one for one in aftermath.skipped[group] if one["topic"] == aftermath.topics[OLD]]
+    assert [(one["start"], one["end"], one["reason"]) for one in told] == expected
     labels = f'{{partition="0",reason="retention",topic="{aftermath.topics[OLD]}"}}'
     assert f"consumerd_gap_offsets_total{labels} {start - EARLY}.0" in aftermath.metrics[group]
     assert {"gap", "position reset"} <= {event["kind"] for event in aftermath.status[group]["events"]}
