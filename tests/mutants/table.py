@@ -439,8 +439,13 @@ MUTANTS: Final = (
         file="group/rebalancer.py",
         old="            return await self._registry.is_current(effect.stamp, topics)\n",
         new=("            await self._registry.is_current(effect.stamp, topics)\n            return True\n"),
-        tests=(SIMULATION,),
-        stories=200,
+        also=(
+            (
+                '                self._watch(ids_path(self._identity.group), WatchKind.CHILDREN, self._on_change("members changed"))\n',
+                "",
+            ),
+        ),
+        tests=("tests/unit/group/test_rebalancer.py::test_what_was_claimed_by_an_old_view_is_never_begun_with",),
     ),
     Mutant(
         name="a-claim-told-by-its-data",

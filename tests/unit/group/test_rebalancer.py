@@ -15,7 +15,7 @@ from consumerd.group.plan import DisagreementKind
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MemberState, PartitionState
-from consumerd.model import TopicPartition
+from consumerd.model import ConsumerId, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, owner_path
 from tests.support.group_simulation import GROUP, SimulatedGroup
@@ -105,6 +105,30 @@ def test_only_what_moves_stops_when_a_member_joins() -> None:
         assert first.listener.lost_ones == []
         assert all(first.listener.held[partition] is before[partition] for partition in first.listener.held)
         assert group.judge.repeated == 0
+
+    play(scenario)
+
+
+def test_what_was_claimed_by_an_old_view_is_never_begun_with() -> None:
+    """A member that came between the view and the claims gets its share at once, not after a drain."""
+
+    async def scenario(group: SimulatedGroup) -> None:
+        group.make_topic("t", 4)
+        look = group.server.on_change
+
+        def register_another(path: str) -> None:
+            look(path)
+            if path.startswith(f"/consumers/{GROUP}/owners/t/"):
+                group.server.on_change = look
+                payload = b'{"version":1,"subscription":{"t":1},"pattern":"static"}'
+                group.server.put(id_path(GROUP, ConsumerId("zzz")), payload)
+
+        group.server.on_change = register_another
+        member = group.join({"t": 1}, name="m")
+        await asyncio.sleep(3)
+        assert names(member.listener.held) == ["t/0", "t/1"]
+        assert member.listener.drained == []
+        assert [str(partition) for partition in group.owners()] == ["t/0", "t/1"]
 
     play(scenario)
 
