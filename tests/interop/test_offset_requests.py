@@ -188,4 +188,4 @@ def test_on_a_terminal_it_shows_the_plan_and_asks(
 
     assert process.returncode == code, said
     assert b"reads 4 again" in shown
-    assert b"Move 1 partitions" in said
+    assert b"Move 1 partition of" in said
