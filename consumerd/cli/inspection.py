@@ -20,7 +20,7 @@ from consumerd.daemon.inspection import (
     find_topics,
     inspect,
 )
-from consumerd.daemon.wording import counted
+from consumerd.telemetry.wording import counted
 
 _TOPIC_COLUMNS = ("topic", "partitions", "replication", "leaderless", "incarnation")
 _PARTITION_COLUMNS = ("topic", "partition", "leader", "replicas", "in_sync", "earliest", "latest")

@@ -35,9 +35,9 @@ from consumerd.daemon.operations import (
     resolve_reset,
 )
 from consumerd.daemon.positions import export_offsets, find_named, find_offsets
-from consumerd.daemon.wording import counted
 from consumerd.errors import ConfigError, OffsetError
 from consumerd.model import PartitionKey, TopicPartition
+from consumerd.telemetry.wording import counted
 
 _SHOWN: Final = ("topic", "partition", "position", "written", "version", "request", "note")
 _PLANNED: Final = ("topic", "partition", "owner", "position", "target", "effect", "way")

@@ -23,9 +23,9 @@ from consumerd.daemon.quarantined import (
     problems_of,
     read_records,
 )
-from consumerd.daemon.wording import counted
 from consumerd.errors import ConfigError
 from consumerd.sinks.quarantine_record import KeptUnit
+from consumerd.telemetry.wording import counted
 from consumerd.wire.records import Record
 
 _COLUMNS: Final = ("topic", "partition", "offset", "next_offset", "index", "cause", "size", "kept", "when", "reason")

@@ -15,8 +15,8 @@ from consumerd.daemon.assemble import check_assembly
 from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped
-from consumerd.daemon.wording import counted
 from consumerd.telemetry.logs import configure_logging
+from consumerd.telemetry.wording import counted
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -292,7 +292,7 @@ class Daemon:
             hooks=self._hooks,
             now=monotonic,
             random=random.random,
-            charge=lambda size: budget.charge(size, Kind.QUARANTINE),
+            charge=partial(budget.charge, kind=Kind.QUARANTINE),
         )
         rebalancer = Rebalancer(
             access.zk,

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from consumerd.daemon.status import DaemonStatus
-from consumerd.daemon.wording import counted
+from consumerd.telemetry.wording import counted
 from consumerd.zk.port import LeasePhase
 
 _STYLE = """

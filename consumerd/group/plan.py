@@ -8,7 +8,7 @@ about members that cannot agree.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,7 @@ from consumerd.group.identity import consumer_of
 from consumerd.group.java_regex import UnsupportedPattern
 from consumerd.group.subscription import needs_topic_names, plan_streams
 from consumerd.model import ConsumerId, Incarnation, PartitionKey, Partitions, ThreadId, TopicPartition
+from consumerd.telemetry.wording import join_shown
 from consumerd.zk.znodes import Pattern, Registration
 
 _DISAGREEMENTS_SHOWN: Final = 20
@@ -220,9 +221,12 @@ def plan_owner_disagreements(
         if other is not strategy and not _mismatches(plan_assignment(snapshot, other), owners)
     ]
     hint = f"; {' or '.join(explaining)} explains every owner: is group.assignor wrong?" if explaining else ""
-    shown = _join_shown(
-        f"{partition} is held by {owners[partition].thread} and belongs to {assignment.get(partition, 'nobody')}"
-        for partition in wrong
+    shown = join_shown(
+        (
+            f"{partition} is held by {owners[partition].thread} and belongs to {assignment.get(partition, 'nobody')}"
+            for partition in wrong
+        ),
+        _DISAGREEMENTS_SHOWN,
     )
     detail = f"owners that {strategy.value} would not have: {len(wrong)}{hint}: {shown}"
     return (Disagreement(kind=DisagreementKind.STRATEGY, detail=detail),)
@@ -240,7 +244,7 @@ def _find_unowned(
             member=member,
             detail=f"it has not claimed what nobody owns (partitions: {len(partitions)}); a Java member that has used up "
             "rebalance.max.retries does so until the group changes again, and one with another "
-            f"partition.assignment.strategy never will: {_join_shown(map(str, partitions))}",
+            f"partition.assignment.strategy never will: {join_shown(partitions, _DISAGREEMENTS_SHOWN)}",
         )
         for member, partitions in sorted(unowned.items())
         if member != consumer
@@ -249,9 +253,3 @@ def _find_unowned(
 
 def _mismatches(assignment: Assignment, owners: Mapping[TopicPartition, Holder]) -> list[TopicPartition]:
     return sorted(partition for partition, holder in owners.items() if assignment.get(partition) != holder.thread)
-
-
-def _join_shown(items: Iterable[str]) -> str:
-    every = list(items)
-    more = len(every) - _DISAGREEMENTS_SHOWN
-    return ", ".join(every[:_DISAGREEMENTS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.telemetry.wording import join_shown
+
 _SHOWN: Final = 10
 
 
@@ -43,8 +45,6 @@ def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda one: (order[one.severity], one.check, one.where))
 
 
-def join_shown(items: Iterable[object]) -> str:
-    """Return the first few of many."""
-    every = [str(item) for item in items]
-    more = len(every) - _SHOWN
-    return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def join_few(items: Iterable[object]) -> str:
+    """Return the first few of many, as a finding shows them."""
+    return join_shown(items, _SHOWN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_shown
+from consumerd.daemon.doctor.findings import Finding, Severity, join_few
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.sinks.publish import Chain
@@ -136,7 +136,7 @@ def _check_leftovers(facts: RegistryFacts, landing: LandingFacts) -> Iterator[Fi
             check="leftovers-older-than-claim",
             where=str(landing.path),
             what=f"{len(stale)} unpublished files are older than the claims of their partitions, whose owners should have "
-            f"removed them: {join_shown(one.path.relative_to(landing.path) for one in stale)}",
+            f"removed them: {join_few(one.path.relative_to(landing.path) for one in stale)}",
             advice="the owners land elsewhere (a Java member, or another path). Delete them if no member lands here",
         )
     if waiting:
@@ -145,6 +145,6 @@ def _check_leftovers(facts: RegistryFacts, landing: LandingFacts) -> Iterator[Fi
             check="leftovers",
             where=str(landing.path),
             what=f"{len(waiting)} unpublished files of partitions that nobody owns, left by members that died: "
-            f"{join_shown(one.path.relative_to(landing.path) for one in waiting)}",
+            f"{join_few(one.path.relative_to(landing.path) for one in waiting)}",
             advice="nothing: whoever claims the partition next removes them",
         )

@@ -7,9 +7,9 @@ from typing import Final
 
 from consumerd.client.log_range import LogRange
 from consumerd.daemon.doctor.facts import LogFacts, PartitionNode, RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_shown
-from consumerd.daemon.wording import counted
+from consumerd.daemon.doctor.findings import Finding, Severity, join_few
 from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
+from consumerd.telemetry.wording import counted
 from consumerd.zk.layout import BROKER_TOPICS
 from consumerd.zk.znodes import MalformedZnode, parse_offset
 
@@ -26,7 +26,7 @@ def check_positions(facts: RegistryFacts, logs: LogFacts, policy: OffsetPolicy |
                 severity=Severity.WARNING,
                 check="log-unknown",
                 where=BROKER_TOPICS,
-                what=f"no broker has said what it holds of {counted(len(silent), 'partition')}: {join_shown(silent)}",
+                what=f"no broker has said what it holds of {counted(len(silent), 'partition')}: {join_few(silent)}",
                 advice="see whether they have leaders: consumerd topics --partitions",
             )
         )

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from consumerd.daemon.doctor.facts import Node, PartitionNode, RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_shown
-from consumerd.daemon.wording import counted
+from consumerd.daemon.doctor.findings import Finding, Severity, join_few
 from consumerd.errors import OffsetError
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import consumer_of
@@ -22,6 +21,7 @@ from consumerd.group.plan import (
 from consumerd.model import ConsumerId, ThreadId, TopicPartition
 from consumerd.offsets.requests import parse_request
 from consumerd.sinks.chain import ROOT_RECORD
+from consumerd.telemetry.wording import counted
 from consumerd.zk.layout import id_path, ids_path, owners_root
 from consumerd.zk.znodes import MalformedZnode, parse_offset
 
@@ -86,7 +86,7 @@ def _check_members(facts: RegistryFacts) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 check="session-with-two-members",
                 where=ids_path(facts.group),
-                what=f"session {session_id:#x} has registered {len(names)} members: {join_shown(names)}",
+                what=f"session {session_id:#x} has registered {len(names)} members: {join_few(names)}",
                 advice="a client that shares one session, or that has registered twice; restart it if it owns too little",
             )
 
@@ -159,7 +159,7 @@ def _check_unowned(facts: RegistryFacts, strategy: Strategy) -> Iterator[Finding
             check="partitions-unowned",
             where=owners_root(facts.group),
             what=f"without an owner: {counted(len(partitions), 'partition')} of {consumer}, session {sessions[consumer]:#x}: "
-            f"{join_shown(partitions)}",
+            f"{join_few(partitions)}",
             advice=f"{_AGAIN}. " + ("Then see its status page" if ours else "Then restart that member: a Java member that "
             "has used up rebalance.max.retries owns nothing until the group changes"),
         )  # fmt: skip
@@ -298,7 +298,7 @@ def _holder(facts: RegistryFacts, session_id: int) -> str:
         return "no session"
     members = facts.members_of(session_id)
     return f"session {session_id:#x}, " + (
-        f"which registered {join_shown(members)}" if members else "which has no member"
+        f"which registered {join_few(members)}" if members else "which has no member"
     )
 
 

@@ -11,14 +11,14 @@ from typing import Final
 from consumerd.config.settings import Settings
 from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.doctor.facts import RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_shown
+from consumerd.daemon.doctor.findings import Finding, Severity, join_few
 from consumerd.daemon.sinks import check_paths
-from consumerd.daemon.wording import counted
 from consumerd.errors import ConfigError
 from consumerd.group.explain import lint_patience
 from consumerd.group.settings import RebalanceSettings
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.registry import load_sink
+from consumerd.telemetry.wording import counted
 from consumerd.zk.layout import root_path
 
 _JAVA_RETRIES: Final = 4
@@ -158,7 +158,7 @@ def _check_topics(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]
             severity=Severity.WARNING,
             check="topics-missing",
             where="subscriptions",
-            what=f"there is no topic {join_shown(missing)}",
+            what=f"there is no topic {join_few(missing)}",
             advice="check the spelling and cluster.zookeeper's chroot; it is consumed as soon as it is made",
         )
 
@@ -172,7 +172,7 @@ def _check_roots(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:
             severity=Severity.NOTICE,
             check="root-of-another-sink",
             where="sinks",
-            what=f"sinks of other names have landed files for this group: {join_shown(sorted(strange))}",
+            what=f"sinks of other names have landed files for this group: {join_few(sorted(strange))}",
             advice="nothing, if other members have them; a sink that was renamed begins as a new one, without its root",
         )
 

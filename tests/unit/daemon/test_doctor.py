@@ -10,7 +10,7 @@ from consumerd.client.log_range import LogRange
 from consumerd.config.load import load_settings
 from consumerd.config.settings import Settings
 from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_shown, sort_findings
+from consumerd.daemon.doctor.findings import Finding, Severity, join_few, sort_findings
 from consumerd.daemon.doctor.landing_checks import check_landing
 from consumerd.daemon.doctor.position_checks import check_positions
 from consumerd.daemon.doctor.registry_checks import check_registry
@@ -275,4 +275,4 @@ def test_the_worst_comes_first_and_long_lists_are_cut() -> None:
         for severity in (Severity.NOTICE, Severity.ERROR, Severity.WARNING)
     ]
     assert [one.severity for one in sort_findings(made)] == [Severity.ERROR, Severity.WARNING, Severity.NOTICE]
-    assert join_shown(range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+    assert join_few(range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumerd.daemon.wording import counted
+from consumerd.telemetry.wording import counted
 
 
 @pytest.mark.parametrize(("count", "said"), [(0, "0 members"), (1, "1 member"), (2, "2 members")])
