@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -144,13 +144,9 @@ async def _gone(member: Member, partition: TopicPartition) -> bool:
     return await member.zk.exists(owner_path(member.group, partition)) is None
 
 
-@pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.parametrize("action", [Action.CUT, Action.CUT_AFTER])
-async def test_a_connection_cut_around_a_commit_leaves_one_write_of_ours(
-    server: EmbeddedZooKeeper, group: str, action: Action, exists: bool
-) -> None:
-    """Before the server had it, or after it had it and before we heard: both end the same, and neither looks foreign."""
-    cuts = []
+def _cut_at_multi(action: Action) -> tuple[list[bytes], Callable[[Direction, bytes], Action]]:
+    """Return what a proxy is to do with each frame, so that the first multi meets ``action``, and where that is noted."""
+    cuts: list[bytes] = []
 
     def cut_once(direction: Direction, frame: bytes) -> Action:
         is_multi = (
@@ -161,6 +157,16 @@ async def test_a_connection_cut_around_a_commit_leaves_one_write_of_ours(
         cuts.append(frame)
         return action
 
+    return cuts, cut_once
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("action", [Action.CUT, Action.CUT_AFTER])
+async def test_a_connection_cut_around_a_commit_leaves_one_write_of_ours(
+    server: EmbeddedZooKeeper, group: str, action: Action, exists: bool
+) -> None:
+    """Before the server had it, or after it had it and before we heard: both end the same, and neither looks foreign."""
+    cuts, cut_once = _cut_at_multi(action)
     async with TcpProxy(server.port) as proxy, member_of(group, proxy.connect_string) as member:
         (claim,) = await member.claim([P])
         if exists:
@@ -300,17 +306,7 @@ async def test_a_connection_cut_around_a_fulfilment_carries_it_out_once(
     server: EmbeddedZooKeeper, group: str, action: Action
 ) -> None:
     """Position and request change together or not at all, and the answer to that is in the nodes."""
-    cuts = []
-
-    def cut_once(direction: Direction, frame: bytes) -> Action:
-        is_multi = (
-            direction is Direction.TO_SERVER and len(frame) > 12 and struct.unpack_from("!i", frame, 8)[0] == MULTI
-        )
-        if not is_multi or cuts:
-            return Action.FORWARD
-        cuts.append(frame)
-        return action
-
+    cuts, cut_once = _cut_at_multi(action)
     async with TcpProxy(server.port) as proxy, member_of(group, proxy.connect_string) as member:
         (claim,) = await member.claim([P])
         await member.commit((claim, 10))

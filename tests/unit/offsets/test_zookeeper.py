@@ -74,6 +74,34 @@ class Member:
         return None if found is None else (found[0], found[1].version)
 
 
+def lose_next_answer(member, *, applied):
+    """Break the connection around the next multi: after it took effect, or before."""
+
+    async def lose(_):
+        member.spy.before = member.spy.after = None
+        raise OutcomeUnknown("the connection broke")
+
+    if applied:
+        member.spy.after = lose
+    else:
+        member.spy.before = lose
+
+
+async def send_and_hear_nothing(member, claim, position):
+    """Send a commit that takes no effect now, while nothing can be read back either: it may still arrive."""
+
+    async def unreadable(path):
+        raise CoordinationError("not connected")
+
+    async def lose(_):
+        raise OutcomeUnknown("the connection broke")
+
+    member.spy.before = lose
+    find, member.spy.find = member.zk.find, unreadable
+    assert await member.commit((claim, position)) == [CommitOutcome.FAILED]
+    member.spy.find, member.spy.before = find, None
+
+
 def with_member(scenario):
     """Run a scenario that takes a member, on virtual time."""
 
@@ -261,14 +289,7 @@ def test_an_answer_that_never_comes_is_read_from_the_nodes(applied, exists):
             member.server.put(offset_path(G, P), b"1")
         claim = await member.claim(P)
 
-        async def lose_answer(_):
-            member.spy.before = member.spy.after = None
-            raise OutcomeUnknown("the connection broke")
-
-        if applied:
-            member.spy.after = lose_answer
-        else:
-            member.spy.before = lose_answer
+        lose_next_answer(member, applied=applied)
         assert await member.commit((claim, 10)) == [CommitOutcome.WRITTEN]
         assert member.held(P) == (b"10", 1 if exists else 0)
         assert len(member.spy.multis) == (1 if applied else 2)
@@ -452,17 +473,7 @@ def test_reloading_while_an_answer_is_missing_keeps_what_was_sent():
     async def scenario(member):
         claim = await member.claim(P)
 
-        async def lose(_):
-            raise OutcomeUnknown("the connection broke")
-
-        async def unreadable(path):
-            raise CoordinationError("not connected")
-
-        member.spy.before = lose
-        find, member.spy.find = member.zk.find, unreadable
-        assert await member.commit((claim, 10)) == [CommitOutcome.FAILED]
-        member.spy.find = find
-        member.spy.before = None
+        await send_and_hear_nothing(member, claim, 10)
         await member.store.load([P])
         member.server.put(offset_path(G, P), b"10")  # it arrives after all
         assert await member.commit((claim, 20)) == [CommitOutcome.WRITTEN]
@@ -578,14 +589,7 @@ def test_a_fulfilment_that_was_never_answered_is_read_from_the_nodes(applied, be
         claim = await member.claim(P)
         request = ask(member)
 
-        async def lose_answer(_):
-            member.spy.before = member.spy.after = None
-            raise OutcomeUnknown("the connection broke")
-
-        if applied:
-            member.spy.after = lose_answer
-        else:
-            member.spy.before = lose_answer
+        lose_next_answer(member, applied=applied)
         assert await fulfil(member, claim, request) is CommitOutcome.WRITTEN
         assert len(member.spy.multis) == (1 if applied else 2)
         assert asked(member) is None
@@ -626,16 +630,7 @@ def test_a_plain_commit_to_the_same_place_that_lands_late_does_not_pass_for_the_
     async def scenario(member):
         claim = await member.claim(P)
 
-        async def lose(_):
-            raise OutcomeUnknown("the connection broke")
-
-        async def unreadable(path):
-            raise CoordinationError("not connected")
-
-        member.spy.before = lose
-        find, member.spy.find = member.zk.find, unreadable
-        assert await member.commit((claim, 5)) == [CommitOutcome.FAILED]
-        member.spy.find = find
+        await send_and_hear_nothing(member, claim, 5)
         request = ask(member)
 
         async def land(_):
