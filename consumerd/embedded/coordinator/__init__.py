@@ -1,0 +1,1 @@
+"""The group coordinator of the embedded broker: groups, their positions, and the requests for both."""
