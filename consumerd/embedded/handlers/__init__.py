@@ -1,0 +1,1 @@
+"""What answers each request: one module a family, no sockets."""
