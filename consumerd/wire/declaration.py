@@ -92,6 +92,7 @@ BOOLEAN: Final = Fixed("?")
 """Any byte but 0 is true."""
 
 STRING: Final = Variable(2, primitives.string_reader, primitives.string_writer)
+BYTES: Final = Variable(4, primitives.bytes_reader, primitives.bytes_writer)
 RECORDS: Final = Variable(4, primitives.view_reader, primitives.bytes_writer)
 """A record set: a memoryview into the frame, which lives as long as the view does."""
 

@@ -142,6 +142,17 @@ def view_reader(where: str, *, nullable: bool) -> Read:
     return read
 
 
+def bytes_reader(where: str, *, nullable: bool) -> Read:
+    """Return the reader of bytes, which are copied."""
+    read_view = view_reader(where, nullable=nullable)
+
+    def read(data: memoryview, at: int, end: int) -> tuple[bytes | None, int]:
+        view, at = read_view(data, at, end)
+        return None if view is None else bytes(view), at
+
+    return read
+
+
 def bytes_writer(where: str, *, nullable: bool) -> Write:
     """Return the writer of bytes, which does not copy what it is given."""
 

@@ -1,0 +1,74 @@
+"""What consumers say in a group of protocol type "consumer", version 0 (Kafka's ConsumerProtocol; protocol guide).
+
+In JoinGroup a member subscribes to topics, in SyncGroup it gets partitions; ``user_data`` belongs to the assignor. A
+payload of a later version begins with the fields of version 0, so that it is read as one, and what follows is ignored;
+that is how Kafka's own clients read each other.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from consumerd.errors import RemoteProtocolError
+from consumerd.wire.declaration import BYTES, INT16, INT32, STRING, ArrayOf, field, message
+from consumerd.wire.schema import compile_codec
+
+PROTOCOL_TYPE: Final = "consumer"
+
+T = TypeVar("T")
+
+
+@message
+class Subscription:
+    """The topics that a member wants."""
+
+    version: int = field(INT16, default=0)
+    topics: tuple[str, ...] = field(ArrayOf(STRING))
+    user_data: bytes | None = field(BYTES, default=None, nullable="0+")
+
+
+@message
+class AssignedTopic:
+    """Partitions of one topic."""
+
+    topic: str = field(STRING)
+    partitions: tuple[int, ...] = field(ArrayOf(INT32))
+
+
+@message
+class Assignment:
+    """The partitions that a member gets."""
+
+    version: int = field(INT16, default=0)
+    topics: tuple[AssignedTopic, ...] = field(ArrayOf(AssignedTopic))
+    user_data: bytes | None = field(BYTES, default=None, nullable="0+")
+
+
+_SUBSCRIPTION: Final = compile_codec(Subscription, 0)
+_ASSIGNMENT: Final = compile_codec(Assignment, 0)
+
+encode_subscription: Final = _SUBSCRIPTION.encode
+"""Write a subscription. Raises LocalProtocolError."""
+encode_assignment: Final = _ASSIGNMENT.encode
+"""Write an assignment. Raises LocalProtocolError."""
+
+
+def decode_subscription(data: bytes | memoryview) -> Subscription:
+    """Read a subscription of any version. Raises RemoteProtocolError."""
+    value, at = _SUBSCRIPTION.read(memoryview(data), 0, len(data))
+    return _accept(value, value.version, len(data) - at)
+
+
+def decode_assignment(data: bytes | memoryview) -> Assignment:
+    """Read an assignment of any version. Raises RemoteProtocolError."""
+    value, at = _ASSIGNMENT.read(memoryview(data), 0, len(data))
+    return _accept(value, value.version, len(data) - at)
+
+
+def _accept(value: T, version: int, left_over: int) -> T:
+    name = type(value).__name__
+    if version < 0:
+        raise RemoteProtocolError(f"{name}: version {version}, expected 0 or more")
+    if left_over and not version:
+        raise RemoteProtocolError(f"{name} v0: {left_over} bytes are left over")
+    return value
