@@ -1,0 +1,169 @@
+"""Judges landed files by the producer's ledger, as a stranger would: with pyarrow and json alone.
+
+Nothing of the code that wrote the files is used, so that a mistake in it cannot hide here; where a record should be is
+known from the ledger, and which partition a file claims to be of from its folder's name, as any reader takes it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from consumerd.demo.ledger import Place, digest
+from consumerd.errors import ConsumerdError
+from consumerd.telemetry.wording import join_shown
+
+_SHOWN: Final = 5
+
+
+class AuditFailed(ConsumerdError):
+    """A landed file cannot be read, or contradicts the folder that it is in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landed:
+    """One record as it was found in a file."""
+
+    place: Place
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAudit:
+    """What was found of one topic. ``landed`` counts the ledger's records that are where they belong, unchanged.
+
+    ``twice`` counts the copies beyond the first, under whatever offset; ``changed`` those whose key or value is another;
+    ``misplaced`` those that stand under another partition or offset; ``unknown`` those that nobody has produced.
+    """
+
+    topic: str
+    produced: int
+    landed: int
+    lost: int
+    twice: int
+    changed: int
+    misplaced: int
+    unknown: int
+    findings: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether each record has landed once, as it was produced, and no other."""
+        return not self.findings
+
+
+def audit(ledger: Mapping[Place, bytes], landed: Iterable[Landed]) -> tuple[TopicAudit, ...]:
+    """Compare what was acknowledged with what has landed, topic by topic."""
+    expected: defaultdict[str, dict[Place, bytes]] = defaultdict(dict)
+    for place, found in ledger.items():
+        expected[place.topic][place] = found
+    actual: defaultdict[str, list[Landed]] = defaultdict(list)
+    for one in landed:
+        actual[one.place.topic].append(one)
+    return tuple(_audit_topic(topic, expected[topic], actual[topic]) for topic in sorted({*expected, *actual}))
+
+
+def _audit_topic(topic: str, expected: Mapping[Place, bytes], landed: Iterable[Landed]) -> TopicAudit:
+    homes: defaultdict[bytes, list[Place]] = defaultdict(list)
+    for place, found in expected.items():
+        homes[found].append(place)
+    right: Counter[Place] = Counter()
+    strays: list[Landed] = []
+    for one in landed:
+        if expected.get(one.place) == one.digest:
+            right[one.place] += 1
+        else:
+            strays.append(one)
+    twice = [place for place, count in right.items() for _ in range(count - 1)]
+    missing = {place for place in expected if place not in right}
+    # what is not where it should be: a record that is missed elsewhere, a copy of one, one that was altered, or nobody's
+    misplaced: list[tuple[Place, Place]] = []
+    changed: list[Place] = []
+    unknown: list[Place] = []
+    for one in strays:
+        if home := next((place for place in homes[one.digest] if place in missing), None):
+            missing.discard(home)
+            misplaced.append((home, one.place))
+        elif homes[one.digest]:
+            twice.append(one.place)
+        elif one.place in missing:
+            missing.discard(one.place)
+            changed.append(one.place)
+        else:
+            unknown.append(one.place)
+    told = (
+        ("lost", sorted(missing)),
+        ("landed twice", sorted(twice)),
+        ("changed", sorted(changed)),
+        ("misplaced", [f"{home} stands at {there}" for home, there in sorted(misplaced)]),
+        ("never produced", sorted(unknown)),
+    )
+    return TopicAudit(
+        topic=topic,
+        produced=len(expected),
+        landed=len(right),
+        lost=len(missing),
+        twice=len(twice),
+        changed=len(changed),
+        misplaced=len(misplaced),
+        unknown=len(unknown),
+        findings=tuple(
+            f"{topic}: {len(places)} {what}: {join_shown(places, _SHOWN)}" for what, places in told if places
+        ),
+    )
+
+
+def read_parquet(folder: Path) -> Iterator[Landed]:
+    """Yield the records of all Parquet files below a folder. Raises AuditFailed."""
+    for path in sorted(folder.rglob("*.parquet")):
+        with _reading(path):
+            topic, partition = _find_partition(folder, path)
+            # partitioning=None: what the folders are called must not become columns
+            table = pq.read_table(path, columns=["offset", "key", "value"], partitioning=None)
+            columns = [table[name].to_pylist() for name in ("offset", "key", "value")]
+        for offset, key, value in zip(*columns, strict=True):
+            yield Landed(place=Place(topic, partition, offset), digest=digest(key, value))
+
+
+def read_json_lines(folder: Path) -> Iterator[Landed]:
+    """Yield the records of all JSON-lines files below a folder. Raises AuditFailed."""
+    for path in sorted(folder.rglob("*.jsonl")):
+        with _reading(path), path.open("rb") as lines:
+            topic, partition = _find_partition(folder, path)
+            for number, line in enumerate(lines, 1):
+                fields = json.loads(line)
+                if (fields["topic"], int(fields["partition"])) != (topic, partition):
+                    raise ValueError(f"line {number} says {fields['topic']}/{fields['partition']}")
+                place = Place(topic, partition, fields["offset"])
+                yield Landed(place=place, digest=digest(_read_bytes(fields, "key"), _read_bytes(fields, "value")))
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise AuditFailed(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _find_partition(folder: Path, path: Path) -> tuple[str, int]:
+    """Return what the hive-style names of the folders say: ``topic=T/partition=P``."""
+    named = dict(part.split("=", 1) for part in path.relative_to(folder).parts if "=" in part)
+    return unquote(named["topic"]), int(named["partition"])
+
+
+def _read_bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in fields:
+        return base64.b64decode(fields[f"{name}_base64"], validate=True)
+    text = fields[name]
+    return None if text is None else str(text).encode()

@@ -1,0 +1,76 @@
+"""The producer's ledger: what was acknowledged, and where.
+
+It is written from what brokers have answered to the producer alone, and is all that the audit believes. Of each record it
+keeps the place and a digest of key and value. Pure, but for :meth:`Ledger.write`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from consumerd.errors import ConsumerdError
+
+_DIGEST_BYTES: Final = 16
+
+
+class Place(NamedTuple):
+    """Where a record is in the cluster's logs."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+class AcknowledgedTwice(ConsumerdError):
+    """Two records were acknowledged at one offset: producer or broker is wrong."""
+
+
+def digest(key: bytes | None, value: bytes | None) -> bytes:
+    """Return what tells a record from another: 16 bytes over key and value, in which null is not the empty string."""
+    hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for part in (key, value):
+        hashed.update(b"-" if part is None else b"%d:%b" % (len(part), part))
+    return hashed.digest()
+
+
+class Ledger:
+    """Every acknowledged record by its place."""
+
+    def __init__(self) -> None:
+        self._digests: dict[Place, bytes] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    @property
+    def digests(self) -> Mapping[Place, bytes]:
+        """The digest of each record."""
+        return MappingProxyType(self._digests)
+
+    @property
+    def ends(self) -> Mapping[tuple[str, int], int]:
+        """The next offset of each partition that has records, by (topic, partition)."""
+        return MappingProxyType(self._ends)
+
+    def note(self, place: Place, key: bytes | None, value: bytes | None) -> None:
+        """Enter a record that was acknowledged. Raises AcknowledgedTwice."""
+        if place in self._digests:
+            raise AcknowledgedTwice(f"two records were acknowledged at {place}")
+        self._digests[place] = digest(key, value)
+        partition = place.topic, place.partition
+        self._ends[partition] = max(self._ends.get(partition, 0), place.offset + 1)
+
+    def write(self, path: Path) -> None:
+        """Write it as tab-separated lines with a header, in the order of places."""
+        with path.open("w", encoding="ascii") as lines:
+            lines.write("topic\tpartition\toffset\tblake2b\n")
+            for place, found in sorted(self._digests.items()):
+                lines.write(f"{place.topic}\t{place.partition}\t{place.offset}\t{found.hex()}\n")

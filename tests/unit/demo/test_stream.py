@@ -1,0 +1,64 @@
+"""The demo's stream: as uneven as real ones, with everything in it that a consumer must cope with."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from random import Random
+
+from consumerd.demo.stream import CLICKS, ORDERS, SERVICES, Event, make_stream
+
+
+def events(count: int = 5000, seed: int = 7) -> list[Event]:
+    return list(make_stream(Random(seed), count=count, start_ms=1_000_000))
+
+
+def test_the_same_randomness_gives_the_same_stream() -> None:
+    """What a demo has shown can be shown again."""
+    assert events(200) == events(200)
+    assert events(200) != events(200, seed=8)
+
+
+def test_it_has_both_topics_tombstones_records_without_key_and_every_codec() -> None:
+    """What is not in the stream, the audit does not see."""
+    stream = events()
+    tombstones = [one for one in stream if one.value is None]
+
+    assert len(stream) == 5000
+    assert {one.topic for one in stream} == {ORDERS, CLICKS}
+    assert tombstones
+    assert all(one.topic == ORDERS and one.key is not None for one in tombstones)
+    assert any(one.key is None for one in stream if one.topic == CLICKS)
+    assert {one.service.codec for one in stream} == {"none", "gzip", "snappy", "lz4"}
+    assert {one.service for one in stream} == set(SERVICES)
+
+
+def test_no_two_values_are_alike() -> None:
+    """A record that stands where another should be must be told from it."""
+    values = [one.value for one in events() if one.value is not None]
+
+    assert len(set(values)) == len(values)
+
+
+def test_some_keys_get_far_more_than_others() -> None:
+    """Partitions of a real topic are not of a size."""
+    keys = Counter(one.key for one in events() if one.topic == ORDERS)
+    counts = [count for _, count in keys.most_common()]
+
+    assert counts[0] > 20 * counts[len(counts) // 2]
+
+
+def test_values_are_json_that_adds_up() -> None:
+    """People will look at them."""
+    order = next(json.loads(one.value) for one in events() if one.topic == ORDERS and one.value is not None)
+    click = next(json.loads(one.value) for one in events() if one.topic == CLICKS and one.value is not None)
+
+    assert order["total_cents"] == sum(line["quantity"] * line["cents"] for line in order["lines"])
+    assert order["channel"] in {service.name for service in SERVICES}
+    assert click["page"].startswith("/")
+
+
+def test_time_goes_on() -> None:
+    """Offsets by time mean something."""
+    assert all(earlier.timestamp_ms < later.timestamp_ms for earlier, later in pairwise(events(100)))
