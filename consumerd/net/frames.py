@@ -10,7 +10,7 @@ What a frame is, and which sizes are refused, is ``wire.framing``'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from consumerd.errors import RemoteProtocolError
@@ -23,15 +23,27 @@ _TLS_MAJOR: Final = 0x03
 _BETWEEN_BYTES: Final = 64 * 1024
 
 
+def _zeroed(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
 class FrameAssembler:
     """Assembles frames of at most ``max_frame_bytes``, which bounds what a peer can make us allocate.
 
-    After a RemoteProtocolError the stream is out of step for good; the assembler must not be used again.
+    ``between_bytes`` is the size of the buffer between frames; ``allocate`` gives the memory of a frame of that many
+    bytes. After a RemoteProtocolError the stream is out of step for good; the assembler must not be used again.
     """
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(
+        self,
+        max_frame_bytes: int,
+        *,
+        between_bytes: int = _BETWEEN_BYTES,
+        allocate: Callable[[int], memoryview] = _zeroed,
+    ) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._between = memoryview(bytearray(_BETWEEN_BYTES))
+        self._allocate = allocate
+        self._between = memoryview(bytearray(between_bytes))
         self._held = 0
         self._frame: memoryview | None = None
         self._filled = 0
@@ -62,7 +74,7 @@ class FrameAssembler:
         while end - start >= SIZE_BYTES:
             size = self._read_size(start)
             start += SIZE_BYTES
-            frame = memoryview(bytearray(size))
+            frame = self._allocate(size)
             present = min(size, end - start)
             frame[:present] = self._between[start : start + present]
             start += present
