@@ -1,6 +1,6 @@
-"""Decompression of message sets and record batches, with a limit that holds while it runs.
+"""Compression of message sets and record batches, and decompression with a limit that holds while it runs.
 
-Owns the four codecs as Kafka's clients write them, not what is inside. The bytes have passed their checksum before they
+Owns the four codecs as Kafka's clients write them, not what is inside. The bytes to be decompressed have passed their checksum before they
 come here, so that they are what a producer wrote; whether that is sane is found out here. Sizes that a stream declares
 are never believed: output is produced in bounded steps, or the size is compared with the most that so much input can
 give. Whatever the bytes, the outcome is bytes of at most ``limit``, or CorruptMessageError. :func:`expected_size` tells
@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from consumerd.errors import CorruptMessageError, DecompressedTooLarge
+from consumerd.errors import ConfigError, CorruptMessageError, DecompressedTooLarge, LocalProtocolError
 from consumerd.wire.checksum import xxh32_short
 
 _STEP_BYTES: Final = 1 << 18
@@ -53,8 +53,25 @@ def decompress(codec: int, data: bytes, *, limit: int, magic: int) -> bytes:
         return _unlz4(_mend_lz4(data) if magic == 0 else data, limit)
     if codec == Codec.ZSTD and magic >= 2:
         return _unzstd(data, limit)
-    known = f" ({Codec(codec).name})" if codec in tuple(Codec) else ""
-    raise CorruptMessageError(f"compression codec {codec}{known} does not exist in magic {magic}")
+    raise CorruptMessageError(_no_codec(codec, magic))
+
+
+def compress(codec: int, data: bytes, *, magic: int) -> bytes:
+    """Return ``data`` compressed, as the Java clients of the time of ``magic`` read it.
+
+    Raises LocalProtocolError for a codec that does not exist or not in this magic, ConfigError for one whose library is
+    not usable.
+    """
+    if codec == Codec.GZIP:
+        packer = zlib.compressobj(wbits=31)
+        return packer.compress(data) + packer.flush()
+    if codec == Codec.SNAPPY:
+        return _snappy(data)
+    if codec == Codec.LZ4:
+        return _break_lz4(_lz4(data)) if magic == 0 else _lz4(data)
+    if codec == Codec.ZSTD and magic >= 2:
+        return _zstd(data)
+    raise LocalProtocolError(_no_codec(codec, magic))
 
 
 def expected_size(codec: int, data: bytes | memoryview) -> int:
@@ -76,6 +93,11 @@ def expected_size(codec: int, data: bytes | memoryview) -> int:
     return 0
 
 
+def _no_codec(codec: int, magic: int) -> str:
+    known = f" ({Codec(codec).name})" if codec in tuple(Codec) else ""
+    return f"compression codec {codec}{known} does not exist in magic {magic}"
+
+
 def _damaged(codec: Codec, what: object) -> CorruptMessageError:
     return CorruptMessageError(f"{codec.name.lower()}: {what}")
 
@@ -86,6 +108,10 @@ def _too_large(codec: Codec, limit: int) -> DecompressedTooLarge:
 
 def _missing(codec: Codec, package: str, error: ImportError) -> CorruptMessageError:
     return CorruptMessageError(f"{codec.name.lower()}: cannot be read, the package {package} is not usable: {error}")
+
+
+def _unusable(codec: Codec, package: str, error: ImportError) -> ConfigError:
+    return ConfigError(f"{codec.name.lower()}: cannot be written, the package {package} is not usable: {error}")
 
 
 def _collect(codec: Codec, step: Callable[[int], bytes], limit: int) -> bytes:
@@ -135,10 +161,26 @@ _LEAST_GZIP_BYTES: Final = 18
 # -- snappy
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_VERSIONS: Final = struct.pack(">ii", 1, 1)
+"""Its own version, and the least that can read it."""
 _XERIAL_HEADER_BYTES: Final = 16
+_XERIAL_BLOCK_BYTES: Final = 32 << 10
 _BLOCK_LENGTH: Final = struct.Struct(">i")
 _SNAPPY_MOST_BYTES: Final = 64
 """The most that one element of a snappy block gives; it takes three bytes."""
+
+
+def _snappy(data: bytes) -> bytes:
+    """Write blocks in the framing of snappy-java, of the size that it gives them."""
+    try:
+        import snappy
+    except ImportError as error:
+        raise _unusable(Codec.SNAPPY, "python-snappy", error) from error
+    pieces = [_XERIAL_MAGIC, _XERIAL_VERSIONS]
+    for at in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = snappy.compress(data[at : at + _XERIAL_BLOCK_BYTES])
+        pieces += (_BLOCK_LENGTH.pack(len(block)), block)
+    return b"".join(pieces)
 
 
 def _unsnappy(data: bytes, limit: int) -> bytes:
@@ -215,9 +257,26 @@ _SNAPPY_SIZE_BITS: Final = 35
 
 # -- lz4
 
+_LZ4_CHECKSUM_AT: Final = 6
+"""Of the header's checksum, in a frame that says no size."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE: Final = 0x08
 _LZ4_DICTIONARY_ID: Final = 0x01
+
+
+def _lz4(data: bytes) -> bytes:
+    """Write a frame of what Kafka's first reader knows: independent blocks, no checksums of them, no size."""
+    try:
+        import lz4.frame
+    except ImportError as error:
+        raise _unusable(Codec.LZ4, "lz4", error) from error
+    return bytes(lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False))
+
+
+def _break_lz4(frame: bytes) -> bytes:
+    """Give a frame the header checksum of magic 0 producers, which is over the frame's magic, too (KAFKA-3160)."""
+    wrong = xxh32_short(frame[:_LZ4_CHECKSUM_AT]) >> 8 & 0xFF
+    return frame[:_LZ4_CHECKSUM_AT] + bytes((wrong,)) + frame[_LZ4_CHECKSUM_AT + 1 :]
 
 
 def _mend_lz4(data: bytes) -> bytes:
@@ -283,6 +342,14 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE: Final = b"\x2a\x4d\x18"
 """Bytes 1 to 3 of a skippable frame's magic; byte 0 is 0x50 to 0x5F."""
 _ZSTD_RLE: Final = 1
+
+
+def _zstd(data: bytes) -> bytes:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise _unusable(Codec.ZSTD, "zstandard", error) from error
+    return zstandard.ZstdCompressor().compress(data)
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
