@@ -18,13 +18,12 @@ from consumerd.delivery.attention import Attention
 from consumerd.delivery.calls import GuardedCalls
 from consumerd.delivery.condition import Condition, Log
 from consumerd.delivery.passing import (
-    PROBE_S,
     PassedUnit,
     UnitCause,
     blame_hole,
     describe_record,
     describe_unit,
-    find_readable,
+    find_hole,
     quarantined,
 )
 from consumerd.delivery.policy import (
@@ -37,6 +36,7 @@ from consumerd.delivery.policy import (
     plan_out_of_range,
 )
 from consumerd.delivery.ports import DeliverySettings, RecordFeed, SinkRoute
+from consumerd.delivery.search import PROBE_S, Look, find_readable, head_of
 from consumerd.errors import (
     BrokerError,
     ConfigError,
@@ -55,7 +55,7 @@ from consumerd.errors import (
     SessionLost,
     SinkError,
 )
-from consumerd.model import Claim, Gap
+from consumerd.model import Claim, Gap, GapReason
 from consumerd.offsets.tracker import OffsetTracker
 from consumerd.sinks.base import PartitionWriter, Quarantine
 from consumerd.telemetry.hooks import Hooks, Trouble
@@ -126,6 +126,7 @@ class Flow:
         self._log = log
         self._now = now
         self._passed_to: int | None = None  # where a unit ended that was passed over, until it is seen what follows
+        self._searched: int | None = None  # where a hole begins in which nothing was found
 
     # -- what the pipeline asks for
 
@@ -191,8 +192,11 @@ class Flow:
             if settled is not None and settled <= self._now() + _SLACK_S:
                 self._calls.recover()  # a quiet partition has no record to prove it by
             return
+        behind_damage = batch.start == self._passed_to
+        if behind_damage and await self._search_hole(batch):
+            return
         try:
-            await self._deliver(blame_hole(batch) if batch.start == self._passed_to else batch)
+            await self._deliver(blame_hole(batch) if behind_damage else batch)
         finally:
             self._feed.done(batch)
 
@@ -301,7 +305,9 @@ class Flow:
         start = self._tracker.delivered
         unit = describe_unit(error, start)
         if unit.next_offset is None:
-            unit = replace(unit, next_offset=await self._find_next(unit, start))
+            end = self._readable_end
+            first = Look(at=start, unit=head_of(unit.raw))
+            unit = replace(unit, next_offset=None if end is None else await self._search(first, end, unit.cause))
         end = unit.next_offset
         if self._attention.draining or (end is None and self._attention.curious):
             return
@@ -315,36 +321,74 @@ class Flow:
             self._passed_to = end
         self._feed.seek(self._tracker.delivered)
 
-    async def _find_next(self, unit: PassedUnit, position: int) -> int | None:
-        """Find out from the broker where records can be read again; None also where it did not answer, which says nothing
-        about the log. Bounded by the tries and the time of each.
+    async def _search_hole(self, batch: RecordBatch) -> bool:
+        """Look for records where a batch right behind a damaged unit begins with a hole: a broker may have lost its way
+        behind the unit, and gone on far away. Returns True where the batch is not to be delivered as it is.
+        """
+        hole = find_hole(batch)
+        start = batch.start
+        if hole is None or hole.end - start < 2 or self._searched == start:
+            return False
+        self._feed.done(batch)
+        found = await self._search(Look(at=start, readable=hole.end), hole.end, UnitCause.CORRUPT)
+        if found == hole.end:
+            self._searched = start  # what the batch says is so; it is fetched again
+        elif found is not None:
+            self._passed_to = None
+            await self._write(empty_batch(self._partition, start, found, (Gap(start, found, GapReason.CORRUPT),)))
+            self._feed.seek(self._tracker.delivered)
+        return True
+
+    @property
+    def _readable_end(self) -> int | None:
+        """Where that ends which a broker shows."""
+        if self._settings.read_committed and self._feed.last_stable_offset is not None:
+            return self._feed.last_stable_offset
+        return self._feed.high_watermark
+
+    async def _search(self, first: Look, end: int, cause: UnitCause) -> int | None:
+        """Find out from the broker where delivery can go on behind what a fetch at ``first`` has met; None also where it
+        did not answer, which says nothing about the log. Bounded by the looks and the time of each.
         """
 
-        async def reads(offset: int) -> bool:
+        async def look(offset: int) -> Look:
             for _ in range(2):  # it may be away for a moment
                 self._feed.seek(offset)
                 try:
                     batch = await self._attention.bound(self._feed.next(), PROBE_S)
-                except RecordTooLarge as error:
-                    return unit.cause is UnitCause.CORRUPT and error.next_offset is not None
-                except (CorruptMessageError, OffsetOutOfRange):
-                    return False
+                except (RecordTooLarge, CorruptMessageError) as error:
+                    unit = head_of(error.raw)
+                    found = offset if self._is_another(error, unit, first, cause) else None
+                    return Look(at=offset, readable=found, unit=unit)
+                except OffsetOutOfRange:
+                    return Look(at=offset)
                 if batch is not None:
+                    hole = find_hole(batch)
                     self._feed.done(batch)
-                    return True
+                    return Look(at=offset, readable=offset if hole is None else hole.end)
                 if self._attention.draining or self._attention.curious:
                     break
             raise _Unanswered
 
-        end = self._feed.high_watermark
-        if self._settings.read_committed and self._feed.last_stable_offset is not None:
-            end = self._feed.last_stable_offset  # nothing behind it is shown yet
         try:
-            return None if end is None else await find_readable(reads, position, end)
+            return await find_readable(look, first, end)
         except _Unanswered:
             return None
         finally:
-            self._feed.seek(position)
+            self._feed.seek(first.at)
+
+    def _is_another(
+        self, error: RecordTooLarge | CorruptMessageError, unit: bytes | None, first: Look, cause: UnitCause
+    ) -> bool:
+        """Tell whether a unit that cannot be delivered either is to be dealt with by itself: for its end is known, or
+        since another policy holds for it.
+        """
+        if error.next_offset is not None:
+            return unit is None or unit != first.unit
+        too_large = isinstance(error, RecordTooLarge)
+        if too_large == (cause is UnitCause.OVERSIZED):
+            return False
+        return too_large or self._settings.on_corrupt != self._settings.on_oversized
 
     async def _keep(self, unit: PassedUnit) -> bool:
         """Put a unit into quarantine, however often it takes; False where a drain or news of a request came first."""

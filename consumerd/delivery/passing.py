@@ -5,19 +5,18 @@ or is too large, one record where the sink refuses it.
 
 Where the next unit begins is known when its head can be believed. When it cannot (no checksum covers offset and size of
 magic 0 and 1), nothing behind the unit can be told apart in what was fetched, since a set is read from its beginning.
-Then the broker is asked: it seeks by an index of its own, so that from some later offset on it finds whole units again.
-Only a position from which records *were* read is gone on from; while none is found the partition stays stopped.
+Then the broker is asked (``search``): it seeks by an index of its own, so that from some later offset on it finds whole
+units again. Only a position from which records *were* read is gone on from; while none is found the partition stays
+stopped.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from consumerd.errors import ConsumerdError, CorruptMessageError, RecordTooLarge
-from consumerd.model import GapReason, Incarnation, TopicPartition
+from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.sinks.base import QuarantinedUnit
 from consumerd.wire.records import Record, RecordBatch
 
@@ -97,12 +96,19 @@ def describe_record(batch: RecordBatch, row: int, error: ConsumerdError) -> Pass
     )
 
 
+def find_hole(batch: RecordBatch) -> Gap | None:
+    """Return what is missing at a batch's beginning without anybody having said why."""
+    if not batch.gaps or batch.gaps[0].start != batch.start or batch.gaps[0].reason is not GapReason.COMPACTION:
+        return None
+    return batch.gaps[0]
+
+
 def blame_hole(batch: RecordBatch) -> RecordBatch:
     """Return what was read right behind a damaged unit, with a hole at its beginning blamed on the damage.
 
     A broker that cannot find its way through a segment goes on with the next one, which looks like compaction.
     """
-    if not batch.gaps or batch.gaps[0].start != batch.start or batch.gaps[0].reason is not GapReason.COMPACTION:
+    if find_hole(batch) is None:
         return batch
     return replace(batch, gaps=(replace(batch.gaps[0], reason=GapReason.CORRUPT), *batch.gaps[1:]))
 
@@ -122,31 +128,3 @@ def quarantined(unit: PassedUnit, partition: TopicPartition, incarnation: Incarn
         size=unit.size,
         record=unit.record,
     )
-
-
-async def find_readable(reads: Callable[[int], Awaitable[bool]], bad: int, end: int) -> int | None:
-    """Return the first offset above ``bad`` and below ``end`` from which records can be read; None if none is found.
-
-    ``reads`` tries one. Steps double until one succeeds, and are halved from there back: some 40 tries at most. Where
-    several units are damaged one behind the other, what stands between two of them may be passed over too.
-    """
-    good, step = bad + 1, 1
-    first = bad
-    while good < end and not await reads(good):
-        bad, step = good, 2 * step
-        good = first + step
-        if good >= end > bad + 1:
-            good = end - 1  # the last that there is
-    if good >= end:
-        return None
-    while good - bad > 1:
-        middle = (good + bad) // 2
-        if await reads(middle):
-            good = middle
-        else:
-            bad = middle
-    return good
-
-
-PROBE_S: Final = 5.0
-"""How long one try at reading behind a damaged unit may take."""

@@ -311,14 +311,20 @@ class PartitionFeed:
         until somebody hears of it.
 
         Its head alone says so, and where it ends, and no checksum could be checked: it is asked for once more before
-        anybody hears of it, as what is corrupt is, and the end is held against the log's.
+        anybody hears of it, as what is corrupt is, and the end is held against the log's. A head that can be no unit's is
+        damage, whatever size it has.
         """
         position, limit = self.cursor.position, self._tools.settings.max_message_bytes
         if data and self._oversized != (position, size):
             self._oversized = position, size
             return
         next_offset = read_claim(data, 0, position, self.high_watermark)
-        error = RecordTooLarge(self.partition, position, limit, size, next_offset=next_offset, raw=data)
+        error: ConsumerdError = RecordTooLarge(self.partition, position, limit, size, next_offset=next_offset, raw=data)
+        if next_offset is None and len(data) >= HEAD_BYTES:
+            message = (
+                f"{self.partition}: what was fetched at offset {position} begins with no head of a message, size {size}"
+            )
+            error = CorruptMessageError(message, partition=self.partition, offset=position, raw=data)
         self.fail(error, None if hold is None else _keep(hold, len(data)))
 
     # -- what came and was not decoded

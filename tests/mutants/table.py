@@ -214,7 +214,7 @@ MUTANTS: Final = (
         promise=1,
         file="delivery/flow.py",
         old="            raise _Unanswered\n",
-        new="            return False\n",
+        new="            return Look(at=offset)\n",
         tests=(
             "tests/unit/delivery/test_passing.py::test_a_broker_that_is_away_in_the_middle_of_the_search_costs_no_record",
         ),
@@ -236,6 +236,24 @@ MUTANTS: Final = (
         old="    return MetadataRequest(topics=None)\n",
         new="    return MetadataRequest(topics=tuple(sorted(topics)))\n",
         tests=("tests/unit/cluster/test_from_brokers.py::test_topics_are_never_named_where_that_could_create_them",),
+    ),
+    Mutant(
+        name="the-search-trusts-its-steps",
+        promise=1,
+        file="delivery/search.py",
+        old="        if other.at - one.at <= 1 or one.meets_same(other):\n",
+        new="        if other.at - one.at <= 1 or other.readable is None:\n",
+        tests=("tests/unit/delivery/test_search.py::test_nothing_that_can_be_read_is_passed_over",),
+    ),
+    Mutant(
+        name="an-oversized-unit-is-passed-as-corrupt",
+        promise=1,
+        file="delivery/flow.py",
+        old="        return too_large or self._settings.on_corrupt != self._settings.on_oversized\n",
+        new="        return False\n",
+        tests=(
+            "tests/unit/delivery/test_passing.py::test_a_unit_behind_a_damaged_one_is_dealt_with_by_its_own_policy",
+        ),
     ),
     Mutant(
         name="an-oversized-unit-is-passed-under-stop",

@@ -906,6 +906,29 @@ async def test_a_size_that_was_damaged_on_the_way_is_no_large_message(version: i
     assert len(seen) >= 2
 
 
+@pytest.mark.parametrize("damaged", [0, 1, 16])
+@pytest.mark.parametrize("version", [2, 11])
+@in_virtual_time
+async def test_a_size_in_a_head_that_can_be_no_units_is_damage(version: int, damaged: int) -> None:
+    """A broker that has lost its way ends up anywhere: whatever stands there is not a large message, to be stopped at."""
+    world = World(version=version, max_partition_bytes=4 * KIB, max_message_bytes=16 * KIB)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, b"L" * 17 * KIB)
+
+    def mangle(_partition: TopicPartition, data: bytes) -> bytes:
+        return data[:damaged] + b"\x7f" + data[damaged + 1 :]
+
+    world.broker().mangle = mangle
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        with pytest.raises(CorruptMessageError) as caught:
+            await feed.next()
+        assert (caught.value.offset, caught.value.next_offset) == (0, None)
+        assert len(caught.value.raw) >= 4 * KIB
+        feed.close()
+    assert world.budget.held_bytes == 0
+
+
 @in_virtual_time
 async def test_a_budget_smaller_than_a_message_still_lets_it_through() -> None:
     """One at a time, never a deadlock."""

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from consumerd.delivery.passing import blame_hole, describe_unit, find_readable
+from consumerd.delivery.passing import blame_hole, describe_unit
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
 from consumerd.errors import CorruptMessageError, PermanentSinkError, RecordTooLarge, RetriableSinkError
@@ -310,32 +310,73 @@ def test_news_of_nothing_while_a_quarantine_fails_costs_no_record():
     run(scenario())
 
 
-@pytest.mark.parametrize("end", [2, 3, 10, 1000])
-def test_the_search_finds_the_first_readable_offset_in_few_tries(end):
-    """Each try is a fetch, and each that fails two."""
-    for first in range(1, end):
-        tries = []
+@pytest.mark.parametrize("policy", ["skip", "quarantine"])
+def test_records_between_damaged_units_are_read(policy):
+    """Each of the units has an unknown end; what stands between them is not damaged."""
+    damaged = [20, 24, 30, 31, 33]
 
-        async def reads(offset, first=first, tries=tries):
-            tries.append(offset)
-            return offset >= first
+    async def scenario():
+        async with DeliveryRig(settings=settings(policy)) as rig:
+            log = rig.log(P, 0, 60)
+            for first, end in ((20, 23), (24, 25), (30, 31), (31, 32), (33, 38)):
+                raw = f"unit {first}".encode()
+                for at in range(first, end):
+                    log.lasting_faults[at] = CorruptMessageError("no size", partition=P, offset=at, raw=raw)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 60)
+            gone = {20, 21, 22, 24, 30, 31, 33, 34, 35, 36, 37}
+            assert [offset for offset in range(60) if offset not in gone] == rig.landed(P)
+            # what stands side by side is one unit as far as anybody can tell
+            if policy == "quarantine":
+                assert [one for one in damaged if one != 31] == [unit.offset for unit in rig.quarantine.units]
 
-        assert first == asyncio.run(find_readable(reads, 0, end))
-        assert all(0 < one < end for one in tries)
-        assert len(tries) <= 2 * end.bit_length()
+    run(scenario())
 
 
-def test_the_search_gives_up_at_the_end_of_the_log():
-    """The last offset that there is was tried too."""
-    tries = []
+@pytest.mark.parametrize("end", [None, 25])
+@pytest.mark.parametrize("later", ["corrupt", "oversized"])
+def test_a_unit_behind_a_damaged_one_is_dealt_with_by_its_own_policy(later, end):
+    """Passed over as the other kind, an operator's "stop" would mean nothing."""
+    corrupt = CorruptMessageError(
+        "no size", partition=P, next_offset=end if later == "corrupt" else None, raw=b"damage"
+    )
+    large = RecordTooLarge(P, 22, 1000, 2000, next_offset=end if later == "oversized" else None)
+    first, second = (large, corrupt) if later == "corrupt" else (corrupt, large)
+    policies = DeliverySettings(
+        commit_interval_ms=1000,
+        on_corrupt="stop" if later == "corrupt" else "skip",
+        on_oversized="stop" if later == "oversized" else "skip",
+    )
 
-    async def reads(offset):
-        tries.append(offset)
-        return False
+    async def scenario():
+        async with DeliveryRig(settings=policies) as rig:
+            log = rig.log(P, 0, 40)
+            log.lasting_faults = {20: first, 21: first, 22: second, 23: second, 24: second}
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            await asyncio.sleep(100)
+            assert 22 == rig.store.position(P)
+            assert [(P, later)] == rig.hooks.named("partition_stopped")
+            assert list(range(20)) == rig.landed(P)
 
-    assert asyncio.run(find_readable(reads, 10, 30)) is None
-    assert 29 == max(tries)
-    assert asyncio.run(find_readable(reads, 10, 11)) is None
+    run(scenario())
+
+
+def test_a_broker_that_has_lost_its_way_behind_a_damaged_unit_is_asked_what_else_it_has():
+    """It goes on with the next segment; an index of its own leads back into this one, where later records are whole."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=True, roll_s=5)
+        async with DeliveryRig(sink=sink, settings=settings("skip")) as rig:
+            log = rig.log(P, 0, 80)
+            log.lasting_faults[20] = CORRUPT
+            log.holes = dict.fromkeys(range(23, 37), 70)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 80)
+            assert [*range(20), *range(37, 80)] == rig.landed(P)
+            assert [Gap(20, 23, GapReason.CORRUPT), Gap(23, 37, GapReason.CORRUPT)] == sink.landed[P].gaps
+
+    run(scenario())
 
 
 @pytest.mark.parametrize(("next_offset", "expected"), [(None, None), (20, None), (3, None), (21, 21)])
@@ -368,7 +409,7 @@ def test_what_a_broker_leaves_out_behind_a_damaged_unit_is_told():
         async with DeliveryRig(sink=sink, settings=settings("skip")) as rig:
             log = rig.log(P, 0, 40)
             log.lasting_faults[20] = CORRUPT
-            log.holes = {23: 30, 35: 37}
+            log.holes = dict.fromkeys(range(23, 30), 30) | {35: 37}
             await rig.claim(P)
             await until(lambda: rig.store.position(P) == 40)
             gaps = [Gap(20, 23, GapReason.CORRUPT), Gap(23, 30, GapReason.CORRUPT), Gap(35, 37, GapReason.COMPACTION)]
