@@ -1,0 +1,128 @@
+"""The two sparse indexes of a segment, as Kafka keeps them (OffsetIndex, TimeIndex; KIP-33).
+
+``.index``: entries of 8 bytes, an offset relative to the segment's first and the position in the segment of a unit that
+bears it. ``.timeindex``: entries of 12 bytes, a timestamp and the relative offset of the unit that first brought it;
+nothing up to that offset is newer. Both are in rising order. A file that Kafka has not closed ends in zeros, which is not
+in order.
+
+An index lives in memory and is written when its segment is closed: it follows from the segment, and what an unclean end
+leaves is made anew.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY: Final = struct.Struct(">qi")
+MOST_RELATIVE: Final = (1 << 31) - 1
+"""The largest relative offset, and the largest position, that an entry can hold."""
+
+_LITTLE: Final = sys.byteorder == "little"
+
+
+class OffsetIndex:
+    """Where in its segment an offset is to be looked for."""
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self) -> None:
+        self.offsets = array("i")
+        self.positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, relative_offset: int, position: int) -> None:
+        """Add an entry; one that is not above the last is passed over."""
+        if self.offsets and relative_offset <= self.offsets[-1]:
+            return
+        self.positions.append(position)  # first, so that a reader that sees the offset finds its position
+        self.offsets.append(relative_offset)
+
+    def find(self, relative_offset: int) -> int:
+        """Return the position to read on from to come upon ``relative_offset``."""
+        at = bisect_right(self.offsets, relative_offset)
+        return self.positions[at - 1] if at else 0
+
+    def encode(self) -> bytes:
+        """Return the file."""
+        entries = array("i", bytes(OFFSET_ENTRY_BYTES * len(self.offsets)))
+        entries[0::2] = self.offsets
+        entries[1::2] = self.positions
+        if _LITTLE:
+            entries.byteswap()
+        return entries.tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes, *, segment_bytes: int, most_relative: int) -> OffsetIndex | None:
+        """Read the file of a segment of ``segment_bytes``, whose offsets end at ``most_relative``; None if it is bad."""
+        if len(data) % OFFSET_ENTRY_BYTES:
+            return None
+        entries = array("i", data)
+        if _LITTLE:
+            entries.byteswap()
+        index = cls()
+        index.offsets = entries[0::2]
+        index.positions = entries[1::2]
+        if not index:
+            return index
+        offsets, positions = index.offsets, index.positions
+        if offsets[0] < 0 or positions[0] <= 0 or offsets[-1] > most_relative or positions[-1] >= segment_bytes:
+            return None
+        return index if _is_rising(offsets) and _is_rising(positions) else None
+
+
+class TimeIndex:
+    """The units with which a segment's newest timestamp rose."""
+
+    __slots__ = ("offsets", "timestamps")
+
+    def __init__(self) -> None:
+        self.timestamps = array("q")
+        self.offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def append(self, timestamp: int, relative_offset: int) -> None:
+        """Add an entry; one that is not newer than the last is passed over, and so is "no timestamp"."""
+        if timestamp > (self.timestamps[-1] if self.timestamps else -1):
+            self.offsets.append(relative_offset)
+            self.timestamps.append(timestamp)
+
+    def find(self, timestamp: int) -> int:
+        """Return a relative offset before which nothing is as new as ``timestamp``."""
+        at = bisect_right(self.timestamps, timestamp - 1)
+        return self.offsets[at - 1] if at else 0
+
+    def encode(self) -> bytes:
+        """Return the file."""
+        return b"".join(map(TIME_ENTRY.pack, self.timestamps, self.offsets))
+
+    @classmethod
+    def decode(cls, data: bytes, *, most_relative: int) -> TimeIndex | None:
+        """Read the file of a segment whose offsets end at ``most_relative``; None if it is bad."""
+        if len(data) % TIME_ENTRY.size:
+            return None
+        index = cls()
+        for timestamp, offset in TIME_ENTRY.iter_unpack(data):
+            index.timestamps.append(timestamp)
+            index.offsets.append(offset)
+        if not index:
+            return index
+        offsets = index.offsets
+        if index.timestamps[0] < 0 or offsets[0] < 0 or offsets[-1] > most_relative:
+            return None
+        in_order = all(before <= after for before, after in pairwise(offsets))
+        return index if in_order and _is_rising(index.timestamps) else None
+
+
+def _is_rising(numbers: Sequence[int]) -> bool:
+    return all(before < after for before, after in pairwise(numbers))

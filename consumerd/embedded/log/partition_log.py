@@ -1,0 +1,455 @@
+"""The log of one partition: appends at its end, reads from anywhere, retention from its beginning.
+
+One replica: the high watermark is the log's end, and what was appended can be read at once, flushed or not. Appends,
+flushes, retention, compaction and the end may be called from any thread; they take turns. Readers take no lock: they work
+on an immutable list of segments, which is replaced as a whole, and on the part of a segment that was there when they
+looked. A slice keeps its file.
+
+After a failed write the newest segment is cut back to what was there before, and the log goes on. A failed ``fsync``, and
+a cut that fails, take the log offline, for reads, too: what the disk holds is unknown then, and the next ``fsync`` would
+say that all is well although it never wrote what the failed one had lost. Opening the log anew checks what is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from consumerd.embedded.log.errors import (
+    LogDamaged,
+    LogFailed,
+    LogFull,
+    LogWriteFailed,
+    OffsetOutOfRange,
+    RecordSetTooLarge,
+)
+from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.preparation import Prepared, prepare
+from consumerd.embedded.log.recovery import open_segments
+from consumerd.embedded.log.segment import Segment
+from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
+from consumerd.embedded.log.slices import LogSlice
+from consumerd.errors import CorruptMessageError
+from consumerd.model import TopicPartition
+from consumerd.wire.modern.record_set import decode_record_set
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """What an append was given: ``count`` records of offsets ``base_offset`` to ``last_offset``, -1 where it had none.
+
+    ``log_append_time_ms`` is None unless the log's records bear it.
+    """
+
+    base_offset: int
+    last_offset: int
+    count: int
+    log_append_time_ms: int | None = None
+
+
+class _SegmentList:
+    """An immutable list of segments, in order of their first offsets."""
+
+    __slots__ = ("bases", "segments")
+
+    def __init__(self, segments: tuple[Segment, ...]) -> None:
+        self.segments = segments
+        self.bases = tuple(segment.base_offset for segment in segments)
+
+    def from_offset(self, offset: int) -> tuple[Segment, ...]:
+        """Return the segment in whose range ``offset`` is, and those behind it."""
+        return self.segments[max(bisect_right(self.bases, offset) - 1, 0) :]
+
+
+class PartitionLog:
+    """A log that is open. ``start_offset`` is the first offset held, ``end_offset`` the next to be written."""
+
+    def __init__(
+        self,
+        folder: Path,
+        partition: TopicPartition,
+        segments: tuple[Segment, ...],
+        *,
+        settings: LogSettings,
+        files: LogFiles,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.partition = partition
+        self.folder = folder
+        self.settings = settings
+        self.end_offset = segments[-1].next_offset
+        self.recovery_point = self.end_offset
+        self._list = _SegmentList(segments)
+        self._files = files
+        self._now_ms = now_ms
+        self._lock = threading.RLock()
+        self._offline: str | None = None
+        self._flushed_ms = now_ms()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        partition: TopicPartition,
+        *,
+        settings: LogSettings,
+        files: LogFiles,
+        now_ms: Callable[[], int],
+        clean: bool = False,
+        recovery_point: int | None = None,
+    ) -> PartitionLog:
+        """Open ``directory/<topic>-<partition>``, or make it, and recover what an unclean end has left.
+
+        ``directory`` holds the logs of all partitions; ``clean`` and ``recovery_point`` are what it knows of the last
+        end (see ``log_directory``): nothing, by default, so that the newest segment is checked.
+
+        Raises LogFailed if the disk fails, LogDamaged.
+        """
+        folder = directory / f"{partition.topic}-{partition.partition}"
+        try:
+            if not files.is_folder(folder):
+                files.make_folder(folder)
+                files.sync_folder(directory)
+            recovered = open_segments(
+                folder,
+                files,
+                index_interval_bytes=settings.index_interval_bytes,
+                clean=clean,
+                recovery_point=recovery_point,
+            )
+        except OSError as error:
+            raise LogFailed(f"{partition}: the log in {folder} cannot be opened: {error}") from error
+        return cls(folder, partition, recovered.segments, settings=settings, files=files, now_ms=now_ms)
+
+    def __repr__(self) -> str:
+        state = f", offline: {self._offline}" if self._offline else ""
+        return f"<PartitionLog {self.partition} [{self.start_offset}, {self.end_offset}){state}>"
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset held."""
+        return self._list.bases[0]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all segments."""
+        return sum(segment.size for segment in self._list.segments)
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._list.segments)
+
+    # --- appending -----------------------------------------------------------------------------------------------
+
+    def append(self, record_set: bytes | bytearray | memoryview) -> Appended:
+        """Give offsets to the records of a produce request and write them, in the message format of this log.
+
+        All of them or none; a unit that is cut off at the end is left out, as Kafka does. Readers see them when this
+        returns; they are durable after the next flush, at the latest.
+
+        Raises CorruptMessageError, RecordTooLarge, RecordSetTooLarge, InvalidTimestamp for what is not taken;
+        LogWriteFailed (LogFull), after which the log is as before; LogFailed, after which it is offline.
+        """
+        with self._lock:
+            self._check_online()
+            now_ms = self._now_ms()
+            prepared = prepare(record_set, self.partition, self.end_offset, self.settings, now_ms)
+            if not prepared.units:
+                return Appended(base_offset=-1, last_offset=-1, count=0)
+            if len(prepared.data) > self.settings.segment_bytes:
+                raise RecordSetTooLarge(self.partition, len(prepared.data), self.settings.segment_bytes)
+            active = self._list.segments[-1]
+            if self._must_roll(active, prepared, now_ms):
+                active = self._roll(active, now_ms)
+            self._write(active, prepared)
+            self.end_offset = active.next_offset
+            self._flush_if_due(now_ms)
+            return Appended(
+                base_offset=prepared.base_offset,
+                last_offset=self.end_offset - 1,
+                count=prepared.count,
+                log_append_time_ms=prepared.log_append_time_ms,
+            )
+
+    def _must_roll(self, active: Segment, prepared: Prepared, now_ms: int) -> bool:
+        """Kafka's LogSegment.shouldRoll: by size, by age (by the records' own clock where they have one), by indexes."""
+        if not active.size:
+            return not active.takes(prepared.units[-1].last_offset)
+        newest = max(unit.max_timestamp for unit in prepared.units)
+        has_time = active.first_timestamp >= 0
+        age_ms = newest - active.first_timestamp if has_time else now_ms - active.created_ms
+        return (
+            active.size + len(prepared.data) > self.settings.segment_bytes
+            or age_ms > self.settings.segment_ms
+            or active.indexes_full(self.settings.segment_index_bytes)
+            or not active.takes(prepared.units[-1].last_offset)
+        )
+
+    def _roll(self, active: Segment, now_ms: int) -> Segment:
+        """Begin a new segment, when the last one is durable. Raises LogWriteFailed, LogFailed."""
+        self._sync(active)
+        segment = Segment(
+            self.folder, self.end_offset, self._files, index_interval_bytes=self.settings.index_interval_bytes
+        )
+        try:
+            active.write_indexes()
+            segment.open(create=True)
+        except OSError as error:
+            self._refuse(error, "a new segment could not be made")
+        try:
+            segment.cut()
+            self._files.sync_folder(self.folder)
+        except OSError as error:
+            segment.close()
+            self._fail(f"the name of a new segment could not be made durable: {error}", error)
+        segment.created_ms = now_ms
+        kept = self._list.segments
+        if not active.size:  # an empty one cannot be followed by another of the same name
+            active.close()
+            active.remove()
+            kept = kept[:-1]
+        self._list = _SegmentList((*kept, segment))
+        return segment
+
+    def _write(self, active: Segment, prepared: Prepared) -> None:
+        try:
+            active.append(prepared.data, prepared.units)
+        except OSError as error:
+            try:
+                active.cut()
+            except OSError as second:
+                self._fail(f"a write failed, and the segment could not be cut back: {second}", error)
+            self._refuse(error, "the records could not be written")
+
+    def _refuse(self, error: OSError, what: str) -> NoReturn:
+        kind = LogFull if error.errno in _FULL else LogWriteFailed
+        raise kind(f"{self.partition}: {what}: {error}") from error
+
+    # --- durability ----------------------------------------------------------------------------------------------
+
+    @property
+    def unflushed(self) -> int:
+        """How many offsets were written since the last flush."""
+        return self.end_offset - self.recovery_point
+
+    def flush(self) -> None:
+        """Make everything appended so far durable. Raises LogFailed, after which the log is offline."""
+        with self._lock:
+            self._check_online()
+            self._flush()
+
+    def flush_if_due(self) -> None:
+        """Flush if ``flush_interval_ms`` has passed since the last flush, for a timer to call. Raises LogFailed."""
+        with self._lock:
+            if self._offline is None:
+                self._flush_if_due(self._now_ms())
+
+    def _flush_if_due(self, now_ms: int) -> None:
+        messages, interval_ms = self.settings.flush_messages, self.settings.flush_interval_ms
+        if (messages is not None and self.unflushed >= messages) or (
+            interval_ms is not None and self.unflushed and now_ms - self._flushed_ms >= interval_ms
+        ):
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.unflushed:
+            self._sync(self._list.segments[-1])
+        self._flushed_ms = self._now_ms()
+
+    def _sync(self, active: Segment) -> None:
+        try:
+            active.sync()
+        except OSError as error:
+            self._fail(f"fsync failed, so that nobody knows what is durable: {error}", error)
+        self.recovery_point = self.end_offset
+
+    def _check_online(self) -> None:
+        if self._offline is not None:
+            raise LogFailed(f"{self.partition}: the log is offline: {self._offline}")
+
+    def _fail(self, why: str, error: OSError) -> NoReturn:
+        self._offline = why
+        raise LogFailed(f"{self.partition}: the log is offline: {why}") from error
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, *, whole_first: bool) -> LogSlice:
+        """Return at most ``max_bytes`` from the unit on that holds ``offset``, of one segment.
+
+        The last unit may be cut off; a reader knows by its size. When the first one is, because it is larger than
+        ``max_bytes``, the reader tries again with twice as much, until it is whole. ``whole_first`` gives it at once, however
+        large (Fetch v3 and later). The slice is empty at the log's end. It is the caller's to close.
+
+        Raises OffsetOutOfRange, LogFailed, LogDamaged.
+        """
+        while True:
+            self._check_online()
+            end, segments = self.end_offset, self._list
+            if not segments.bases[0] <= offset <= end:
+                raise OffsetOutOfRange(self.partition, offset, segments.bases[0], end)
+            if offset == end:
+                return LogSlice(None, first_offset=offset)
+            found = self._find_slice(segments, offset, max_bytes, whole_first=whole_first)
+            if found is not None:
+                return found
+
+    def _find_slice(self, segments: _SegmentList, offset: int, max_bytes: int, *, whole_first: bool) -> LogSlice | None:
+        """Return the slice, or None if a segment went while it was looked at: the list is another one then."""
+        for segment in segments.from_offset(offset):
+            file = segment.find_file()
+            if file is None:
+                return None
+            try:
+                header = segment.locate(offset, file)
+                if header is not None:
+                    wanted = max(max_bytes, header.size) if whole_first else max(max_bytes, 0)
+                    size = min(wanted, segment.size - header.position)
+                    found = LogSlice(file, first_offset=offset, position=header.position, size=size)
+                    file = None
+                    return found
+            except OSError as error:
+                raise LogFailed(f"{self.partition}: {segment.path.name} cannot be read: {error}") from error
+            finally:
+                if file is not None:
+                    file.release()
+        return LogSlice(None, first_offset=offset)  # nothing but what compaction has removed
+
+    def find_offset(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return timestamp and offset of the first record that is not older than ``timestamp_ms``.
+
+        None where there is no such record. Raises LogFailed, LogDamaged.
+        """
+        self._check_online()
+        for segment in self._list.segments:
+            if segment.max_timestamp < timestamp_ms:
+                continue
+            file = segment.find_file()
+            if file is None:
+                continue  # it was just deleted
+            try:
+                for unit in segment.units_as_new_as(timestamp_ms, file):
+                    data = file.read(unit.position, unit.size)
+                    if found := self._first_as_new_as(data, timestamp_ms):
+                        return found
+            except OSError as error:
+                raise LogFailed(f"{self.partition}: {segment.path.name} cannot be read: {error}") from error
+            except CorruptMessageError as error:
+                raise LogDamaged(f"{self.partition}: {segment.path.name} cannot be read: {error}") from error
+            finally:
+                file.release()
+        return None
+
+    def _first_as_new_as(self, data: bytes, timestamp_ms: int) -> tuple[int, int] | None:
+        batch = decode_record_set(data, partition=self.partition, start=0)
+        for timestamp, offset in zip(batch.timestamps, batch.offsets, strict=True):
+            if timestamp >= timestamp_ms:
+                return timestamp, offset
+        return None
+
+    def offsets_before(self, timestamp_ms: int, count: int) -> list[int]:
+        """Return up to ``count`` first offsets of segments last written at ``timestamp_ms`` or before, newest first.
+
+        The log's end counts as written now. -1 stands for the newest of these, -2 for the oldest (ListOffsets v0;
+        Kafka's Log.legacyFetchOffsetsBefore). Raises LogFailed.
+        """
+        self._check_online()
+        known: list[tuple[int, int]] = []
+        for segment in self._list.segments:
+            if (file := segment.find_file()) is not None:
+                try:
+                    known.append((segment.base_offset, self._files.modified_ms(file.descriptor)))
+                except OSError as error:
+                    raise LogFailed(f"{self.partition}: {segment.path.name} cannot be read: {error}") from error
+                finally:
+                    file.release()
+        if self._list.segments[-1].size:
+            known.append((self.end_offset, self._now_ms()))
+        if timestamp_ms == LATEST:
+            taken = len(known)
+        elif timestamp_ms == EARLIEST:
+            taken = 1
+        else:
+            taken = next((n for n in range(len(known), 0, -1) if known[n - 1][1] <= timestamp_ms), 0)
+        return [offset for offset, _ in reversed(known[:taken])][: max(count, 0)]
+
+    # --- cleaning ------------------------------------------------------------------------------------------------
+
+    def apply_retention(self) -> int:
+        """Delete the oldest segments that are too old or too much, one at a time; return how many went.
+
+        The newest segment may be too old, too, if it has records: an empty one takes its place.
+
+        Raises LogWriteFailed, LogFailed.
+        """
+        if self.settings.cleanup_policy is not CleanupPolicy.DELETE:
+            return 0
+        gone = 0
+        with self._lock:
+            self._check_online()
+            now_ms = self._now_ms()
+            while self._oldest_expired(now_ms):
+                if self.segment_count == 1:
+                    self._roll(self._list.segments[0], now_ms)
+                oldest, *kept = self._list.segments
+                self._list = _SegmentList(tuple(kept))
+                try:
+                    oldest.remove()
+                    self._files.sync_folder(self.folder)
+                except OSError as error:
+                    self._fail(f"a segment could not be deleted: {error}", error)
+                finally:
+                    oldest.close()
+                gone += 1
+        return gone
+
+    def _oldest_expired(self, now_ms: int) -> bool:
+        oldest = self._list.segments[0]
+        if self.segment_count == 1 and not oldest.size:
+            return False
+        by_size, by_age = self.settings.retention_bytes, self.settings.retention_ms
+        if by_size is not None and self.size_bytes - oldest.size >= by_size and self.segment_count > 1:
+            return True
+        try:
+            return by_age is not None and now_ms - oldest.newest_ms() > by_age
+        except OSError as error:
+            raise LogFailed(f"{self.partition}: {oldest.path.name} cannot be read: {error}") from error
+
+    def compact(self) -> None:
+        """Leave of each key the last record only, in all segments but the newest."""
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable and close the files; a second call does nothing. Slices keep theirs.
+
+        Raises LogFailed: the end was not clean then.
+        """
+        with self._lock:
+            if self._offline == _CLOSED:
+                return
+            failed = self._offline
+            try:
+                if failed is None:
+                    self._flush()
+                    self._list.segments[-1].write_indexes()
+            except OSError as error:
+                self._fail(f"the indexes could not be written: {error}", error)
+            finally:
+                self._offline = self._offline or _CLOSED
+                for segment in self._list.segments:
+                    segment.close()
+
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""What ListOffsets asks for in place of a timestamp."""
+
+_CLOSED: Final = "it was closed"

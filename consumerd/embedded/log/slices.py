@@ -1,0 +1,85 @@
+"""Parts of segments that are being read, and the files that they keep open."""
+
+from __future__ import annotations
+
+import threading
+from typing import Self
+
+from consumerd.embedded.log.files import LogFiles
+
+
+class SharedFile:
+    """An open file with several users, closed with the last of them; made with one, its segment."""
+
+    __slots__ = ("_files", "_lock", "_users", "descriptor")
+
+    def __init__(self, files: LogFiles, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._files = files
+        self._lock = threading.Lock()
+        self._users = 1
+
+    def retain(self) -> bool:
+        """Add a user; False if the file has been closed."""
+        with self._lock:
+            if not self._users:
+                return False
+            self._users += 1
+            return True
+
+    def release(self) -> None:
+        """Take a user away; the last one closes the file."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+        self._files.close(self.descriptor)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read from the file; fewer bytes only where it ends. Raises OSError."""
+        return self._files.read(self.descriptor, position, size)
+
+
+class LogSlice:
+    """``size`` bytes of a segment, from ``position`` on, where the unit that holds offset ``first_offset`` begins.
+
+    The bytes are whole units, but for the last one, which may be cut off. ``descriptor`` is open until :meth:`close`,
+    even when retention or compaction has taken the file's name away meanwhile; it is shared, so that only reads that
+    name their position (``pread``, ``sendfile`` with an offset) are of use. An empty slice has no file: -1.
+    """
+
+    __slots__ = ("_file", "first_offset", "position", "size")
+
+    def __init__(self, file: SharedFile | None, *, first_offset: int, position: int = 0, size: int = 0) -> None:
+        self._file = file
+        self.first_offset = first_offset
+        self.position = position
+        self.size = size
+
+    @property
+    def descriptor(self) -> int:
+        """The segment's file, for ``sendfile``."""
+        return self._file.descriptor if self._file is not None else -1
+
+    def fileno(self) -> int:
+        """Return the descriptor, as file objects do."""
+        return self.descriptor
+
+    def read(self) -> bytes:
+        """Read all of it. Raises OSError."""
+        return self._file.read(self.position, self.size) if self._file is not None else b""
+
+    def close(self) -> None:
+        """Let the file go; a second call does nothing."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LogSlice from offset {self.first_offset}: {self.size} bytes at {self.position}>"
