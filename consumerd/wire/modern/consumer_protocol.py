@@ -7,11 +7,11 @@ that is how Kafka's own clients read each other.
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from consumerd.errors import RemoteProtocolError
 from consumerd.wire.declaration import BYTES, INT16, INT32, STRING, ArrayOf, field, message
-from consumerd.wire.schema import compile_codec
+from consumerd.wire.schema import Codec, compile_codec
 
 PROTOCOL_TYPE: Final = "consumer"
 
@@ -55,20 +55,19 @@ encode_assignment: Final = _ASSIGNMENT.encode
 
 def decode_subscription(data: bytes | memoryview) -> Subscription:
     """Read a subscription of any version. Raises RemoteProtocolError."""
-    value, at = _SUBSCRIPTION.read(memoryview(data), 0, len(data))
-    return _accept(value, value.version, len(data) - at)
+    return _decode(_SUBSCRIPTION, data)
 
 
 def decode_assignment(data: bytes | memoryview) -> Assignment:
     """Read an assignment of any version. Raises RemoteProtocolError."""
-    value, at = _ASSIGNMENT.read(memoryview(data), 0, len(data))
-    return _accept(value, value.version, len(data) - at)
+    return _decode(_ASSIGNMENT, data)
 
 
-def _accept(value: T, version: int, left_over: int) -> T:
-    name = type(value).__name__
-    if version < 0:
-        raise RemoteProtocolError(f"{name}: version {version}, expected 0 or more")
-    if left_over and not version:
-        raise RemoteProtocolError(f"{name} v0: {left_over} bytes are left over")
-    return value
+def _decode(codec: Codec[T], data: bytes | memoryview) -> T:
+    end = len(data)
+    value, at = codec.read(memoryview(data), 0, end)
+    if value.version < 0:
+        raise RemoteProtocolError(f"{codec.message.__name__}: version {value.version}, expected 0 or more")
+    if at != end and not value.version:
+        raise RemoteProtocolError(f"{codec.message.__name__} v0: byte {at} of {end}: {end - at} bytes are left over")
+    return cast("T", value)

@@ -63,7 +63,7 @@ class _WrapperReader:
         offset, _, checksum, magic, attributes = _WRAPPER.unpack_from(data, at)
         if crc32(data[at + CHECKED_FROM : stop]) != checksum:
             raise CorruptMessageError(crc_fault(data, at, stop, checksum))
-        value = _read_wrapper_value(data, at + HEADS[magic].size - 8, stop)
+        value = read_wrapper_value(data, at + HEADS[magic].size - 8, stop)
         budget = self._limits.decompressed_bytes - columns.decompressed_bytes
         block = decompress(attributes & CODEC_MASK, value, limit=budget, magic=magic)
         rows = len(columns)
@@ -96,7 +96,7 @@ class _WrapperReader:
         return segments
 
 
-def _read_wrapper_value(data: bytes, at: int, stop: int) -> bytes:
+def read_wrapper_value(data: bytes, at: int, stop: int) -> bytes:
     """Return the value of the message whose key begins at ``at`` with its length."""
     (key_length,) = _INT32.unpack_from(data, at)
     at += 4 + max(key_length, 0)
