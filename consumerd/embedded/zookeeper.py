@@ -15,7 +15,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Final, Self
 
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.java import get_java
+from consumerd.embedded.tied import tied_command
 from consumerd.errors import ConfigError, ConsumerdError
 
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -45,13 +45,6 @@ _SERVER: Final = (
     "-Dzookeeper.preAllocSize=4096",
     "-Dzookeeper.jmx.log4j.disable=true",
 )
-# PR_SET_PDEATHSIG, SIGKILL; a parent that was gone before that is found out by its number
-_TIED_LAUNCH: Final = """\
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
 _COMMANDS: Final = "conf,srvr,ruok,cons,dump,mntr"
 _HOST: Final = "127.0.0.1"
 _LOG_TAIL_BYTES: Final = 2000
@@ -303,8 +296,7 @@ async def _ask(port: int, command: str) -> str:
 def server_command(java: Path, jars: Sequence[Path], configuration: Path) -> list[str]:
     """Return the server's command, tied to our life: the kernel kills it when the thread that starts it is gone."""
     classpath = os.pathsep.join(map(str, jars))
-    tied = [sys.executable, "-I", "-S", "-c", _TIED_LAUNCH, str(os.getpid())]
-    return [*tied, str(java), *_JVM, *_SERVER, "-cp", classpath, _MAIN_CLASS, str(configuration)]
+    return tied_command(str(java), *_JVM, *_SERVER, "-cp", classpath, _MAIN_CLASS, str(configuration))
 
 
 def _free_port() -> int:
