@@ -1,0 +1,377 @@
+"""Make the Grafana dashboard from the catalogue of series: ``python deploy/grafana/make_dashboard.py > consumerd.json``.
+
+Every series of ``consumerd.telemetry.metrics`` is on it once at least: those that answer a question in the panels that
+``ROWS`` lays out, the others in a last row, by a query that follows from their type. A test makes it again and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from consumerd.telemetry.metrics import GAUGES, MetricsHooks
+
+_COLUMNS: Final = 24
+_DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+SELECTED: Final = 'job=~"$job", instance=~"$instance"'
+"""What the variables at the top choose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One series of the catalogue. ``type`` is Prometheus's; a counter's name ends in ``_total``."""
+
+    name: str
+    type: str
+    help: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """What one panel asks. ``queries`` go from legend to expression; ``$S`` stands for the chosen instances."""
+
+    title: str
+    queries: Mapping[str, str]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    height: int = 8
+    description: str = ""
+    stacked: bool = False
+    bad_above: float | None = None
+    bad_below: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A heading and the panels below it; ``folded`` ones are opened by whoever wants them."""
+
+    title: str
+    panels: Sequence[Panel]
+    folded: bool = False
+
+
+def catalogue() -> tuple[Series, ...]:
+    """Return every series that a daemon may show."""
+    registry = CollectorRegistry()
+    hooks = MetricsHooks(registry)
+    gauges = (Series(name=spec.name, type="gauge", help=spec.help, labels=spec.labels) for spec in GAUGES)
+    labels = {
+        metric._name: tuple(metric._labelnames) for metric in vars(hooks).values() if hasattr(metric, "_labelnames")
+    }
+    counted = (
+        Series(
+            name=f"{family.name}_total" if family.type == "counter" else family.name,
+            type=family.type,
+            help=family.documentation,
+            labels=labels[family.name],
+        )
+        for family in registry.collect()
+    )
+    return (*gauges, *counted)
+
+
+def _stat(
+    title: str,
+    expression: str,
+    *,
+    unit: str = "short",
+    description: str = "",
+    bad_above: float | None = None,
+    bad_below: float | None = None,
+) -> Panel:
+    """Return one number, which is red where it is bad."""
+    return Panel(
+        title=title,
+        queries={"": expression},
+        unit=unit,
+        kind="stat",
+        width=4,
+        height=4,
+        description=description,
+        bad_above=bad_above,
+        bad_below=bad_below,
+    )
+
+
+ROWS: Final = (
+    Row(
+        title="The group",
+        panels=(
+            _stat("Ready", "sum(consumerd_ready{$S}) / count(consumerd_ready{$S})", unit="percentunit", bad_below=1),
+            _stat("Members", "max(consumerd_group_members{$S})"),
+            _stat("Partitions owned", "sum(consumerd_owned_partitions{$S})"),
+            _stat("Not owned", "sum(consumerd_unowned_partitions{$S})", bad_above=0),
+            _stat("Stopped", "sum(consumerd_stopped_partitions{$S})", bad_above=0),
+            _stat(
+                "Lag",
+                "sum(consumerd_lag_records{$S} >= 0)",
+                description="Records; partitions whose lag is unknown are left out.",
+            ),
+            Panel(
+                title="Records delivered",
+                queries={"{{topic}}": "sum by (topic) (rate(consumerd_records_delivered_total{$S}[$__rate_interval]))"},
+                unit="cps",
+                stacked=True,
+                width=12,
+            ),
+            Panel(title="Lag", queries={"{{topic}}": "sum by (topic) (consumerd_lag_records{$S} >= 0)"}, width=12),
+            Panel(
+                title="Lag, the ten largest partitions",
+                queries={
+                    "{{topic}}/{{partition}}": "topk(10, sum by (topic, partition) (consumerd_lag_records{$S} >= 0))"
+                },
+                width=12,
+            ),
+            Panel(
+                title="Partitions by process",
+                queries={"{{instance}}": "sum by (instance) (consumerd_owned_partitions{$S})"},
+                stacked=True,
+                width=12,
+            ),
+        ),
+    ),
+    Row(
+        title="Data that was passed over",
+        panels=(
+            Panel(
+                title="Offsets in gaps",
+                queries={
+                    "{{topic}} {{reason}}": "sum by (topic, reason) (increase(consumerd_gap_offsets_total{$S}[$__rate_interval]))"
+                },
+                description="compaction, control and aborted hold no record of the user's.",
+            ),
+            Panel(
+                title="Units skipped and quarantined",
+                queries={
+                    "{{topic}} {{cause}} {{action}}": "sum by (topic, cause, action) (increase(consumerd_units_passed_total{$S}[$__rate_interval]))"
+                },
+            ),
+            Panel(
+                title="Positions reset",
+                queries={
+                    "{{topic}} {{reason}}": "sum by (topic, reason) (increase(consumerd_position_resets_total{$S}[$__rate_interval]))"
+                },
+            ),
+        ),
+    ),
+    Row(
+        title="Sinks and memory",
+        panels=(
+            Panel(
+                title="Bytes published",
+                queries={"{{sink}}": "sum by (sink) (rate(consumerd_published_bytes_total{$S}[$__rate_interval]))"},
+                unit="Bps",
+            ),
+            Panel(
+                title="Sink errors",
+                queries={
+                    "{{sink}} retriable={{retriable}}": "sum by (sink, retriable) (rate(consumerd_sink_errors_total{$S}[$__rate_interval]))"
+                },
+                unit="cps",
+            ),
+            Panel(
+                title="Memory held, by kind",
+                queries={
+                    "{{kind}}": "sum by (kind) (consumerd_buffered_bytes{$S})",
+                    "budget": "sum(consumerd_memory_budget_bytes{$S})",
+                },
+                unit="bytes",
+            ),
+        ),
+    ),
+    Row(
+        title="Rebalances and ZooKeeper",
+        panels=(
+            Panel(
+                title="Rebalances, by cause",
+                queries={"{{cause}}": "sum by (cause) (increase(consumerd_rebalances_total{$S}[$__rate_interval]))"},
+            ),
+            Panel(
+                title="Rebalances, 95th percentile by phase",
+                queries={
+                    "{{phase}}": "histogram_quantile(0.95, sum by (phase, le) (rate(consumerd_rebalance_seconds_bucket{$S}[$__rate_interval])))"
+                },
+                unit="s",
+            ),
+            Panel(
+                title="Session phases",
+                queries={"{{phase}}": "sum by (phase) (increase(consumerd_session_phase_total{$S}[$__rate_interval]))"},
+                description="paused: no answer for half the session's timeout; suspended: for two thirds.",
+            ),
+        ),
+    ),
+    Row(
+        title="Brokers",
+        panels=(
+            Panel(
+                title="Requests, 95th percentile",
+                queries={
+                    "{{api}}": "histogram_quantile(0.95, sum by (api, le) (rate(consumerd_broker_request_seconds_bucket{$S}[$__rate_interval])))"
+                },
+                unit="s",
+                description="A fetch waits up to fetch.max_wait_ms where there is nothing new.",
+            ),
+            Panel(
+                title="Requests without an answer",
+                queries={
+                    "{{api}} {{error}}": "sum by (api, error) (rate(consumerd_broker_request_failures_total{$S}[$__rate_interval]))"
+                },
+                unit="cps",
+            ),
+            Panel(
+                title="Partition errors of fetches",
+                queries={
+                    "{{topic}} {{error}}": "sum by (topic, error) (rate(consumerd_fetch_errors_total{$S}[$__rate_interval]))"
+                },
+                unit="cps",
+            ),
+        ),
+    ),
+)
+
+
+def used(expression: str) -> set[str]:
+    """Return the series of ours that an expression names; those of a histogram under the histogram's name."""
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bconsumerd_\w+", expression)}
+
+
+def _plain(series: Series) -> Panel:
+    """Return the panel of a series about which ``ROWS`` has no question."""
+    by = [label for label in series.labels if label != "partition"] or ["instance"]
+    legend = " ".join(f"{{{{{label}}}}}" for label in by)
+    expression, unit = f"{series.name}{{$S}}", "short"
+    if series.type == "counter":
+        expression, unit = f"rate({expression}[$__rate_interval])", "cps"
+    return Panel(
+        title=series.name,
+        queries={legend: f"sum by ({', '.join(by)}) ({expression})"},
+        unit=unit,
+        description=series.help,
+        width=6,
+        height=6,
+    )
+
+
+def rows() -> tuple[Row, ...]:
+    """Return all rows: the questions, and what is left of the catalogue."""
+    shown = {name for row in ROWS for panel in row.panels for query in panel.queries.values() for name in used(query)}
+    left = [_plain(series) for series in catalogue() if series.name not in shown]
+    return (*ROWS, Row(title="All other series", panels=left, folded=True))
+
+
+def _steps(panel: Panel) -> list[dict[str, object]]:
+    if panel.bad_above is not None:
+        return [{"color": "green", "value": None}, {"color": "red", "value": panel.bad_above + 1e-9}]
+    if panel.bad_below is not None:
+        return [{"color": "red", "value": None}, {"color": "green", "value": panel.bad_below}]
+    return [{"color": "text" if panel.kind == "stat" else "green", "value": None}]
+
+
+def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, object]:
+    custom = {
+        "lineWidth": 1,
+        "fillOpacity": 25 if panel.stacked else 8,
+        "showPoints": "never",
+        "stacking": {"mode": "normal" if panel.stacked else "none"},
+    }
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": _DATASOURCE,
+        "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.height},
+        "fieldConfig": {
+            "defaults": {
+                "unit": panel.unit,
+                "thresholds": {"mode": "absolute", "steps": _steps(panel)},
+                **({"custom": custom, "min": 0} if panel.kind == "timeseries" else {}),
+            },
+            "overrides": [],
+        },
+        "options": {"colorMode": "value", "reduceOptions": {"calcs": ["lastNotNull"]}}
+        if panel.kind == "stat"
+        else {"tooltip": {"mode": "multi", "sort": "desc"}, "legend": {"displayMode": "list", "placement": "bottom"}},
+        "targets": [
+            {
+                "refId": chr(ord("A") + at),
+                "datasource": _DATASOURCE,
+                "expr": query.replace("$S", SELECTED),
+                "legendFormat": legend or "__auto",
+            }
+            for at, (legend, query) in enumerate(panel.queries.items())
+        ],
+    }
+
+
+def _place(row: Row, first: int, top: int) -> tuple[list[dict[str, object]], int]:
+    """Return the row's panels, left to right and line by line, and how high they are together."""
+    placed: list[dict[str, object]] = []
+    x = y = tallest = 0
+    for number, panel in enumerate(row.panels, first):
+        if x + panel.width > _COLUMNS:
+            x, y, tallest = 0, y + tallest, 0
+        placed.append(_panel(number, panel, x, top + y))
+        x, tallest = x + panel.width, max(tallest, panel.height)
+    return placed, y + tallest
+
+
+def _variable(name: str, query: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": _DATASOURCE,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def dashboard() -> dict[str, object]:
+    """Return the dashboard as Grafana takes it."""
+    panels: list[dict[str, object]] = []
+    number, top = 1, 0
+    for row in rows():
+        header = {"id": number, "type": "row", "title": row.title, "collapsed": row.folded}
+        placed, height = _place(row, number + 1, top + 1)
+        panels.append(
+            {**header, "gridPos": {"x": 0, "y": top, "w": _COLUMNS, "h": 1}, "panels": placed if row.folded else []}
+        )
+        panels += [] if row.folded else placed
+        number += 1 + len(placed)
+        top += 1 + (0 if row.folded else height)
+    return {
+        "uid": "consumerd",
+        "title": "consumerd",
+        "tags": ["consumerd", "kafka"],
+        "schemaVersion": 39,
+        "editable": True,
+        "time": {"from": "now-3h", "to": "now"},
+        "refresh": "30s",
+        "templating": {
+            "list": [
+                {"name": "datasource", "type": "datasource", "query": "prometheus"},
+                _variable("job", "label_values(consumerd_info, job)"),
+                _variable("instance", 'label_values(consumerd_info{job=~"$job"}, instance)'),
+            ]
+        },
+        "panels": panels,
+    }
+
+
+def render() -> str:
+    """Return the dashboard's file."""
+    return json.dumps(dashboard(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    print(render(), end="")

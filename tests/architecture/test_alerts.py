@@ -1,0 +1,112 @@
+"""The alert rules ask for what there is, do what they say, and lead to a section that says what to do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.architecture.queries import DEPLOY, faults
+from tests.support.tools import require_tool
+
+PROMETHEUS = DEPLOY / "prometheus"
+DOCS = DEPLOY.parent / "docs"
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"] for rule in group["rules"]
+]
+NAMES = [rule["alert"] for rule in RULES]
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = require_tool("promtool", "prometheus")
+    return subprocess.run([program, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+
+
+def anchors(page: Path) -> list[str]:
+    """Return the anchors of a page's headings, as they are on the web."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_an_alert_asks_for_series_and_labels_that_exist(rule: dict[str, Any]) -> None:
+    """One that asks for others never fires."""
+    assert faults(rule["expr"]) == []
+
+
+def test_what_does_not_exist_is_found() -> None:
+    """The check above would be worth nothing otherwise."""
+    assert faults("sum by (topic) (consumerd_lag_records) > 0") == []
+    assert faults("consumerd_lag > 0") == ["no series consumerd_lag"]
+    assert faults('consumerd_ready{topic="orders"} == 0') == ["consumerd_ready has no label topic"]
+    assert faults("sum by (sink) (consumerd_lag_records)") == ["no series in it has label sink"]
+    assert faults("rate(consumerd_broker_request_seconds[5m])") == ["no series consumerd_broker_request_seconds"]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_an_alert_leads_to_its_runbook(rule: dict[str, Any]) -> None:
+    """Whoever is woken up needs to know what to do."""
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    text = (DEPLOY.parent / page).read_text()
+
+    assert anchor == rule["alert"].lower()
+    assert anchors(DEPLOY.parent / page).count(anchor) == 1
+    section = text.split(f"### {rule['alert']}\n")[1].split("\n#")[0].strip()
+    assert len(section.split()) > 20
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_an_alert_says_how_bad_it_is_and_what_it_is(rule: dict[str, Any]) -> None:
+    """Routes go by the severity, people by the rest."""
+    assert rule["labels"].keys() == {"severity"}
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert rule["annotations"].keys() == {"summary", "description", "runbook"}
+
+
+def test_every_section_about_an_alert_has_its_alert() -> None:
+    """A runbook for nothing is found by nobody."""
+    sections = re.findall(r"^### (Consumerd\w+)$", (DOCS / "operations.md").read_text(), re.MULTILINE)
+    listed = re.findall(
+        r"^\| \[(Consumerd\w+)\]\(operations.md#(\w+)\)", (DOCS / "metrics.md").read_text(), re.MULTILINE
+    )
+
+    assert sections == NAMES
+    assert listed == [(name, name.lower()) for name in NAMES]
+
+
+@pytest.mark.parametrize("page", ["operations.md", "metrics.md"])
+def test_links_between_sections_lead_somewhere(page: str) -> None:
+    """Runbooks refer to each other a lot."""
+    dangling = [
+        f"{file}#{anchor}"
+        for file, anchor in re.findall(r"\]\(([\w.]*)#([\w-]+)\)", (DOCS / page).read_text())
+        if anchor not in anchors(DOCS / (file or page))
+    ]
+
+    assert dangling == []
+
+
+def test_every_alert_is_tried() -> None:
+    """A rule that nobody has seen fire may not fire."""
+    tested = (PROMETHEUS / "alerts.test.yml").read_text().split("\ntests:")[1]
+
+    assert [name for name in NAMES if not re.search(rf'alertname(?:=|: ?)"?{name}\b', tested)] == []
+
+
+def test_prometheus_takes_the_rules() -> None:
+    """Its own parser, over the settings that name them."""
+    done = promtool("check", "config", "prometheus.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(RULES)} rules found" in done.stdout
+
+
+def test_the_rules_fire_when_they_should_and_not_otherwise() -> None:
+    """Prometheus's own engine, over series that were made up."""
+    done = promtool("test", "rules", "alerts.test.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
