@@ -1,18 +1,22 @@
-# Two stages: the wheel and its dependencies are built in the first, only the result is in the image.
-ARG PYTHON=3.13
-FROM python:${PYTHON}-slim AS build
+# Two stages: the package and its dependencies are installed in the first, only the result is in the image.
+# BASE is any image with Python 3.11 to 3.13, venv included; both stages need the same one, since a virtual environment
+# belongs to the interpreter that made it.
+ARG BASE=python:3.13-slim
+FROM ${BASE} AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY consumerd consumerd
-RUN python -m venv /opt/consumerd && /opt/consumerd/bin/pip install --no-cache-dir ".[parquet]"
+RUN python3 -m venv /opt/consumerd && /opt/consumerd/bin/pip install --no-cache-dir ".[parquet]"
 
-FROM python:${PYTHON}-slim
-RUN useradd --system --uid 10001 --home-dir /var/lib/consumerd --create-home consumerd
+FROM ${BASE}
+RUN groupadd --system --gid 10001 consumerd && \
+    useradd --system --uid 10001 --gid 10001 --home-dir /var/lib/consumerd --create-home consumerd
 COPY --from=build /opt/consumerd /opt/consumerd
 ENV PATH=/opt/consumerd/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     CONSUMERD_HTTP__LISTEN=0.0.0.0:9309
-USER consumerd
+# as a number, so that an orchestrator can see that it is not root
+USER 10001
 WORKDIR /var/lib/consumerd
 EXPOSE 9309
 STOPSIGNAL SIGTERM
