@@ -16,7 +16,7 @@ from consumerd.embedded.releases import Imitation, MessageFormat, get_imitation
 from consumerd.embedded.topics import Topics
 
 if TYPE_CHECKING:
-    from consumerd.embedded.log.partition_log import LogSettings
+    from consumerd.embedded.log.settings import LogSettings
 
 _MIB: Final = 1024 * 1024
 

@@ -1,72 +1,228 @@
 """Faults on purpose: what a test, or somebody who tries a client, can make a broker do wrong.
 
-A fault is armed for the next ``times`` requests of an API and then gone; :meth:`Faults.clear` takes back what is left.
-Calls take effect for requests that are *answered* from then on, long polls that wait already among them.
+A fault is armed for the next ``times`` requests of an API and then over; :meth:`Fault.remove` takes back what is left of
+one, :meth:`Faults.clear` all. :attr:`Fault.hits` counts the requests that it has met.
 
 ::
 
     broker.faults.error(ApiKey.PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
     broker.faults.close_at(ApiKey.FETCH, 100)          # after 100 bytes of the next answer
-    broker.faults.fill_disk()
+    full = broker.faults.fill_disk()
+    ...
+    full.remove()
 
-The network ones act on the answer's frame, size prefix included, whatever is in it.
+:meth:`Faults.error` meets requests that arrive from then on. Those of the network meet answers, long polls that wait
+already among them, and act on the answer's frame, size prefix included, whatever is in it; several at once act in the
+order in which they were armed. A Produce request with ``acks`` 0 has no answer: an error closes its connection, the others
+pass it by.
 """
 
 from __future__ import annotations
 
+import asyncio
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from consumerd.embedded.full_disk import FillableFiles
+from consumerd.embedded.reply import Piece, Reply, cut_pieces, read_piece
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
 
+T = TypeVar("T")
 
+_INT32: Final = struct.Struct(">i")
+_SIZE_AT: Final = 0
+_CORRELATION_AT: Final = 4
+
+_WRONG_CORRELATION_BY: Final = 1_000_003
+"""How far off a wrong correlation id is: no client has so many requests in flight."""
+
+
+@dataclass(slots=True, eq=False)
 class Fault:
-    """A fault that was armed."""
+    """A fault that was armed; ``left`` None: until it is removed."""
 
-    @property
-    def hits(self) -> int:
-        """How many requests it has met so far."""
-        raise NotImplementedError
+    _remove: Callable[[Fault], None]
+    left: int | None = None
+    hits: int = field(default=0, init=False)
+    """How many requests it has met so far."""
+
+    def hit(self) -> None:
+        """Count a request, and be over with the last one."""
+        self.hits += 1
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                self.remove()
 
     def remove(self) -> None:
         """Take it back; nothing happens if it is over."""
-        raise NotImplementedError
+        self._remove(self)
+
+
+@dataclass(slots=True, frozen=True)
+class _OnAnswer:
+    """What happens to an answer: it comes later, or is another one."""
+
+    delay_s: float = 0.0
+    change: Callable[[Reply], Reply] | None = None
 
 
 class Faults:
     """What one broker does wrong. Used on the broker's event loop."""
 
+    def __init__(self) -> None:
+        self.files = FillableFiles()
+        """The files of the broker's logs."""
+        self._on_answer: dict[ApiKey, dict[Fault, _OnAnswer]] = {}
+        self._errors: dict[ApiKey, dict[Fault, ErrorCode]] = {}
+        self._leaders: dict[Fault, tuple[TopicPartition, BrokerId]] = {}
+        self._full: dict[Fault, None] = {}
+        self._subscribers: list[Callable[[TopicPartition], None]] = []
+
+    # -- answers
+
     def delay(self, api: ApiKey, seconds: float, *, times: int = 1) -> Fault:
         """Answer ``seconds`` later than it would; what the connection sends meanwhile waits."""
-        raise NotImplementedError
+        return self._arm(api, times, _OnAnswer(delay_s=seconds))
 
     def close_at(self, api: ApiKey, byte: int, *, times: int = 1) -> Fault:
         """Send ``byte`` bytes of the answer's frame and close; 0: none."""
-        raise NotImplementedError
+
+        def cut(reply: Reply) -> Reply:
+            return replace(reply, pieces=cut_pieces(reply.pieces, byte), then_close=True)
+
+        return self._arm(api, times, _OnAnswer(change=cut))
 
     def wrong_correlation_id(self, api: ApiKey, *, times: int = 1) -> Fault:
         """Answer with the correlation id of another request."""
-        raise NotImplementedError
 
-    def error(self, api: ApiKey, code: ErrorCode, *, times: int = 1) -> Fault:
-        """Do nothing of what is asked and answer ``code`` for all that it was asked for."""
-        raise NotImplementedError
+        def renumber(reply: Reply) -> Reply:
+            (right,) = _INT32.unpack_from(read_piece(reply.pieces[0]), _CORRELATION_AT)
+            return _overwrite(reply, _CORRELATION_AT, (right + _WRONG_CORRELATION_BY) & 0x7FFF_FFFF)
+
+        return self._arm(api, times, _OnAnswer(change=renumber))
 
     def corrupt(self, api: ApiKey, byte: int = -1, *, times: int = 1) -> Fault:
-        """Invert one byte of the answer's frame; -1 is the last one, which is a record's in an answer to Fetch."""
-        raise NotImplementedError
+        """Invert one byte of the answer's frame, -1 for the last one; in an answer to Fetch that is in a record, if it has any.
+
+        A number beyond the frame counts on from its beginning.
+        """
+
+        def invert(reply: Reply) -> Reply:
+            frame = bytearray(b"".join(map(read_piece, reply.pieces)))
+            frame[byte % len(frame)] ^= 0xFF
+            return replace(reply, pieces=[bytes(frame)])
+
+        return self._arm(api, times, _OnAnswer(change=invert))
 
     def oversize(self, api: ApiKey, size: int = 0x7FFF_FFFF, *, times: int = 1) -> Fault:
         """Say ``size`` in the frame's size prefix, and send what there is."""
-        raise NotImplementedError
+        return self._arm(api, times, _OnAnswer(change=lambda reply: _overwrite(reply, _SIZE_AT, size)))
+
+    # -- requests
+
+    def error(self, api: ApiKey, code: ErrorCode, *, times: int = 1) -> Fault:
+        """Do nothing of what is asked and answer ``code`` for all that it was asked for."""
+        armed = self._errors.setdefault(api, {})
+        fault = Fault(_disarm(armed), times)
+        armed[fault] = code
+        return fault
+
+    # -- the cluster and the disk
 
     def pretend_leader(self, partition: TopicPartition, leader: BrokerId) -> Fault:
-        """Name another leader in Metadata, and answer NOT_LEADER_OR_FOLLOWER for the partition, until removed."""
-        raise NotImplementedError
+        """Name another leader in Metadata, and answer NOT_LEADER_OR_FOLLOWER for the partition, until removed.
+
+        Metadata names no other broker, so that clients find nobody under its number.
+        """
+
+        def restore(fault: Fault) -> None:
+            if self._leaders.pop(fault, None) is not None:
+                self._tell(partition)
+
+        fault = Fault(restore)
+        self._leaders[fault] = (partition, leader)
+        self._tell(partition)
+        return fault
 
     def fill_disk(self) -> Fault:
         """Let every write to a log fail as on a full disk, until removed."""
-        raise NotImplementedError
+
+        def free(fault: Fault) -> None:
+            self._full.pop(fault, None)
+            self.files.full = bool(self._full)
+
+        fault = Fault(free)
+        self._full[fault] = None
+        self.files.full = True
+        return fault
 
     def clear(self) -> None:
         """Take back everything."""
-        raise NotImplementedError
+        armed: list[Fault] = [*self._leaders, *self._full]
+        armed += [fault for faults in self._on_answer.values() for fault in faults]
+        armed += [fault for faults in self._errors.values() for fault in faults]
+        for fault in armed:
+            fault.remove()
+
+    # -- what the broker asks
+
+    def find_leader(self, partition: TopicPartition) -> BrokerId | None:
+        """Return who is to pass for a partition's leader; None: the broker itself."""
+        if not self._leaders:
+            return None
+        return next((leader for one, leader in reversed(self._leaders.values()) if one == partition), None)
+
+    def subscribe(self, changed: Callable[[TopicPartition], None]) -> None:
+        """Call back when a partition's pretended leader comes or goes."""
+        self._subscribers.append(changed)
+
+    def take_error(self, api: ApiKey) -> ErrorCode | None:
+        """Return the error that a request which has just arrived is to be answered with, and count it."""
+        for fault, code in self._errors.get(api, {}).items():
+            fault.hit()
+            return code
+        return None
+
+    async def act(self, api: ApiKey, reply: Reply) -> Reply:
+        """Return what is sent in place of ``reply``, when it is time to. Bounded by the delays that were armed."""
+        armed = self._on_answer.get(api)
+        if not armed:
+            return reply
+        for fault, what in list(armed.items()):
+            fault.hit()
+            if what.delay_s:
+                await asyncio.sleep(what.delay_s)
+            if what.change is not None and reply.pieces:
+                reply = what.change(reply)
+        return reply
+
+    def _arm(self, api: ApiKey, times: int, what: _OnAnswer) -> Fault:
+        armed = self._on_answer.setdefault(api, {})
+        fault = Fault(_disarm(armed), times)
+        armed[fault] = what
+        return fault
+
+    def _tell(self, partition: TopicPartition) -> None:
+        for changed in self._subscribers:
+            changed(partition)
+
+
+def _disarm(armed: dict[Fault, T]) -> Callable[[Fault], None]:
+    """Return what takes a fault out of those that are armed, if it is there."""
+
+    def remove(fault: Fault) -> None:
+        armed.pop(fault, None)
+
+    return remove
+
+
+def _overwrite(reply: Reply, at: int, number: int) -> Reply:
+    first = bytearray(read_piece(reply.pieces[0]))
+    _INT32.pack_into(first, at, number)
+    pieces: list[Piece] = [bytes(first), *reply.pieces[1:]]
+    return replace(reply, pieces=pieces)

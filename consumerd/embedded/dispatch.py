@@ -1,0 +1,106 @@
+"""From a request's frame to the frame of its answer: reading, the handler, faults, writing. Knows no socket.
+
+What a broker makes of a request that it cannot handle is decided here, for each release that it passes for
+(``releases``): most of them end the connection, which is said by raising.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+
+from consumerd.embedded.faults import Faults
+from consumerd.embedded.handlers.context import ConnectionRefused, Handler, Hangup, RequestContext
+from consumerd.embedded.handlers.refusals import REQUESTS, refuse
+from consumerd.embedded.releases import Imitation, OnUnknownRequest
+from consumerd.embedded.reply import FileResponse, Reply
+from consumerd.errors import ConsumerdError, RemoteProtocolError
+from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from consumerd.wire.schema import Request
+from consumerd.wire.server_session import (
+    ReceivedRequest,
+    UnknownRequest,
+    VersionNotSpoken,
+    encode_response_pieces,
+    read_request,
+)
+
+_log = structlog.get_logger(__name__)
+
+
+class SilenceWanted(ConsumerdError):
+    """This connection gets no answer any more, and stays open."""
+
+
+class Dispatcher:
+    """Answers the requests in ``handlers``, in the versions that the release speaks of them."""
+
+    def __init__(self, handlers: Mapping[ApiKey, Handler], imitation: Imitation, faults: Faults) -> None:
+        self._handlers = handlers
+        self._imitation = imitation
+        self._faults = faults
+        self._accepted: Final[Mapping[type[Request[Any]], range]] = {
+            REQUESTS[api]: range(versions.first, versions.last + 1)
+            for api, versions in imitation.ranges.items()
+            if api in handlers
+        }
+
+    async def answer(self, frame: memoryview, *, peer_host: str, connection_id: str, hangup: Hangup) -> Reply | None:
+        """Return the answer to a frame, None where there is none to be given; whoever gets it closes it.
+
+        Bounded as the handler is, and by faults that delay. Raises ConnectionRefused and RemoteProtocolError where the
+        connection is to be closed, SilenceWanted.
+        """
+        try:
+            received = read_request(frame, self._accepted)
+        except UnknownRequest as error:
+            if self._imitation.on_unknown_request is OnUnknownRequest.FALL_SILENT:
+                raise SilenceWanted(str(error)) from error
+            raise
+        except VersionNotSpoken as error:
+            if error.request_class is not ApiVersionsRequest:
+                raise
+            refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_versions=())
+            return await self._reply(ApiKey.API_VERSIONS, error.header.correlation_id, refusal, 0)
+        context = RequestContext(
+            version=received.version,
+            client_id=received.header.client_id,
+            peer_host=peer_host,
+            connection_id=connection_id,
+            hangup=hangup,
+        )
+        request = received.request
+        response = await self._handle(received, context)
+        if not request.expects_response:
+            return None
+        return await self._reply(request.api, received.header.correlation_id, response, received.version)
+
+    async def _handle(self, received: ReceivedRequest, context: RequestContext) -> object:
+        request = received.request
+        code = self._faults.take_error(request.api)
+        if code is None:
+            try:
+                return await self._handlers[request.api](request, context)
+            except (ConnectionRefused, RemoteProtocolError):
+                raise
+            except Exception as error:  # noqa: BLE001 - one request must not end the broker, as in KafkaApis.handleError
+                _log.exception("request_failed", request=request.api.name, version=context.version, error=str(error))
+                code = ErrorCode.UNKNOWN_SERVER_ERROR
+        if not request.expects_response:
+            raise ConnectionRefused(f"{request.api.name}: {code.name}, which cannot be answered")
+        return refuse(request, code)
+
+    async def _reply(self, api: ApiKey, correlation_id: int, response: object, version: int) -> Reply:
+        owners = response.owners if isinstance(response, FileResponse) else ()
+        value = response.response if isinstance(response, FileResponse) else response
+        reply = Reply(pieces=[], owners=owners)
+        try:
+            reply.pieces = encode_response_pieces(correlation_id, value, version)
+            return await self._faults.act(api, reply)
+        except BaseException:
+            reply.close()
+            raise

@@ -1,0 +1,37 @@
+"""The files of logs on a disk that can be full on purpose."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from consumerd.embedded.log.files import OsLogFiles
+
+
+class FillableFiles(OsLogFiles):
+    """The real ones; while ``full``, what would take more room fails as it does on a full disk, and takes none."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """See LogFiles."""
+        if create and not path.exists():
+            self._check_room()
+        return super().open(path, create=create)
+
+    def write(self, descriptor: int, position: int, data: bytes | bytearray | memoryview) -> None:
+        """See LogFiles."""
+        self._check_room()
+        super().write(descriptor, position, data)
+
+    def make_folder(self, path: Path) -> None:
+        """See LogFiles."""
+        if not path.is_dir():
+            self._check_room()
+        super().make_folder(path)
+
+    def _check_room(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,26 @@
+"""ApiVersions: what this broker speaks, which is what the release that it passes for speaks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from consumerd.embedded.handlers.context import RequestContext
+from consumerd.net.versions import VersionRange
+from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.modern.api_versions import ApiVersionRange, ApiVersionsRequest, ApiVersionsResponse
+
+
+class ApiVersionsHandler:
+    """Lists ``ranges``."""
+
+    def __init__(self, ranges: Mapping[ApiKey, VersionRange]) -> None:
+        self._response = ApiVersionsResponse(
+            api_versions=tuple(
+                ApiVersionRange(api_key=api, min_version=versions.first, max_version=versions.last)
+                for api, versions in sorted(ranges.items())
+            )
+        )
+
+    async def __call__(self, _request: ApiVersionsRequest, _context: RequestContext) -> ApiVersionsResponse:
+        """Answer."""
+        return self._response

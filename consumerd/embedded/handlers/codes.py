@@ -1,0 +1,43 @@
+"""Which error code says what a log has refused or failed of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumerd.embedded.log.errors import (
+    InvalidTimestamp,
+    LogFailed,
+    LogWriteFailed,
+    OffsetOutOfRange,
+    RecordSetTooLarge,
+    RecordTooLarge,
+)
+from consumerd.errors import ConsumerdError, CorruptMessageError, LocalProtocolError
+from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.units import TimestampRefused
+
+_CODES: Final[tuple[tuple[type[ConsumerdError], ErrorCode], ...]] = (
+    (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (TimestampRefused, ErrorCode.INVALID_TIMESTAMP),
+    (CorruptMessageError, ErrorCode.CORRUPT_MESSAGE),
+    (RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (RecordSetTooLarge, ErrorCode.RECORD_LIST_TOO_LARGE),
+    (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
+    (LogWriteFailed, ErrorCode.KAFKA_STORAGE_ERROR),
+    (LogFailed, ErrorCode.KAFKA_STORAGE_ERROR),
+    (LocalProtocolError, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+)
+
+
+def code_of(error: ConsumerdError) -> ErrorCode:
+    """Return the code that Kafka has for it."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def old_code_of(error: ConsumerdError) -> ErrorCode:
+    """Return the same for Produce up to v3 and Fetch up to v5.
+
+    They say NOT_LEADER_OR_FOLLOWER where a disk has failed: clients of that time do not know KAFKA_STORAGE_ERROR (KIP-112).
+    """
+    code = code_of(error)
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code is ErrorCode.KAFKA_STORAGE_ERROR else code

@@ -1,0 +1,94 @@
+"""ListOffsets: the log's ends, and the first offset from a time on.
+
+As Kafka 1.1 answers (KafkaApis.handleListOffsetRequest): version 0 gives start offsets of segments; from 1 on a log of
+message format 0 has no answer for a time (error 43), and a partition that is asked about twice is INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from consumerd.embedded.faults import Faults
+from consumerd.embedded.handlers.codes import code_of
+from consumerd.embedded.handlers.context import RequestContext
+from consumerd.embedded.log.errors import LogError
+from consumerd.embedded.log.partition_log import PartitionLog
+from consumerd.embedded.topics import Topics
+from consumerd.model import TopicPartition
+from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListedPartition,
+    ListedTopic,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListPartition,
+)
+
+_FIRST_WITH_ONE_OFFSET: Final = 1
+
+
+class ListOffsetsHandler:
+    """Looks offsets up in ``topics``' logs."""
+
+    def __init__(self, topics: Topics, faults: Faults) -> None:
+        self._topics = topics
+        self._faults = faults
+
+    async def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+        """Answer. Lookups by time read the log's files, in a thread; bounded by the disk."""
+        asked = Counter((topic.topic, one.partition) for topic in request.topics for one in topic.partitions)
+        twice = {one for one, times in asked.items() if times > 1}
+        topics = []
+        for topic in request.topics:
+            listed = []
+            for one in topic.partitions:
+                if (topic.topic, one.partition) in twice and context.version >= _FIRST_WITH_ONE_OFFSET:
+                    listed.append(_failed(one, ErrorCode.INVALID_REQUEST))
+                else:
+                    listed.append(await self._list(topic.topic, one, context.version))
+            topics.append(ListedTopic(topic=topic.topic, partitions=tuple(listed)))
+        return ListOffsetsResponse(topics=tuple(topics))
+
+    async def _list(self, topic: str, asked: ListPartition, version: int) -> ListedPartition:
+        if asked.partition < 0:
+            return _failed(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = TopicPartition.modern(topic, asked.partition)
+        log = self._topics.find_log(partition)
+        if log is None:
+            return _failed(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if self._faults.find_leader(partition) is not None:
+            return _failed(asked, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        look_up: Callable[[PartitionLog, ListPartition], ListedPartition] = (
+            _list_segments if version < _FIRST_WITH_ONE_OFFSET else _list_one
+        )
+        try:
+            if asked.timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) and version >= _FIRST_WITH_ONE_OFFSET:
+                return look_up(log, asked)  # known without a look at the files
+            return await asyncio.to_thread(look_up, log, asked)
+        except LogError as error:
+            return _failed(asked, code_of(error))
+
+
+def _list_segments(log: PartitionLog, asked: ListPartition) -> ListedPartition:
+    offsets = log.offsets_before(asked.timestamp, asked.max_num_offsets)
+    return ListedPartition(partition=asked.partition, offsets=tuple(offsets))
+
+
+def _list_one(log: PartitionLog, asked: ListPartition) -> ListedPartition:
+    if asked.timestamp == EARLIEST_TIMESTAMP:
+        return ListedPartition(partition=asked.partition, offset=log.start_offset)
+    if asked.timestamp == LATEST_TIMESTAMP:
+        return ListedPartition(partition=asked.partition, offset=log.end_offset)
+    if log.settings.message_format == 0:
+        return _failed(asked, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    timestamp, offset = log.find_offset(asked.timestamp) or (-1, -1)
+    return ListedPartition(partition=asked.partition, timestamp=timestamp, offset=offset)
+
+
+def _failed(asked: ListPartition, code: ErrorCode) -> ListedPartition:
+    return ListedPartition(partition=asked.partition, error_code=code)

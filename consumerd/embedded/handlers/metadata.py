@@ -1,0 +1,98 @@
+"""Metadata: this broker, its topics and their partitions; topics that are asked for come into being.
+
+A topic that is created because it was asked for is answered with LEADER_NOT_AVAILABLE and no partitions, as Kafka does
+(KafkaApis.createTopic): clients know that they have to ask again. By then it is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from consumerd.embedded.faults import Faults
+from consumerd.embedded.handlers.context import RequestContext
+from consumerd.embedded.topic_names import INTERNAL_TOPICS, find_fault
+from consumerd.embedded.topics import InvalidTopic, Topic, TopicExists, Topics
+from consumerd.errors import CoordinationError
+from consumerd.model import BrokerId, TopicPartition
+from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.metadata import (
+    MetadataBroker,
+    MetadataPartition,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopic,
+)
+
+_NO_LEADER: Final = -1
+
+
+class MetadataHandler:
+    """Describes ``topics``; ``broker`` is what clients are told of us, once we listen.
+
+    ``partitions_of_new`` is how many partitions a topic has that comes into being here; 0: none comes into being.
+    """
+
+    def __init__(
+        self, topics: Topics, faults: Faults, *, broker: Callable[[], MetadataBroker], partitions_of_new: int
+    ) -> None:
+        self._topics = topics
+        self._faults = faults
+        self._broker = broker
+        self._partitions_of_new = partitions_of_new
+
+    async def __call__(self, request: MetadataRequest, _context: RequestContext) -> MetadataResponse:
+        """Answer. Creating a topic is bounded by the ZooKeeper session's calls."""
+        broker = self._broker()
+        names = self._topics.names() if request.topics is None else tuple(dict.fromkeys(request.topics))
+        topics = []
+        for name in names:
+            topic = self._topics.find(name)
+            if topic is not None:
+                topics.append(self._describe(topic, BrokerId(broker.node_id)))
+            elif request.topics is not None:
+                code = await self._miss(name)
+                topics.append(_without_partitions(name, code))
+        return MetadataResponse(brokers=(broker,), controller_id=broker.node_id, topics=tuple(topics))
+
+    def _describe(self, topic: Topic, broker: BrokerId) -> MetadataTopic:
+        return MetadataTopic(
+            topic=topic.name,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=tuple(self._describe_partition(topic, number, broker) for number in topic.partitions),
+        )
+
+    def _describe_partition(self, topic: Topic, number: int, broker: BrokerId) -> MetadataPartition:
+        partition = TopicPartition.modern(topic.name, number)
+        replicas = topic.replicas[number]
+        if self._topics.find_log(partition) is None:
+            return MetadataPartition(
+                error_code=ErrorCode.LEADER_NOT_AVAILABLE,
+                partition=number,
+                leader=_NO_LEADER,
+                replicas=replicas,
+                isr=(),
+            )
+        leader = self._faults.find_leader(partition)
+        return MetadataPartition(
+            partition=number, leader=broker if leader is None else leader, replicas=replicas, isr=(broker,)
+        )
+
+    async def _miss(self, name: str) -> ErrorCode:
+        """Create a topic that is not there, where that is wanted; return what the client is told."""
+        if find_fault(name) is not None:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        if not self._partitions_of_new or name in INTERNAL_TOPICS:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            await self._topics.create(name, self._partitions_of_new)
+        except InvalidTopic:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        except (TopicExists, CoordinationError):
+            # somebody else was first, or ZooKeeper is away: either way the client is to ask again
+            pass
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _without_partitions(name: str, code: ErrorCode) -> MetadataTopic:
+    return MetadataTopic(error_code=code, topic=name, is_internal=name in INTERNAL_TOPICS, partitions=())

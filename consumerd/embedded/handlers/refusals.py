@@ -1,0 +1,175 @@
+"""The answer to a request of which nothing is done: one error code for all that it asked for.
+
+What a broker answers when a handler fails (UNKNOWN_SERVER_ERROR), and what a test can order it to answer. Shapes and
+values beside the code are those of ``getErrorResponse`` of each of Kafka's request classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from consumerd.wire.modern.fetch import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
+from consumerd.wire.modern.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from consumerd.wire.modern.groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from consumerd.wire.modern.list_offsets import (
+    ListedPartition,
+    ListedTopic,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListTopic,
+)
+from consumerd.wire.modern.metadata import MetadataRequest, MetadataResponse, MetadataTopic
+from consumerd.wire.modern.offset_commit import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from consumerd.wire.modern.offset_fetch import (
+    NO_OFFSET,
+    KeptPartition,
+    KeptTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from consumerd.wire.modern.produce import ProducedPartition, ProducedTopic, ProduceRequest, ProduceResponse
+from consumerd.wire.schema import Request
+
+_NOWHERE: Final = -1
+
+
+def refuse(request: Request[Any], code: ErrorCode) -> object:
+    """Return the answer that refuses a request. Raises KeyError for a request that no broker of this kind answers."""
+    return _REFUSALS[type(request)](request, code)
+
+
+def refused_fetch(number: int, code: int) -> FetchedPartition:
+    """Return what a partition that cannot be fetched from answers."""
+    return FetchedPartition(partition=number, error_code=code, high_watermark=-1, record_set=b"")
+
+
+def refused_produce(number: int, code: int) -> ProducedPartition:
+    """Return what a partition that took nothing answers."""
+    return ProducedPartition(partition=number, error_code=code, base_offset=-1)
+
+
+def _refuse_produce(request: ProduceRequest, code: int) -> ProduceResponse:
+    return ProduceResponse(
+        topics=tuple(
+            ProducedTopic(
+                topic=topic.topic, partitions=tuple(refused_produce(one.partition, code) for one in topic.partitions)
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _refuse_fetch(request: FetchRequest, code: int) -> FetchResponse:
+    return FetchResponse(
+        topics=tuple(
+            FetchedTopic(
+                topic=topic.topic, partitions=tuple(refused_fetch(one.partition, code) for one in topic.partitions)
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _refuse_list_offsets(request: ListOffsetsRequest, code: int) -> ListOffsetsResponse:
+    def refused(topic: ListTopic) -> Iterable[ListedPartition]:
+        return (ListedPartition(partition=one.partition, error_code=code) for one in topic.partitions)
+
+    return ListOffsetsResponse(
+        topics=tuple(ListedTopic(topic=topic.topic, partitions=tuple(refused(topic))) for topic in request.topics)
+    )
+
+
+def _refuse_metadata(request: MetadataRequest, code: int) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=(),
+        topics=tuple(MetadataTopic(error_code=code, topic=name, partitions=()) for name in request.topics or ()),
+    )
+
+
+def _refuse_offset_commit(request: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=tuple(
+            CommittedTopic(
+                topic=topic.topic,
+                partitions=tuple(
+                    CommittedPartition(partition=one.partition, error_code=code) for one in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _refuse_offset_fetch(request: OffsetFetchRequest, code: int) -> OffsetFetchResponse:
+    return OffsetFetchResponse(
+        topics=tuple(
+            KeptTopic(
+                topic=topic.topic,
+                partitions=tuple(
+                    KeptPartition(partition=number, offset=NO_OFFSET, metadata="", error_code=code)
+                    for number in topic.partitions
+                ),
+            )
+            for topic in request.topics or ()
+        )
+    )
+
+
+def _refuse_join(request: JoinGroupRequest, code: int) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=code, generation_id=-1, protocol_name="", leader="", member_id=request.member_id, members=()
+    )
+
+
+def _refuse_describe(request: DescribeGroupsRequest, code: int) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=tuple(
+            DescribedGroup(error_code=code, group_id=group, state="", protocol_type="", protocol="", members=())
+            for group in request.groups
+        )
+    )
+
+
+_REFUSALS: Final[dict[type[Request[Any]], Callable[[Any, int], object]]] = {
+    ProduceRequest: _refuse_produce,
+    FetchRequest: _refuse_fetch,
+    ListOffsetsRequest: _refuse_list_offsets,
+    MetadataRequest: _refuse_metadata,
+    OffsetCommitRequest: _refuse_offset_commit,
+    OffsetFetchRequest: _refuse_offset_fetch,
+    FindCoordinatorRequest: lambda _request, code: FindCoordinatorResponse(
+        error_code=code, node_id=_NOWHERE, host="", port=_NOWHERE
+    ),
+    JoinGroupRequest: _refuse_join,
+    SyncGroupRequest: lambda _request, code: SyncGroupResponse(error_code=code, assignment=b""),
+    HeartbeatRequest: lambda _request, code: HeartbeatResponse(error_code=code),
+    LeaveGroupRequest: lambda _request, code: LeaveGroupResponse(error_code=code),
+    DescribeGroupsRequest: _refuse_describe,
+    ListGroupsRequest: lambda _request, code: ListGroupsResponse(error_code=code, groups=()),
+    ApiVersionsRequest: lambda _request, code: ApiVersionsResponse(error_code=code, api_versions=()),
+}
+
+REQUESTS: Final = {request.api: request for request in _REFUSALS}
+"""The class of each request that a broker of this kind answers."""

@@ -1,0 +1,146 @@
+"""Listens, and serves each connection in a task of its own: one request after the other, answered in order.
+
+Kafka's documentation, Implementation: Network Layer. What a request means is ``dispatch``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+
+from consumerd.aio.tasks import TaskSet
+from consumerd.embedded.connection import Connection
+from consumerd.embedded.dispatch import Dispatcher, SilenceWanted
+from consumerd.embedded.handlers.context import ConnectionRefused
+from consumerd.errors import ConfigError, ConnectionLost, RemoteProtocolError
+
+_BACKLOG: Final = 512
+_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_ACCEPT_AGAIN_S: Final = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class BrokerServer:
+    """Serves ``dispatcher`` on a listening socket, which it owns; made by :func:`listen`."""
+
+    def __init__(self, listener: socket.socket, *, max_request_bytes: int, write_timeout_s: float) -> None:
+        self._listener = listener
+        self._max_request_bytes = max_request_bytes
+        self._write_timeout_s = write_timeout_s
+        self._connections: dict[str, Connection] = {}
+        self._accepted = 0
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._connections)
+
+    @asynccontextmanager
+    async def serving(self, dispatcher: Dispatcher) -> AsyncIterator[None]:
+        """Accept and serve while the block runs; connections are cut off at its end."""
+        async with TaskSet[str]() as tasks:
+            tasks.start("accept", self._accept(dispatcher, tasks), name="broker-accept")
+            try:
+                yield
+            finally:
+                for key in tasks.keys:
+                    tasks.cancel_soon(key)
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        self._listener.close()
+
+    async def _accept(self, dispatcher: Dispatcher, tasks: TaskSet[str]) -> None:
+        """Accept for ever; unbounded."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(self._listener)
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    _log.warning("accept_failed", error=str(error))
+                    await asyncio.sleep(_ACCEPT_AGAIN_S)
+                # otherwise the peer was gone again before we came to it
+                continue
+            with contextlib.suppress(OSError):  # the peer may be gone already, which reading tells
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._accepted += 1
+            name = f"{address[0]}:{address[1]}-{self._accepted}"
+            tasks.start(name, self._serve(sock, name, str(address[0]), dispatcher), name=f"broker-connection-{name}")
+
+    async def _serve(self, sock: socket.socket, name: str, peer_host: str, dispatcher: Dispatcher) -> None:
+        """Serve one connection to its end; unbounded, as a client may be idle."""
+        connection = Connection(
+            sock,
+            name=name,
+            peer_host=peer_host,
+            max_frame_bytes=self._max_request_bytes,
+            stall_s=self._write_timeout_s,
+        )
+        self._connections[name] = connection
+        try:
+            await _answer_all(connection, dispatcher)
+        except SilenceWanted as error:
+            _log.debug("connection_silenced", connection=name, reason=str(error))
+            with contextlib.suppress(RemoteProtocolError):
+                await connection.fall_silent()
+        except (ConnectionRefused, RemoteProtocolError) as error:
+            _log.info("connection_closed", connection=name, reason=str(error))
+        except ConnectionLost as error:
+            _log.debug("connection_lost", connection=name, reason=str(error))
+        finally:
+            del self._connections[name]
+            connection.close()
+
+
+async def _answer_all(connection: Connection, dispatcher: Dispatcher) -> None:
+    """Answer one request after the other until the peer has ended the stream, or a reply is to be the last one."""
+    while (frame := await connection.next_frame()) is not None:
+        reply = await dispatcher.answer(
+            frame, peer_host=connection.peer_host, connection_id=connection.name, hangup=connection.hangup
+        )
+        del frame
+        if reply is not None:
+            await connection.send(reply)
+            if reply.then_close:
+                return
+        if connection.has_frame:
+            # a client that never lets us wait for it must not keep others waiting
+            await asyncio.sleep(0)
+
+
+def listen(host: str, port: int, *, max_request_bytes: int, write_timeout_s: float) -> BrokerServer:
+    """Listen on ``host`` (an address, or a name of this machine); connections wait until they are served.
+
+    Raises ConfigError where that is not possible.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.settimeout(0)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise ConfigError(f"the broker cannot listen on {host}:{port}: {error}") from error
+    return BrokerServer(listener, max_request_bytes=max_request_bytes, write_timeout_s=write_timeout_s)
