@@ -7,16 +7,17 @@ import asyncio
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from consumerd.aio.signals import stopped_by_signals
 from consumerd.aio.tasks import unless
 from consumerd.cli.options import count, positive_count
-from consumerd.embedded.broker import BrokerSettings
-from consumerd.embedded.cluster import EmbeddedCluster
 from consumerd.embedded.releases import IMITATIONS
 from consumerd.errors import ConfigError
 from consumerd.telemetry.logs import configure_logging
+
+if TYPE_CHECKING:
+    from consumerd.embedded.cluster import EmbeddedCluster
 
 _RELEASE: Final = "1.1"
 _MAGICS: Final = (0, 1, 2)
@@ -63,6 +64,10 @@ def add_broker_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
 
 async def broker(args: argparse.Namespace) -> int:
     """Run the broker until it is told to stop."""
+    # here, since a daemon that only consumes should not load a broker
+    from consumerd.embedded.broker import BrokerSettings
+    from consumerd.embedded.cluster import EmbeddedCluster
+
     configure_logging("info")
     topics = {name: args.partitions if partitions is None else partitions for name, partitions in args.topics}
     make_broker = partial(

@@ -14,6 +14,8 @@ from typing import Final
 
 from consumerd import __version__
 from consumerd.cli import inspection, running
+from consumerd.cli.broker import add_broker_command
+from consumerd.cli.demo import add_demo_command
 from consumerd.cli.doctor import add_doctor_command
 from consumerd.cli.offsets import add_offset_commands
 from consumerd.cli.options import (
@@ -35,6 +37,7 @@ UNREACHABLE: Final = 3
 
 _EPILOG: Final = """\
 first steps:
+  consumerd demo                                          all of it, with a cluster of its own
   consumerd topics --zookeeper zk1:2181/kafka             what is there
   consumerd lag --zookeeper zk1:2181/kafka --group G      how far a group is, ours or a Java one
   consumerd doctor --zookeeper zk1:2181/kafka --group G   what is wrong with it, and what to do
@@ -148,4 +151,6 @@ def make_parser() -> argparse.ArgumentParser:
     explain.set_defaults(command=inspection.explain_rebalance)
     add_doctor_command(commands)
     add_quarantine_command(commands)
+    add_broker_command(commands)
+    add_demo_command(commands)
     return parser

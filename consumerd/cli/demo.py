@@ -1,0 +1,186 @@
+"""``consumerd demo``: the first two minutes, from a cluster that is started to files that were audited."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consumerd.aio.clock import monotonic
+from consumerd.aio.signals import stopped_by_signals
+from consumerd.aio.tasks import unless
+from consumerd.cli.options import count, positive_count, positive_seconds
+from consumerd.cli.tables import render_table
+from consumerd.demo.downloads import find_downloads
+from consumerd.embedded.java import get_java
+from consumerd.embedded.zookeeper import get_zookeeper_jars
+from consumerd.errors import ConfigError
+from consumerd.telemetry.wording import counted, join_shown
+
+if TYPE_CHECKING:
+    from consumerd.demo.show import Outcome
+
+_RECORDS: Final = 60_000
+_SECONDS: Final = 12.0
+_EXTRAS: Final = ("pyarrow", "pandas", "rich")
+_SHOWN_DOWNLOADS: Final = 3
+_MIB: Final = 1 << 20
+
+
+def add_demo_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``demo`` to the parser."""
+    parser = commands.add_parser(
+        "demo", help="start a cluster, land a stream while the group is disturbed, and audit it"
+    )
+    parser.description = (
+        "Start ZooKeeper and a broker, produce orders and clicks with every codec, land them with two daemons in Parquet and "
+        "JSON lines, start a third, kill one, and compare what has landed with what was acknowledged. Needs the extra: "
+        "pip install 'consumerd[demo]'. Everything listens on 127.0.0.1. Ctrl-C ends it at any moment and removes "
+        "everything; the files of a finished demo are kept. Exit code 1 if a record is lost, doubled or changed."
+    )
+    parser.add_argument("--records", type=positive_count, default=_RECORDS, metavar="N", help=f"so many ({_RECORDS})")
+    parser.add_argument(
+        "--seconds", type=positive_seconds, default=_SECONDS, metavar="S",
+        help=f"how long producing them takes, at least ({_SECONDS:g})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        metavar="FOLDER",
+        help="a new or empty folder for everything (one for temporary files)",
+    )
+    parser.add_argument("--seed", type=count, default=1, metavar="N", help="another stream for another number (1)")
+    parser.add_argument(
+        "--setup-log", type=Path, metavar="FILE", help="what pip install --log wrote: say how much it has downloaded"
+    )
+    parser.set_defaults(command=demo)
+
+
+async def demo(args: argparse.Namespace) -> int:
+    """Run the demo and print what came of it."""
+    await _check_extra()
+    # here, since they need what was just checked, and a daemon needs none of it
+    from consumerd.demo.display import make_display
+    from consumerd.demo.show import Demo, DemoSettings
+
+    if args.setup_log is not None:
+        sys.stdout.write(_describe_downloads(args.setup_log))
+    with stopped_by_signals() as stop, _folder(args.directory) as folder:
+        settings = DemoSettings(folder=folder.path, records=args.records, seconds=args.seconds, seed=args.seed)
+        with make_display(monotonic) as display:
+            outcome = await unless(stop.told, Demo(settings, display, monotonic).run())
+        if outcome is None:
+            folder.keep = False
+    if outcome is None:
+        assert stop.number is not None
+        sys.stderr.write("consumerd: interrupted; everything was stopped and removed\n")
+        return 128 + stop.number
+    sys.stdout.write(_report(outcome))
+    return 0 if outcome.sound else 1
+
+
+async def _check_extra() -> None:
+    """Raise ConfigError when something is missing that the demo needs."""
+    missing = [name for name in _EXTRAS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the demo needs {join_shown(missing, len(missing))}: pip install 'consumerd[demo]'")
+    get_zookeeper_jars()
+    await asyncio.to_thread(get_java)
+
+
+class _Folder:
+    """Where everything is put; kept, unless somebody says otherwise."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keep = True
+
+
+@contextmanager
+def _folder(given: Path | None) -> Iterator[_Folder]:
+    """Make the folder; remove it again where it is not to be kept. Raises ConfigError."""
+    if given is None:
+        folder = _Folder(Path(tempfile.mkdtemp(prefix="consumerd-demo-")))
+    else:
+        folder = _Folder(given.absolute())
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            if any(folder.path.iterdir()):
+                raise ConfigError(f"--directory: {folder.path} is not empty; the demo wants a folder of its own")
+        except OSError as error:
+            raise ConfigError(f"--directory: {folder.path} cannot be used: {error}") from error
+    try:
+        yield folder
+    except BaseException as error:
+        # who looks for what went wrong needs what is there
+        folder.keep = isinstance(error, Exception)
+        if folder.keep:
+            sys.stderr.write(f"consumerd: logs and files are kept in {folder.path}\n")
+        raise
+    finally:
+        if not folder.keep:
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _report(outcome: Outcome) -> str:
+    heads = ["topic", "produced", "landed", "lost", "twice", "changed", "misplaced", "unknown"]
+    rows = [
+        (one.topic, one.produced, one.landed, one.lost, one.twice, one.changed, one.misplaced, one.unknown)
+        for one in outcome.audits
+    ]
+    lines = ["", *render_table(heads, rows).splitlines(), ""]
+    lines += [f"  {finding}" for one in outcome.audits for finding in one.findings]
+    lines.append(f"rebalances ({len(outcome.rebalances)}; the partitions that stayed did not stop):")
+    table = [
+        (
+            f"{one.ended - outcome.began:.1f} s",
+            one.member,
+            one.cause,
+            one.gained,
+            one.lost,
+            one.stayed,
+            f"{one.took_s:.2f} s",
+        )
+        for one in outcome.rebalances
+    ]
+    lines += render_table(["at", "member", "cause", "gained", "lost", "stayed", "took"], table).splitlines()
+    lines += ["", "files:"]
+    lines += [
+        f"  {one.folder} ({counted(one.count, 'file')}, {one.size_bytes / _MIB:.1f} MiB)" for one in outcome.files
+    ]
+    lines += [f"  {outcome.ledger} (the producer's ledger)", "", "look at them:"]
+    lines += [f"  {line}" for line in look_lines(outcome.files[0].folder)]
+    verdict = "every record has landed exactly once" if outcome.sound else "THE AUDIT HAS FOUND FAULTS"
+    lines += ["", f"{verdict}; the demo took {outcome.seconds:.0f} s"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def look_lines(parquet: Path) -> list[str]:
+    """Return commands that show what is in the files, to be typed as they are."""
+    program = (
+        "import json, pandas; "
+        f"records = pandas.read_parquet({json.dumps(str(parquet))}); "
+        "orders = pandas.json_normalize(records.value.dropna().map(json.loads)); "
+        'print(orders.groupby("channel").total_cents.agg(["count", "sum"]))'
+    )
+    return [shlex.join([sys.executable, "-c", program])]
+
+
+def _describe_downloads(log: Path) -> str:
+    found = find_downloads(log)
+    if not found:
+        return f"set-up: no download is told of in {log}\n"
+    largest = [f"{name} {size:.0f} MB" for name, size in found.items()]
+    return (
+        f"set-up has downloaded {sum(found.values()):.0f} MB in {counted(len(found), 'file')}: "
+        f"{join_shown(largest, _SHOWN_DOWNLOADS)}\n"
+    )

@@ -1,0 +1,130 @@
+"""The processes that the demo starts: commands of ours, each with a log, none of which outlives the demo.
+
+They run in sessions of their own, so that Ctrl-C on the terminal is the demo's to deal with, and are killed by the kernel
+when the demo is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from consumerd.aio.timeouts import timeout
+from consumerd.embedded.tied import tied_command
+from consumerd.errors import ConsumerdError
+
+_LOG_TAIL_BYTES: Final = 1500
+
+
+class ChildFailed(ConsumerdError):
+    """A process ended, or did not do in time what it should; the message ends with the last lines of its log."""
+
+
+class Child:
+    """``python -m consumerd ...`` as a process; ``async with`` starts it, and kills it if it still runs at the end.
+
+    Its stderr goes to ``<folder>/<name>.log``.
+    """
+
+    def __init__(self, name: str, *arguments: str, folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._arguments = arguments
+        self._process: asyncio.subprocess.Process | None = None
+        self._expected = False
+
+    async def __aenter__(self) -> Self:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("CONSUMERD_")}
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *tied_command(sys.executable, "-m", "consumerd", *self._arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                cwd=self.log.parent,
+                env=environment,
+                start_new_session=True,
+            )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self.process.pid
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        """The process. Raises RuntimeError before it was started."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether it is there."""
+        return self._process is not None and self._process.returncode is None
+
+    def check(self) -> None:
+        """Raise ChildFailed if it has ended without being told to."""
+        if not self._expected and self.process.returncode is not None:
+            raise ChildFailed(f"{self.name} ended with {_describe(self.process.returncode)}{self._tail()}")
+
+    def fail(self, what: str) -> ChildFailed:
+        """Return the error that says what it did not do."""
+        return ChildFailed(f"{self.name} {what}{self._tail()}")
+
+    async def read_line(self, timeout_s: float) -> str:
+        """Return the next line of its stdout. Raises ChildFailed when it ends or does not say anything in time."""
+        assert self.process.stdout is not None
+        try:
+            async with timeout(timeout_s):
+                line = await self.process.stdout.readline()
+                if not line:
+                    await self.process.wait()
+        except TimeoutError:
+            raise self.fail(f"said nothing for {timeout_s:.0f} s") from None
+        self.check()
+        return line.decode().rstrip("\n")
+
+    async def stop(self, timeout_s: float) -> None:
+        """End it in order (SIGTERM). Raises ChildFailed when it does not end in time, or not well."""
+        self._expected = True
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            async with timeout(timeout_s):
+                code = await self.process.wait()
+        except TimeoutError:
+            await self.kill()
+            raise self.fail(f"did not end within {timeout_s:.0f} s of SIGTERM") from None
+        if code != 0:
+            raise self.fail(f"ended with {_describe(code)} on SIGTERM")
+
+    async def kill(self) -> None:
+        """SIGKILL; returns when it is gone. Idempotent."""
+        self._expected = True
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        # unbounded: nothing survives SIGKILL
+        await self._process.wait()
+
+    def _tail(self) -> str:
+        text = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        return f"; its log ({self.log}) ends:\n{text}" if text else ""
+
+
+def _describe(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -1,0 +1,99 @@
+"""What the demo shows while it runs: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+_PLAIN_INTERVAL_S: Final = 2.0
+
+
+class Display(AbstractContextManager["Display"], Protocol):
+    """Lines of what happens, and how far things are."""
+
+    def say(self, text: str) -> None:
+        """Show a line, with the time since the beginning."""
+
+    def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
+        """Show how far each thing is, by its name."""
+
+
+class BarDisplay:
+    """For a terminal: lines that scroll above bars that stay."""
+
+    def __init__(self, now: Callable[[], float], console: Console | None = None) -> None:
+        self._now = now
+        self._began = now()
+        self._progress = Progress(
+            TextColumn("  {task.description:<24}"),
+            BarColumn(bar_width=40),
+            MofNCompleteColumn(),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """Print above the bars."""
+        self._progress.console.print(
+            f"{self._now() - self._began:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
+        )
+
+    def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
+        """Move the bars."""
+        for name, done in progress.items():
+            if name not in self._tasks:
+                self._tasks[name] = self._progress.add_task(name)
+            self._progress.update(self._tasks[name], completed=done, total=total[name])
+
+
+class PlainDisplay:
+    """For a file, a pipe or a dumb terminal: a line for each event, and one for the progress every two seconds."""
+
+    def __init__(self, now: Callable[[], float], stream: TextIO | None = None) -> None:
+        self._now = now
+        self._began = now()
+        self._stream = stream if stream is not None else sys.stdout
+        self._shown_at = -_PLAIN_INTERVAL_S
+        self._shown: Mapping[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stream.flush()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._stream.write(f"{self._now() - self._began:6.1f} s  {text}\n")
+        self._stream.flush()
+
+    def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
+        """Print how far things are, if that has changed and was not shown a moment ago."""
+        now = self._now()
+        if now - self._shown_at < _PLAIN_INTERVAL_S or progress == self._shown:
+            return
+        self._shown_at, self._shown = now, dict(progress)
+        self.say(", ".join(f"{name}: {done:,} of {total[name]:,}" for name, done in progress.items()))
+
+
+def make_display(now: Callable[[], float]) -> Display:
+    """Return what suits stdout."""
+    console = Console()
+    return BarDisplay(now, console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(now)

@@ -1,0 +1,83 @@
+"""What the demo knows of its group while it runs: who owns what, and how much has landed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from consumerd.aio.timeouts import timeout
+from consumerd.demo.children import Child, ChildFailed
+from consumerd.demo.members import Member, MemberStatus, Partition
+
+_INTERVAL_S: Final = 0.2
+
+
+class GroupWatch:
+    """Asks every member that runs, several times a second, and wakes who waits for the group to come to something.
+
+    Positions are the highest that any member has told, so that they do not fall back when one is killed.
+    """
+
+    def __init__(self, cluster: Child, changed: Callable[[], None]) -> None:
+        self._cluster = cluster
+        self._changed = changed
+        self._members: list[Member] = []
+        self._statuses: dict[str, MemberStatus] = {}
+        self._landed: dict[Partition, int] = {}
+        self._looked = asyncio.Condition()
+
+    def add(self, member: Member) -> None:
+        """Ask this one, too."""
+        self._members.append(member)
+
+    @property
+    def landed(self) -> Mapping[Partition, int]:
+        """The next offset after what is safe in files, by partition."""
+        return self._landed
+
+    def landed_of(self, topic: str) -> int:
+        """Return how many records of a topic are safe in files."""
+        return sum(position for partition, position in self._landed.items() if partition[0] == topic)
+
+    def owned_by(self, member: Member) -> frozenset[Partition]:
+        """Return what a member owns, by its last word."""
+        status = self._statuses.get(member.name)
+        return frozenset() if status is None or not member.running else status.owned
+
+    def share(self, members: Collection[Member], partitions: Collection[Partition]) -> bool:
+        """Whether these members are ready and own these partitions, each one of them, and each by one."""
+        statuses = [self._statuses.get(member.name) for member in members]
+        owned = [partition for status in statuses if status is not None and status.ready for partition in status.owned]
+        return sorted(owned) == sorted(partitions) and all(status is not None and status.owned for status in statuses)
+
+    async def wait(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Wait until a condition holds that depends on what is watched. Raises ChildFailed when it does not in time."""
+        try:
+            async with timeout(timeout_s), self._looked:
+                await self._looked.wait_for(condition)
+        except TimeoutError:
+            raise ChildFailed(
+                f"not within {timeout_s:.0f} s: {what}; the logs are in {self._cluster.log.parent}"
+            ) from None
+
+    async def run(self) -> None:
+        """Watch until cancelled. Raises ChildFailed when a process ends that should not."""
+        while True:
+            self._cluster.check()
+            for member in self._members:
+                member.check()
+            running = [member for member in self._members if member.running]
+            statuses = await asyncio.gather(*(member.find_status() for member in running))
+            for member, status in zip(running, statuses, strict=True):
+                if status is not None:
+                    self._take(member, status)
+            self._changed()
+            async with self._looked:
+                self._looked.notify_all()
+            await asyncio.sleep(_INTERVAL_S)
+
+    def _take(self, member: Member, status: MemberStatus) -> None:
+        self._statuses[member.name] = status
+        for partition, position in status.acknowledged.items():
+            self._landed[partition] = max(position, self._landed.get(partition, 0))

@@ -1,0 +1,132 @@
+"""The daemons of the demo: ``consumerd run`` as users run it, seen through its log and its status API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from consumerd.demo.children import Child
+from consumerd.demo.stream import CLICKS, ORDERS
+
+GROUP: Final = "demo"
+SESSION_TIMEOUT_MS: Final = 3000
+"""Half of the default: what a killed member held is free so much later."""
+_ROLL_MS: Final = 2000
+_STATUS_TIMEOUT_S: Final = 2.0
+
+Partition = tuple[str, int]
+"""Topic and number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """What a member says of itself. ``acknowledged``: the next offset after what is safe in files, by partition."""
+
+    ready: bool
+    owned: frozenset[Partition]
+    acknowledged: dict[Partition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalance:
+    """One rebalance of one member, from its log; ``ended`` in seconds since the epoch, ``took`` in seconds."""
+
+    member: str
+    ended: float
+    took_s: float
+    cause: str
+    gained: int
+    lost: int
+    stayed: int
+
+
+class Member(Child):
+    """One daemon of the group: orders into Parquet, clicks into JSON lines, in the folders that all members share."""
+
+    def __init__(self, name: str, *, zookeeper: str, folder: Path) -> None:
+        self._config = folder / f"{name}.yaml"
+        self._settings = _settings(zookeeper, folder)
+        self._url: str | None = None
+        super().__init__(name, "run", "--config", str(self._config), folder=folder)
+
+    def write_settings(self) -> None:
+        """Write the settings that it is started with."""
+        self._config.write_text(yaml.safe_dump(self._settings, sort_keys=False))
+
+    def find_url(self) -> str | None:
+        """Return where its status page is, once its log says so."""
+        if self._url is None:
+            self._url = next((str(entry["url"]) for entry in self._events("http_started")), None)
+        return self._url
+
+    async def find_status(self) -> MemberStatus | None:
+        """Return what it says of itself, or None while it does not answer; in two seconds at most."""
+        url = self.find_url()
+        if url is None or not self.running:
+            return None
+        with contextlib.suppress(OSError, ValueError):
+            return _parse_status(await asyncio.to_thread(_get, f"{url}/api/v1/status"))
+        return None
+
+    def rebalances(self) -> list[Rebalance]:
+        """Return the rebalances in which partitions moved, from its log."""
+        return [
+            Rebalance(
+                member=self.name,
+                ended=datetime.fromisoformat(entry["timestamp"]).timestamp(),
+                took_s=entry["seconds"],
+                cause=entry["causes"][0],
+                gained=entry["gained"],
+                lost=entry["lost"],
+                stayed=entry["stayed"],
+            )
+            for entry in self._events("rebalance_finished")
+        ]
+
+    def _events(self, name: str) -> Iterator[dict[str, Any]]:
+        with self.log.open("rb") as lines:
+            for line in lines:
+                # the last line of a process that was killed may be cut
+                with contextlib.suppress(ValueError):
+                    entry = json.loads(line)
+                    if entry.get("event") == name:
+                        yield entry
+
+
+def _settings(zookeeper: str, folder: Path) -> dict[str, Any]:
+    return {
+        "cluster": {"zookeeper": zookeeper},
+        "group": {"id": GROUP, "session_timeout_ms": SESSION_TIMEOUT_MS},
+        "subscriptions": [{"topics": [ORDERS], "sink": "parquet"}, {"topics": [CLICKS], "sink": "jsonl"}],
+        "sinks": {
+            kind: {"type": kind, "path": str(folder / kind), "roll_ms": _ROLL_MS} for kind in ("parquet", "jsonl")
+        },
+        "offsets": {"commit_interval_ms": 1000},
+        "fetch": {"max_wait_ms": 250},
+        "http": {"listen": "127.0.0.1:0"},
+        "log": {"format": "json"},
+    }
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=_STATUS_TIMEOUT_S) as answer:  # noqa: S310 - http, from our own child's log
+        return json.loads(answer.read())
+
+
+def _parse_status(status: dict[str, Any]) -> MemberStatus:
+    partitions = {(one["topic"], int(one["partition"])): one["acknowledged"] for one in status["partitions"]}
+    return MemberStatus(
+        ready=status["ready"],
+        owned=frozenset(partitions),
+        acknowledged={partition: position for partition, position in partitions.items() if position is not None},
+    )

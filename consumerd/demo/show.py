@@ -1,0 +1,230 @@
+"""The demo itself: a cluster, a stream, a group that is disturbed twice, and the audit of what has landed.
+
+Everything runs in children that do not outlive it. What is shown while it runs goes through a display; what came of it is
+returned. Nothing here looks into the files before the audit does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from consumerd.aio.tasks import alongside
+from consumerd.daemon.runner import find_cause
+from consumerd.demo.audit import Landed, TopicAudit, audit, read_json_lines, read_parquet
+from consumerd.demo.children import Child
+from consumerd.demo.display import Display
+from consumerd.demo.group_watch import GroupWatch
+from consumerd.demo.ledger import Ledger
+from consumerd.demo.members import GROUP, SESSION_TIMEOUT_MS, Member, Partition, Rebalance
+from consumerd.demo.outlets import open_outlets
+from consumerd.demo.production import Production
+from consumerd.demo.stream import CLICKS, ORDERS, SERVICES, TOPICS, Event, make_stream
+from consumerd.telemetry.wording import counted
+
+LEDGER_NAME: Final = "ledger.tsv"
+_CLUSTER: Final = "cluster"
+_START_TIMEOUT_S: Final = 60.0
+_STEP_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 25.0
+_PARTITIONS: Final = 8
+# how much of the stream may have been sent before the third member has joined, and before one is killed: whatever the
+# machine's pace, records flow before, while and after that happens
+_BEFORE_JOIN: Final = 0.5
+_BEFORE_KILL: Final = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """What is produced, over about which time, and where everything is put."""
+
+    folder: Path
+    records: int
+    seconds: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What has landed of one topic."""
+
+    folder: Path
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a demo. ``began`` is in seconds since the epoch."""
+
+    audits: Sequence[TopicAudit]
+    rebalances: Sequence[Rebalance]
+    files: Sequence[Files]
+    ledger: Path
+    began: float
+    seconds: float
+
+    @property
+    def sound(self) -> bool:
+        """Whether the audit found nothing."""
+        return all(one.sound for one in self.audits)
+
+
+class Demo:
+    """One run. The folder must be there."""
+
+    def __init__(self, settings: DemoSettings, display: Display, now: Callable[[], float]) -> None:
+        self._settings = settings
+        self._display = display
+        self._now = now
+        self._ledger = Ledger()
+        self._totals: dict[str, int] = {}
+        self._members: list[Member] = []
+        self._partitions: list[Partition] = [(topic, number) for topic in TOPICS for number in range(_PARTITIONS)]
+
+    async def run(self) -> Outcome:
+        """Run it all. Raises ConfigError, ChildFailed, AuditFailed, and what a producer raises.
+
+        However it ends, no process is left; the folder is the caller's to keep or to remove.
+        """
+        began, began_at = time.time(), self._now()
+        try:
+            await self._fill()
+        except BaseExceptionGroup as failures:
+            raise find_cause(failures) from None
+        shutil.rmtree(self._settings.folder / _CLUSTER, ignore_errors=True)
+        self._display.say("audit: the producer's ledger against the files, read with pyarrow and json")
+        audits = await asyncio.to_thread(self._audit)
+        return Outcome(
+            audits=audits,
+            rebalances=sorted(
+                itertools.chain.from_iterable(member.rebalances() for member in self._members),
+                key=lambda one: one.ended,
+            ),
+            files=tuple(_count_files(self._settings.folder / kind) for kind in ("parquet", "jsonl")),
+            ledger=self._settings.folder / LEDGER_NAME,
+            began=began,
+            seconds=self._now() - began_at,
+        )
+
+    async def _fill(self) -> None:
+        """Produce, disturb, land; return when every process has ended in order."""
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(_make_cluster(settings.folder))
+            events = await asyncio.to_thread(_make_events, settings)
+            self._totals = _count_events(events)
+            bootstrap, zookeeper = [
+                (await cluster.read_line(_START_TIMEOUT_S)).partition(" ")[2] for _ in ("bootstrap", "zookeeper")
+            ]
+            self._display.say(
+                f"ZooKeeper on {zookeeper}, a broker on {bootstrap}, topics {ORDERS} and {CLICKS} with "
+                f"{counted(_PARTITIONS, 'partition')} each"
+            )
+            watch = GroupWatch(cluster, lambda: self._show(watch))
+            outlets = await stack.enter_async_context(open_outlets(bootstrap))
+            production = Production(
+                events, outlets, self._ledger, per_second=settings.records / settings.seconds, now=self._now
+            )
+            async with alongside(watch.run(), name="watch the group"), asyncio.TaskGroup() as tasks:
+                producing = tasks.create_task(production.run(), name="produce")
+                self._display.say(
+                    "four services produce: "
+                    + ", ".join(f"{service.name} with {service.codec}" for service in SERVICES)
+                )
+                await self._disturb(stack, watch, production, zookeeper)
+                await asyncio.wait([producing])
+                self._display.say(f"{len(self._ledger):,} records are acknowledged")
+                await watch.wait(lambda: _all_landed(watch, self._ledger), "everything landed", _STEP_TIMEOUT_S)
+                self._display.say("all of them have landed; the group ends in order")
+                await asyncio.gather(*(one.stop(_STOP_TIMEOUT_S) for one in self._members if one.running))
+            await cluster.stop(_STOP_TIMEOUT_S)
+            self._show(watch)
+
+    async def _disturb(self, stack: AsyncExitStack, watch: GroupWatch, production: Production, zookeeper: str) -> None:
+        """Two members, then a third, then one less."""
+        production.allow(_BEFORE_JOIN)
+        first, second = [await self._start(stack, watch, zookeeper) for _ in range(2)]
+        await watch.wait(lambda: first.find_url() is not None, f"{first.name} serves its status page", _STEP_TIMEOUT_S)
+        self._display.say(f"status page of {first.name}, while this runs: {first.find_url()}/")
+        await self._wait_shared(watch, [first, second])
+        self._display.say(f"{first.name} and {second.name} share {len(self._partitions)} partitions of group {GROUP}")
+
+        third = await self._start(stack, watch, zookeeper)
+        production.allow(_BEFORE_KILL)
+        before = {member: watch.owned_by(member) for member in (first, second)}
+        await self._wait_shared(watch, [first, second, third])
+        stayed = sum(len(watch.owned_by(member) & owned) for member, owned in before.items())
+        self._display.say(
+            f"{third.name} has joined and owns {len(watch.owned_by(third))}; {stayed} of {len(self._partitions)} did not "
+            "move, and did not stop"
+        )
+
+        held = watch.owned_by(second)
+        await second.kill()
+        killed_at = self._now()
+        production.allow(1)
+        self._display.say(f"{second.name} was killed (SIGKILL) with {counted(len(held), 'partition')} and open files")
+        await self._wait_shared(watch, [first, third])
+        self._display.say(
+            f"{first.name} and {third.name} have inherited them {self._now() - killed_at:.1f} s later (a session lasts "
+            f"{SESSION_TIMEOUT_MS / 1000:.0f} s)"
+        )
+
+    async def _start(self, stack: AsyncExitStack, watch: GroupWatch, zookeeper: str) -> Member:
+        member = Member(f"worker-{len(self._members) + 1}", zookeeper=zookeeper, folder=self._settings.folder)
+        member.write_settings()
+        await stack.enter_async_context(member)
+        self._members.append(member)
+        watch.add(member)
+        return member
+
+    async def _wait_shared(self, watch: GroupWatch, members: Sequence[Member]) -> None:
+        names = ", ".join(member.name for member in members)
+        await watch.wait(
+            lambda: watch.share(members, self._partitions), f"{names} own every partition once", _STEP_TIMEOUT_S
+        )
+
+    def _show(self, watch: GroupWatch) -> None:
+        produced, orders, clicks = "produced", f"{ORDERS} in Parquet", f"{CLICKS} in JSON lines"
+        self._display.show(
+            {produced: len(self._ledger), orders: watch.landed_of(ORDERS), clicks: watch.landed_of(CLICKS)},
+            {produced: self._settings.records, orders: self._totals[ORDERS], clicks: self._totals[CLICKS]},
+        )
+
+    def _audit(self) -> tuple[TopicAudit, ...]:
+        folder = self._settings.folder
+        self._ledger.write(folder / LEDGER_NAME)
+        landed: Iterator[Landed] = itertools.chain(read_parquet(folder / "parquet"), read_json_lines(folder / "jsonl"))
+        return audit(self._ledger.digests, landed)
+
+
+def _make_cluster(folder: Path) -> Child:
+    topics = [word for topic in TOPICS for word in ("--topic", f"{topic}:{_PARTITIONS}")]
+    return Child(_CLUSTER, "broker", "--directory", str(folder / _CLUSTER), *topics, folder=folder)
+
+
+def _make_events(settings: DemoSettings) -> list[Event]:
+    start_ms = round(time.time() * 1000)
+    return list(make_stream(Random(settings.seed), count=settings.records, start_ms=start_ms))
+
+
+def _count_events(events: Sequence[Event]) -> dict[str, int]:
+    return {topic: sum(event.topic == topic for event in events) for topic in TOPICS}
+
+
+def _all_landed(watch: GroupWatch, ledger: Ledger) -> bool:
+    return all(watch.landed.get(partition, 0) >= end for partition, end in ledger.ends.items())
+
+
+def _count_files(folder: Path) -> Files:
+    sizes = [path.stat().st_size for path in folder.rglob(f"*.{folder.name}")]
+    return Files(folder=folder, count=len(sizes), size_bytes=sum(sizes))
