@@ -50,7 +50,7 @@ class UnitHeader(NamedTuple):
         return self.position + self.size
 
 
-def parse_header(data: bytes | memoryview, at: int, position: int) -> UnitHeader | None:
+def parse_header(data: bytes | bytearray | memoryview, at: int, position: int) -> UnitHeader | None:
     """Read the header of the unit at ``data[at:]``, which is at ``position`` of its segment.
 
     None where too little is there to tell. Raises CorruptMessageError for what cannot be a unit.
@@ -70,6 +70,19 @@ def parse_header(data: bytes | memoryview, at: int, position: int) -> UnitHeader
     if delta < 0:
         raise CorruptMessageError(f"a last offset delta of {delta}")
     return UnitHeader(position, end - at, offset, offset + delta, newest, magic)
+
+
+def parse_headers(data: bytes | bytearray | memoryview) -> list[UnitHeader]:
+    """Read the headers of all whole units of a record set, whose positions count from its beginning.
+
+    Raises CorruptMessageError for what cannot be a unit.
+    """
+    headers: list[UnitHeader] = []
+    at, end = 0, len(data)
+    while (header := parse_header(data, at, at)) is not None and header.end <= end:
+        headers.append(header)
+        at = header.end
+    return headers
 
 
 class UnitWalker:
@@ -100,16 +113,18 @@ class UnitWalker:
 
     def is_intact(self, header: UnitHeader) -> bool:
         """Check the unit's checksum. Raises OSError."""
-        at = header.position - self._chunk_at
-        if at < 0 or at + header.size > len(self._chunk):
-            self._load(header.position, header.size)
-            at = header.position - self._chunk_at
-        unit = self._chunk[at : at + header.size]
+        unit = self.unit(header)
         if len(unit) < header.size:
             return False
         if header.magic == BATCH_MAGIC:
             return bool(_CRC.unpack_from(unit, 17)[0] == crc32c(unit[21:]))
         return bool(_CRC.unpack_from(unit, 12)[0] == crc32(memoryview(unit)[16:]))
+
+    def unit(self, header: UnitHeader) -> bytes:
+        """Return the unit's bytes; fewer only where the file is shorter than it was. Raises OSError."""
+        self._load(header.position, header.size)
+        at = header.position - self._chunk_at
+        return self._chunk[at : at + header.size]
 
     def _load(self, position: int, size: int) -> bytes:
         """Have ``size`` bytes from ``position`` on in the chunk, as far as there are any."""

@@ -15,11 +15,19 @@ from __future__ import annotations
 import errno
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from consumerd.embedded.log.compaction import (
+    LastOffsets,
+    dirty_ratio,
+    drop_cleaned,
+    plan_groups,
+    read_last_offsets,
+    write_cleaned,
+)
 from consumerd.embedded.log.errors import (
     LogDamaged,
     LogFailed,
@@ -30,7 +38,7 @@ from consumerd.embedded.log.errors import (
 )
 from consumerd.embedded.log.files import LogFiles
 from consumerd.embedded.log.preparation import Prepared, prepare
-from consumerd.embedded.log.recovery import open_segments
+from consumerd.embedded.log.recovery import open_segments, place_swapped
 from consumerd.embedded.log.segment import Segment
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.embedded.log.slices import LogSlice
@@ -80,6 +88,7 @@ class PartitionLog:
         settings: LogSettings,
         files: LogFiles,
         now_ms: Callable[[], int],
+        cleaned_to: int = 0,
     ) -> None:
         self.partition = partition
         self.folder = folder
@@ -92,6 +101,8 @@ class PartitionLog:
         self._lock = threading.RLock()
         self._offline: str | None = None
         self._flushed_ms = now_ms()
+        self._cleaning = threading.Lock()
+        self.cleaned_to = min(cleaned_to, segments[-1].base_offset)
 
     @classmethod
     def open(
@@ -104,11 +115,12 @@ class PartitionLog:
         now_ms: Callable[[], int],
         clean: bool = False,
         recovery_point: int | None = None,
+        cleaned_to: int = 0,
     ) -> PartitionLog:
         """Open ``directory/<topic>-<partition>``, or make it, and recover what an unclean end has left.
 
-        ``directory`` holds the logs of all partitions; ``clean`` and ``recovery_point`` are what it knows of the last
-        end (see ``log_directory``): nothing, by default, so that the newest segment is checked.
+        ``directory`` holds the logs of all partitions; ``clean``, ``recovery_point`` and ``cleaned_to`` are
+        what it knows of the last end (see ``log_directory``): nothing, by default, so that the newest segment is checked.
 
         Raises LogFailed if the disk fails, LogDamaged.
         """
@@ -126,7 +138,15 @@ class PartitionLog:
             )
         except OSError as error:
             raise LogFailed(f"{partition}: the log in {folder} cannot be opened: {error}") from error
-        return cls(folder, partition, recovered.segments, settings=settings, files=files, now_ms=now_ms)
+        return cls(
+            folder,
+            partition,
+            recovered.segments,
+            settings=settings,
+            files=files,
+            now_ms=now_ms,
+            cleaned_to=cleaned_to,
+        )
 
     def __repr__(self) -> str:
         state = f", offline: {self._offline}" if self._offline else ""
@@ -152,8 +172,7 @@ class PartitionLog:
     def append(self, record_set: bytes | bytearray | memoryview) -> Appended:
         """Give offsets to the records of a produce request and write them, in the message format of this log.
 
-        All of them or none; a unit that is cut off at the end is left out, as Kafka does. Readers see them when this
-        returns; they are durable after the next flush, at the latest.
+        All of them or none. Readers see them when this returns; they are durable after the next flush, at the latest.
 
         Raises CorruptMessageError, RecordTooLarge, RecordSetTooLarge, InvalidTimestamp for what is not taken;
         LogWriteFailed (LogFull), after which the log is as before; LogFailed, after which it is offline.
@@ -182,7 +201,7 @@ class PartitionLog:
     def _must_roll(self, active: Segment, prepared: Prepared, now_ms: int) -> bool:
         """Kafka's LogSegment.shouldRoll: by size, by age (by the records' own clock where they have one), by indexes."""
         if not active.size:
-            return not active.takes(prepared.units[-1].last_offset)
+            return False
         newest = max(unit.max_timestamp for unit in prepared.units)
         has_time = active.first_timestamp >= 0
         age_ms = newest - active.first_timestamp if has_time else now_ms - active.created_ms
@@ -211,12 +230,7 @@ class PartitionLog:
             segment.close()
             self._fail(f"the name of a new segment could not be made durable: {error}", error)
         segment.created_ms = now_ms
-        kept = self._list.segments
-        if not active.size:  # an empty one cannot be followed by another of the same name
-            active.close()
-            active.remove()
-            kept = kept[:-1]
-        self._list = _SegmentList((*kept, segment))
+        self._list = _SegmentList((*self._list.segments, segment))
         return segment
 
     def _write(self, active: Segment, prepared: Prepared) -> None:
@@ -422,30 +436,93 @@ class PartitionLog:
         except OSError as error:
             raise LogFailed(f"{self.partition}: {oldest.path.name} cannot be read: {error}") from error
 
-    def compact(self) -> None:
-        """Leave of each key the last record only, in all segments but the newest."""
+    def compact(self, *, min_ratio: float | None = None) -> bool:
+        """Leave of each key the last record only, in all segments but the newest, if at least ``min_ratio`` (by default
+        ``min_cleanable_ratio``) of them is not clean yet; return whether something was done.
+
+        Readers go on meanwhile, and so do appends, but for the moment in which a segment takes another's place.
+
+        Raises LogWriteFailed, after which the log is as it was; LogFailed; LogDamaged.
+        """
+        if self.settings.cleanup_policy is not CleanupPolicy.COMPACT:
+            return False
+        with self._cleaning:
+            self._check_online()
+            *segments, active = self._list.segments
+            ratio = dirty_ratio(segments, self.cleaned_to)
+            if not ratio or ratio < (self.settings.min_cleanable_ratio if min_ratio is None else min_ratio):
+                return False
+            try:
+                last = read_last_offsets(segments, self.cleaned_to, active.base_offset, self.partition)
+                clean = [segment for segment in segments if segment.base_offset < self.cleaned_to]
+                horizon_ms = clean[-1].modified_ms() - self.settings.delete_retention_ms if clean else 0
+            except OSError as error:
+                raise LogFailed(f"{self.partition}: a segment cannot be read: {error}") from error
+            except CorruptMessageError as error:
+                raise LogDamaged(f"{self.partition}: the log cannot be compacted: {error}") from error
+            to_clean = [segment for segment in segments if segment.base_offset < last.end]
+            for group in plan_groups(to_clean, self.settings.segment_bytes):
+                self._replace(group, self._write_cleaned(group, last, horizon_ms))
+            self.cleaned_to = last.end
+            return True
+
+    def _write_cleaned(self, group: Sequence[Segment], last: LastOffsets, horizon_ms: int) -> Segment:
+        try:
+            return write_cleaned(group, last, horizon_ms, self.partition, self.settings, self._files)
+        except (OSError, CorruptMessageError) as error:
+            try:
+                drop_cleaned(self.folder, group[0].base_offset, self._files)
+            except OSError as second:
+                self._fail(f"an unfinished compaction could not be removed: {second}", second)
+            if isinstance(error, OSError):
+                self._refuse(error, "a compacted segment could not be written")
+            raise LogDamaged(f"{self.partition}: the log cannot be compacted: {error}") from error
+
+    def _replace(self, group: Sequence[Segment], cleaned: Segment) -> None:
+        """Let a compacted segment, which is durable as a ``.swap``, take the place of a group."""
+        with self._lock:
+            if self._offline is not None:
+                cleaned.close()
+                self._check_online()
+            try:
+                place_swapped(self.folder, cleaned.base_offset, group[-1].base_offset + 1, self._files)
+                cleaned.write_indexes()
+            except OSError as error:
+                cleaned.close()
+                self._fail(f"a compacted segment could not take its place: {error}", error)
+            kept = self._list.segments
+            at = kept.index(group[0])
+            self._list = _SegmentList((*kept[:at], cleaned, *kept[at + len(group) :]))
+            for segment in group:
+                segment.close()
 
     # --- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Make everything durable and close the files; a second call does nothing. Slices keep theirs.
 
-        Raises LogFailed: the end was not clean then.
+        Waits for a compaction. Raises LogFailed where the end is not clean: the log is offline, or goes so now.
         """
-        with self._lock:
+        with self._cleaning, self._lock:
             if self._offline == _CLOSED:
                 return
-            failed = self._offline
             try:
-                if failed is None:
-                    self._flush()
-                    self._list.segments[-1].write_indexes()
+                self.flush()
+                self._list.segments[-1].write_indexes()
             except OSError as error:
                 self._fail(f"the indexes could not be written: {error}", error)
             finally:
-                self._offline = self._offline or _CLOSED
-                for segment in self._list.segments:
-                    segment.close()
+                self._close_files()
+
+    def discard(self) -> None:
+        """Close the files and make nothing durable: the log is to be deleted. Waits for a compaction."""
+        with self._cleaning, self._lock:
+            self._close_files()
+
+    def _close_files(self) -> None:
+        self._offline = self._offline or _CLOSED
+        for segment in self._list.segments:
+            segment.close()
 
 
 LATEST: Final = -1

@@ -1,27 +1,28 @@
-"""What becomes of a produced record set before it is written: checked, and given its offsets. Pure.
+"""What becomes of a produced record set before it is written: checked, given its offsets, in the log's own format.
 
-What a broker requires of it: Kafka's Log.analyzeAndValidateRecords and LogValidator.
+What a broker requires of it: Kafka's Log.analyzeAndValidateRecords and LogValidator; ``wire.modern.units`` does that,
+this is what the settings of a log make of it. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consumerd.embedded.log.errors import InvalidTimestamp, RecordTooLarge
-from consumerd.embedded.log.headers import UnitHeader, UnitWalker
-from consumerd.embedded.log.settings import LogSettings
+from consumerd.embedded.log.headers import UnitHeader, parse_headers
+from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TimestampType, TopicPartition
-from consumerd.wire.modern.entry import LOG_APPEND_TIME_FLAG
-from consumerd.wire.modern.record_batch import HEADER
+from consumerd.wire.modern.conversion import convert
+from consumerd.wire.modern.units import Part, Rules, TimestampRefused, assign_offsets, check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """What is to be written: whole units, whose positions count from the first."""
 
-    data: bytearray
+    data: bytes | bytearray
     units: Sequence[UnitHeader]
     base_offset: int
     count: int
@@ -39,31 +40,58 @@ def prepare(
 
     Raises CorruptMessageError, RecordTooLarge, InvalidTimestamp.
     """
-    data = bytearray(record_set)
-    view = bytes(data)
-    walker = UnitWalker(lambda position, size: view[position : position + size], 0, len(data))
-    units: list[UnitHeader] = []
-    offset = next_offset
-    for unit in walker:
-        if unit.size > settings.max_message_bytes:
-            raise RecordTooLarge(partition, unit.size, settings.max_message_bytes)
-        if not walker.is_intact(unit):
-            raise CorruptMessageError("the checksum is wrong", partition=partition)
-        if unit.magic == 2 and view[unit.position + 22] & LOG_APPEND_TIME_FLAG:
-            raise InvalidTimestamp("producers may not claim LogAppendTime")
-        if unit.magic != 2 and view[unit.position + 17] & 7:
-            raise CorruptMessageError("compressed messages of magic 0 and 1 are not taken", partition=partition)
-        count = HEADER.unpack_from(view, unit.position)[12] if unit.magic == 2 else 1
-        data[unit.position : unit.position + 8] = offset.to_bytes(8, "big")
-        if unit.magic == 2:
-            data[unit.position + 12 : unit.position + 16] = bytes(4)
-        units.append(unit._replace(offset=offset, last_offset=offset + count - 1))
-        offset += count
-    del data[units[-1].end if units else 0 :]
+    by_broker = settings.timestamp_type is TimestampType.LOG_APPEND_TIME
+    rules = Rules(
+        keys_required=settings.cleanup_policy is CleanupPolicy.COMPACT,
+        now_ms=now_ms,
+        max_difference_ms=None if by_broker else settings.max_timestamp_difference_ms,
+    )
+    try:
+        _check_sizes(parse_headers(record_set), partition, settings)
+        parts = check(record_set, rules)
+    except TimestampRefused as error:
+        raise InvalidTimestamp(f"{partition}: {error}") from error
+    except CorruptMessageError as error:
+        raise CorruptMessageError(f"{partition}: a record set was refused: {error}", partition=partition) from error
+    log_append_time_ms = now_ms if by_broker else None
+    data: bytes | bytearray
+    if all(part.magic == settings.message_format for part in parts):
+        data = assign_offsets(bytearray(record_set), next_offset, log_append_time_ms=log_append_time_ms, parts=parts)
+    else:
+        data = _convert(record_set, parts, next_offset, settings.message_format, log_append_time_ms)
+    units = parse_headers(data)
+    _check_sizes(units, partition, settings)
     return Prepared(
         data=data,
         units=units,
         base_offset=next_offset,
-        count=offset - next_offset,
-        log_append_time_ms=now_ms if settings.timestamp_type is TimestampType.LOG_APPEND_TIME else None,
+        count=sum(part.count for part in parts),
+        log_append_time_ms=log_append_time_ms,
     )
+
+
+def _check_sizes(units: Sequence[UnitHeader], partition: TopicPartition, settings: LogSettings) -> None:
+    largest = max((unit.size for unit in units), default=0)
+    if largest > settings.max_message_bytes:
+        raise RecordTooLarge(partition, largest, settings.max_message_bytes)
+
+
+def _convert(
+    record_set: bytes | bytearray | memoryview,
+    parts: Sequence[Part],
+    next_offset: int,
+    magic: int,
+    log_append_time_ms: int | None,
+) -> bytes:
+    """Give offsets first, since conversion keeps them, and the broker's time last, which magic 0 has no place for."""
+    pieces: list[bytes | bytearray] = []
+    for part in parts:
+        piece = bytearray(record_set[part.at : part.end])
+        part = replace(part, at=0, end=len(piece))
+        if part.magic != magic:
+            piece = bytearray(convert(assign_offsets(piece, next_offset, parts=(part,)), magic=magic))
+            part = replace(part, magic=magic, end=len(piece), inner=None)
+        stamped = assign_offsets(piece, next_offset, log_append_time_ms=log_append_time_ms, parts=(part,))
+        pieces.append(stamped)
+        next_offset += part.count
+    return b"".join(pieces)

@@ -76,8 +76,7 @@ def _open_all(
             continue
         checked += 1
         known = recovery_point if recovery_point is not None and doubtful else base
-        segment.recover(file_bytes, checked_from=known)
-        overlaps = next_base is not None and segment.next_offset > next_base
+        segment.recover(file_bytes, checked_from=known, next_base=next_base)
         damaged = segment.size < file_bytes
         if damaged:
             cut_bytes += file_bytes - segment.size
@@ -85,7 +84,7 @@ def _open_all(
         if doubtful:
             _write_again(segment, files, known)
         segment.seal()
-        if (damaged and doubtful) or overlaps:
+        if damaged and doubtful:  # what was written behind a loss cannot follow it
             for later in bases[number + 1 :]:
                 cut_bytes += _remove(folder, later, files)
             break

@@ -82,6 +82,10 @@ class Segment:
         """Return the file's time of modification. Raises OSError."""
         return self._files.modified_ms(self.file.descriptor)
 
+    def set_modified_ms(self, modified_ms: int) -> None:
+        """Set the file's time of modification. Raises OSError."""
+        self._files.set_modified_ms(self.file.descriptor, modified_ms)
+
     def newest_ms(self) -> int:
         """Return the newest timestamp, or the time of modification where no record has one. Raises OSError."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms()
@@ -161,7 +165,7 @@ class Segment:
         False if an index is missing or bad, or the file does not end with a whole unit: see :meth:`recover`.
         Raises OSError.
         """
-        most = min((next_base - 1 if next_base is not None else MOST_RELATIVE) - self.base_offset, MOST_RELATIVE)
+        most = self._most_offset(next_base) - self.base_offset
         offsets = self._read_index(INDEX_SUFFIX)
         times = self._read_index(TIME_INDEX_SUFFIX)
         if offsets is None or times is None:
@@ -184,24 +188,29 @@ class Segment:
         self.note(tail)
         return self.size == file_bytes and (next_base is None or self.next_offset <= next_base)
 
-    def recover(self, file_bytes: int, *, checked_from: int) -> None:
+    def recover(self, file_bytes: int, *, checked_from: int, next_base: int | None = None) -> None:
         """Take up as much of the file as is whole, making the indexes anew.
 
         From offset ``checked_from`` on a unit must have the right checksum; below it was durable once. Whatever the
-        bytes, offsets must rise. What is beyond ``size`` then is none of the segment's. Raises OSError.
+        bytes, offsets must rise, and stay below ``next_base``. What is beyond ``size`` then is none of the segment's. Raises OSError.
         """
         self.size, self.next_offset, self.max_timestamp, self.first_timestamp = 0, self.base_offset, -1, -1
         self.offset_index, self.time_index, self._since_entry, self._newest_at = OffsetIndex(), TimeIndex(), 0, 0
+        most = self._most_offset(next_base)
         walker = UnitWalker(self.file.read, 0, file_bytes)
         try:
             for header in walker:
-                if header.offset < self.next_offset or not self.takes(header.last_offset):
+                if not self.next_offset <= header.offset <= header.last_offset <= most:
                     return
                 if header.last_offset >= checked_from and not walker.is_intact(header):
                     return
                 self.note((header,))
         except CorruptMessageError:
             return
+
+    def _most_offset(self, next_base: int | None) -> int:
+        most = self.base_offset + MOST_RELATIVE
+        return most if next_base is None else min(most, next_base - 1)
 
     def _read_index(self, suffix: str) -> bytes | None:
         try:

@@ -1,0 +1,57 @@
+"""Files that hold an offset for each partition, as Kafka's OffsetCheckpointFile writes them::
+
+    0                      the version
+    2                      how many follow
+    orders 0 4711          topic, partition, offset
+    clicks 3 17
+
+A file is replaced as a whole. One that cannot be read counts as empty: what it would have spared is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from consumerd.embedded.log.files import LogFiles
+from consumerd.model import TopicPartition
+
+_VERSION: Final = "0"
+
+
+def read_checkpoint(path: Path, files: LogFiles) -> dict[TopicPartition, int]:
+    """Return the offsets in a checkpoint file; none where there is no such file. Raises OSError."""
+    try:
+        descriptor = files.open(path)
+    except FileNotFoundError:
+        return {}
+    try:
+        data = files.read(descriptor, 0, files.size(descriptor))
+    finally:
+        files.close(descriptor)
+    try:
+        version, count, *lines = data.decode().splitlines()
+        offsets = {}
+        for line in lines:
+            topic, partition, offset = line.split()
+            offsets[TopicPartition.modern(topic, int(partition))] = int(offset)
+    except ValueError:
+        return {}
+    return offsets if version == _VERSION and count == str(len(lines)) else {}
+
+
+def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int], files: LogFiles) -> None:
+    """Replace a checkpoint file. Raises OSError, and then the old one stands, or the new one."""
+    lines = [_VERSION, str(len(offsets))]
+    lines += (f"{one.topic} {one.partition} {offset}" for one, offset in sorted(offsets.items()))
+    beside = path.with_name(path.name + ".tmp")
+    descriptor = files.open(beside, create=True)
+    try:
+        files.truncate(descriptor, 0)
+        files.write(descriptor, 0, "".join(f"{line}\n" for line in lines).encode())
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(beside, path)
+    files.sync_folder(path.parent)

@@ -1,0 +1,204 @@
+"""Compaction: of each key the last record stays. Kafka's LogCleaner, for one log.
+
+Cleaned is what lies before the newest segment. The part that was not cleaned before is read for its keys; then every
+segment is written anew without the records whose key comes again later on. A record without a value (a tombstone) takes
+the earlier ones of its key with it, and goes itself when it has been in the clean part for ``delete_retention_ms``, so
+that a reader who began before sees it. Records keep their offsets, and batches theirs; a record without a key, which a
+compacted log does not take, goes.
+
+What is written is a ``.cleaned`` file; durable, it is renamed to ``.swap``, from when on it counts (see ``recovery``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.headers import CHUNK_BYTES, UnitHeader, UnitWalker, parse_header
+from consumerd.embedded.log.index import MOST_RELATIVE
+from consumerd.embedded.log.recovery import CLEANED_ENDING, SWAP_ENDING
+from consumerd.embedded.log.segment import Segment, segment_path
+from consumerd.embedded.log.settings import LogSettings
+from consumerd.model import TopicPartition
+from consumerd.wire.modern.building import build_batch, build_messages
+from consumerd.wire.modern.entry import CODEC_MASK, LOG_APPEND_TIME_FLAG
+from consumerd.wire.modern.extent import BATCH_MAGIC
+from consumerd.wire.modern.record_batch import CONTROL_FLAG, HEADER
+from consumerd.wire.modern.record_set import decode_record_set
+from consumerd.wire.records import RecordBatch
+
+_MOST_KEYS: Final = 1 << 20
+"""The keys of so many records are remembered at a time; a log with more is cleaned in several goes."""
+_MESSAGE_ATTRIBUTES_AT: Final = 17
+_BATCH_ATTRIBUTES: Final = struct.Struct(">h")
+_BATCH_ATTRIBUTES_AT: Final = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastOffsets:
+    """The last offset of each key in ``[start, end)``, which are first offsets of segments."""
+
+    by_key: dict[bytes, int]
+    start: int
+    end: int
+
+    def keeps(self, batch: RecordBatch, *, tombstones: bool) -> list[int]:
+        """Return the rows that stay; ``tombstones`` says whether records without a value do."""
+        last = self.by_key
+        return [
+            row
+            for row, (key, offset, value_start) in enumerate(
+                zip(batch.keys(), batch.offsets, batch.value_starts, strict=True)
+            )
+            if key is not None and last.get(key, offset) <= offset and (tombstones or value_start >= 0)
+        ]
+
+
+def dirty_ratio(segments: Sequence[Segment], cleaned_to: int) -> float:
+    """Return which part of these bytes has not been cleaned yet."""
+    total = sum(segment.size for segment in segments)
+    dirty = sum(segment.size for segment in segments if segment.base_offset >= cleaned_to)
+    return dirty / total if total else 0.0
+
+
+def read_last_offsets(
+    segments: Sequence[Segment], cleaned_to: int, end: int, partition: TopicPartition, *, most_keys: int = _MOST_KEYS
+) -> LastOffsets:
+    """Read the keys of the segments from ``cleaned_to`` on, as many as fit. Raises CorruptMessageError, OSError."""
+    by_key: dict[bytes, int] = {}
+    for segment in segments:
+        if segment.base_offset < cleaned_to:
+            continue
+        if len(by_key) >= most_keys:
+            end = segment.base_offset
+            break
+        for _, batch in _read_units(segment, partition):
+            by_key.update(
+                (key, offset) for key, offset in zip(batch.keys(), batch.offsets, strict=True) if key is not None
+            )
+    return LastOffsets(by_key=by_key, start=cleaned_to, end=end)
+
+
+def plan_groups(segments: Sequence[Segment], most_bytes: int) -> Iterator[Sequence[Segment]]:
+    """Group neighbours that fit into one segment of ``most_bytes``, by what they hold now."""
+    group: list[Segment] = []
+    for segment in segments:
+        too_much = sum(one.size for one in group) + segment.size > most_bytes
+        if group and (too_much or segment.next_offset - group[0].base_offset > MOST_RELATIVE):
+            yield group
+            group = []
+        group.append(segment)
+    if group:
+        yield group
+
+
+def write_cleaned(
+    group: Sequence[Segment],
+    last: LastOffsets,
+    tombstones_from_ms: int,
+    partition: TopicPartition,
+    settings: LogSettings,
+    files: LogFiles,
+) -> Segment:
+    """Write what stays of a group into one segment and make it durable; its file is a ``.swap`` then.
+
+    Tombstones of segments that were modified at ``tombstones_from_ms`` or before go. Raises CorruptMessageError, OSError.
+    """
+    folder, base = group[0].folder, group[0].base_offset
+    cleaned = _beside(folder, base, CLEANED_ENDING)
+    target = Segment(folder, base, files, index_interval_bytes=settings.index_interval_bytes)
+    try:
+        target.open(create=True, path=cleaned)
+        target.cut()
+        for segment in group:
+            tombstones = segment.modified_ms() > tombstones_from_ms
+            _copy_kept(segment, target, last, partition, tombstones=tombstones)
+        target.set_modified_ms(group[-1].modified_ms())
+        target.sync()
+        files.rename(cleaned, _beside(folder, base, SWAP_ENDING))
+        files.sync_folder(folder)
+    except BaseException:
+        target.close()
+        raise
+    target.created_ms = group[0].created_ms
+    return target
+
+
+def drop_cleaned(folder: Path, base_offset: int, files: LogFiles) -> None:
+    """Remove what :func:`write_cleaned` did not finish. Raises OSError."""
+    files.unlink(_beside(folder, base_offset, CLEANED_ENDING))
+
+
+def _beside(folder: Path, base_offset: int, ending: str) -> Path:
+    path = segment_path(folder, base_offset)
+    return path.with_name(path.name + ending)
+
+
+def _copy_kept(
+    source: Segment, target: Segment, last: LastOffsets, partition: TopicPartition, *, tombstones: bool
+) -> None:
+    pending = bytearray()
+    units: list[UnitHeader] = []
+    for raw, batch in _read_units(source, partition):
+        unit = keep_rows(raw, batch, last.keeps(batch, tombstones=tombstones))
+        if not unit:
+            continue
+        header = parse_header(unit, 0, len(pending))
+        assert header is not None, "a whole unit"
+        units.append(header)
+        pending += unit
+        if len(pending) >= CHUNK_BYTES:
+            target.append(pending, units)
+            pending, units = bytearray(), []
+    if units:
+        target.append(pending, units)
+
+
+def keep_rows(raw: bytes, batch: RecordBatch, rows: Sequence[int]) -> bytes:
+    """Return a unit with only some of its records, in the same format, codec and place; empty if none is left.
+
+    A unit that keeps all its records is left as it is, and so are control batches, which hold no keys of users.
+    """
+    magic = raw[16]
+    attributes: int
+    if magic == BATCH_MAGIC:
+        (attributes,) = _BATCH_ATTRIBUTES.unpack_from(raw, _BATCH_ATTRIBUTES_AT)
+        if attributes & CONTROL_FLAG:
+            return raw
+    else:
+        attributes = raw[_MESSAGE_ATTRIBUTES_AT]
+    if len(rows) == len(batch):
+        return raw if rows else b""
+    if not rows:
+        return b""
+    codec = attributes & CODEC_MASK
+    append_time = batch.timestamps[rows[0]] if magic and attributes & LOG_APPEND_TIME_FLAG else None
+    keys, values = batch.keys(), batch.values()
+    if magic != BATCH_MAGIC:
+        messages = [(batch.offsets[row], batch.timestamps[row], keys[row], values[row]) for row in rows]
+        return build_messages(messages, magic=magic, codec=codec, log_append_time_ms=append_time)
+    base_offset, _, epoch, _, _, _, last_delta, _, _, *producer, _ = HEADER.unpack_from(raw)
+    return build_batch(
+        [
+            (batch.offsets[row], batch.timestamps[row], keys[row], values[row], batch.header_bytes(row) or b"\0")
+            for row in rows
+        ],
+        base_offset=base_offset,
+        codec=codec,
+        log_append_time_ms=append_time,
+        leader_epoch=epoch,
+        producer=(producer[0], producer[1], producer[2]),
+        last_offset=base_offset + last_delta,
+    )
+
+
+def _read_units(segment: Segment, partition: TopicPartition) -> Iterator[tuple[bytes, RecordBatch]]:
+    """Give the units of a segment with their records. Raises CorruptMessageError, OSError."""
+    walker = UnitWalker(segment.file.read, 0, segment.size)
+    for header in walker:
+        raw = walker.unit(header)
+        yield raw, decode_record_set(raw, partition=partition, start=0)

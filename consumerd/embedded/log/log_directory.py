@@ -1,0 +1,188 @@
+"""The directory that holds the logs of all partitions, and what it knows of their last end.
+
+As Kafka's LogManager keeps it: ``.lock``, held while somebody works on it; ``.kafka_cleanshutdown``, there only while
+nobody does and the last one closed every log; ``recovery-point-offset-checkpoint``, up to where each log is durable
+whatever happens; ``cleaner-offset-checkpoint``, up to where each is compacted; a folder for each partition, renamed to
+``<topic>-<partition>.<id>-delete`` when it is to go.
+
+One owner at a time; its methods block, and are not called from two threads at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from consumerd.embedded.log.checkpoints import read_checkpoint, write_checkpoint
+from consumerd.embedded.log.errors import LogError, LogFailed, LogLocked
+from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.partition_log import PartitionLog
+from consumerd.embedded.log.settings import LogSettings
+from consumerd.model import TopicPartition
+
+LOCK_NAME: Final = ".lock"
+CLEAN_NAME: Final = ".kafka_cleanshutdown"
+RECOVERY_NAME: Final = "recovery-point-offset-checkpoint"
+CLEANER_NAME: Final = "cleaner-offset-checkpoint"
+DELETE_ENDING: Final = "-delete"
+
+_FOLDER = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+
+
+class LogDirectory:
+    """The logs in a directory. :meth:`open` locks it, :meth:`close` lets it go."""
+
+    def __init__(self, path: Path, *, files: LogFiles, now_ms: Callable[[], int]) -> None:
+        self.path = path
+        self._files = files
+        self._now_ms = now_ms
+        self._lock: int | None = None
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._were_clean: set[TopicPartition] = set()
+        self._recovery_points: dict[TopicPartition, int] = {}
+        self._cleaned_to: dict[TopicPartition, int] = {}
+
+    @classmethod
+    def open(cls, path: Path, *, files: LogFiles, now_ms: Callable[[], int]) -> LogDirectory:
+        """Lock a directory, or make it, and read what is known of its logs; none is opened yet.
+
+        Raises LogLocked, LogFailed.
+        """
+        directory = cls(path, files=files, now_ms=now_ms)
+        try:
+            directory._take()
+        except BlockingIOError as error:
+            raise LogLocked(f"{path}: another broker works on this directory") from error
+        except OSError as error:
+            raise LogFailed(f"{path}: the directory of the logs cannot be used: {error}") from error
+        return directory
+
+    def _take(self) -> None:
+        files = self._files
+        files.make_folder(self.path)
+        descriptor = files.open(self.path / LOCK_NAME, create=True)
+        try:
+            files.lock(descriptor)
+            for name in files.names(self.path):
+                if name.endswith(DELETE_ENDING):
+                    self._remove_folder(self.path / name)
+            self._recovery_points = read_checkpoint(self.path / RECOVERY_NAME, files)
+            self._cleaned_to = read_checkpoint(self.path / CLEANER_NAME, files)
+            if CLEAN_NAME in files.names(self.path):
+                self._were_clean = set(self.find_partitions())
+                files.unlink(self.path / CLEAN_NAME)
+                files.sync_folder(self.path)
+        except BaseException:
+            files.close(descriptor)
+            raise
+        self._lock = descriptor
+
+    def find_partitions(self) -> list[TopicPartition]:
+        """Return the partitions that have a folder here, sorted. Raises OSError."""
+        found = [
+            TopicPartition.modern(match[1], int(match[2]))
+            for name in self._files.names(self.path)
+            if (match := _FOLDER.fullmatch(name)) and self._files.is_folder(self.path / name)
+        ]
+        return sorted(found)
+
+    @property
+    def logs(self) -> tuple[PartitionLog, ...]:
+        """The logs that are open."""
+        return tuple(self._logs.values())
+
+    def open_log(self, partition: TopicPartition, settings: LogSettings) -> PartitionLog:
+        """Open a partition's log, or make it. A log that is open already is closed first.
+
+        What is not known to be durable is checked: nothing after a clean end, otherwise what lies above the recovery
+        point, and everything where there is none. Raises LogFailed, LogDamaged.
+        """
+        if (before := self._logs.pop(partition, None)) is not None:
+            self._recovery_points[partition] = before.recovery_point
+            with contextlib.suppress(LogFailed):  # what its end has left is checked now
+                before.close()
+        clean = partition in self._were_clean
+        self._were_clean.discard(partition)
+        log = PartitionLog.open(
+            self.path,
+            partition,
+            settings=settings,
+            files=self._files,
+            now_ms=self._now_ms,
+            clean=clean,
+            recovery_point=self._recovery_points.get(partition, 0),
+            cleaned_to=self._cleaned_to.get(partition, 0),
+        )
+        self._logs[partition] = log
+        return log
+
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Close a partition's log and delete it; a slice that is being read keeps its file. Raises LogFailed."""
+        log = self._logs.pop(partition, None)
+        folder = self.path / f"{partition.topic}-{partition.partition}"
+        going = self.path / f"{folder.name}.{uuid.uuid4().hex}{DELETE_ENDING}"
+        try:
+            if log is not None:
+                log.discard()
+            if self._files.is_folder(folder):
+                self._files.rename(folder, going)
+                self._files.sync_folder(self.path)
+                self._remove_folder(going)
+            for offsets in (self._recovery_points, self._cleaned_to):
+                offsets.pop(partition, None)
+            self._were_clean.discard(partition)
+        except OSError as error:
+            raise LogFailed(f"{partition}: the log could not be deleted: {error}") from error
+
+    def _remove_folder(self, folder: Path) -> None:
+        for name in self._files.names(folder):
+            self._files.unlink(folder / name)
+        self._files.remove_folder(folder)
+
+    def write_checkpoints(self) -> None:
+        """Write down up to where each log is durable, and compacted. Raises LogFailed."""
+        for log in self._logs.values():
+            self._recovery_points[log.partition] = log.recovery_point
+            self._cleaned_to[log.partition] = log.cleaned_to
+        try:
+            write_checkpoint(self.path / RECOVERY_NAME, self._recovery_points, self._files)
+            cleaned = {partition: offset for partition, offset in self._cleaned_to.items() if offset}
+            write_checkpoint(self.path / CLEANER_NAME, cleaned, self._files)
+        except OSError as error:
+            raise LogFailed(f"{self.path}: the checkpoints could not be written: {error}") from error
+
+    def close(self) -> None:
+        """Close the logs, note that their end was clean if it was so for each, and unlock; a second call does nothing.
+
+        Raises ExceptionGroup of LogError, when all that can be closed is.
+        """
+        if self._lock is None:
+            return
+        errors: list[LogError] = []
+        for log in self._logs.values():
+            try:
+                log.close()
+            except LogError as error:
+                errors.append(error)
+        try:
+            self.write_checkpoints()
+            # those that were never opened since a clean end are as they were; after an unclean one nobody has looked
+            if not errors and all(self._is_clean(partition) for partition in self.find_partitions()):
+                self._files.close(self._files.open(self.path / CLEAN_NAME, create=True))
+                self._files.sync_folder(self.path)
+        except LogError as error:
+            errors.append(error)
+        except OSError as error:
+            errors.append(LogFailed(f"{self.path}: the clean end could not be noted: {error}"))
+        finally:
+            self._files.close(self._lock)
+            self._lock = None
+        if errors:
+            raise ExceptionGroup("the logs were not closed cleanly", errors)
+
+    def _is_clean(self, partition: TopicPartition) -> bool:
+        return partition in self._logs or partition in self._were_clean
