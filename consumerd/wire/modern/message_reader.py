@@ -52,10 +52,10 @@ _FIRST_ROWS: Final = 512
 _SIMILAR_BYTES: Final = 1 << 16
 """How much is sealed by :meth:`MessageReader._read_similar` in one pass."""
 
-_CYCLE: Final = 1 << 16
-_LOW: Final = bytes(range(256)) * 256
-_HIGH: Final = b"".join(bytes((value,)) * 256 for value in range(256))
-"""The two lowest bytes of consecutive offsets."""
+CYCLE: Final = 1 << 16
+LOW: Final = bytes(range(256)) * 256
+HIGH: Final = b"".join(bytes((value,)) * 256 for value in range(256))
+"""The two lowest bytes of CYCLE consecutive offsets."""
 
 
 class MessageReader:
@@ -250,8 +250,8 @@ class MessageReader:
         data, following, shift, columns = self._data, self.following, self._shift, self._columns
         size, key_length, value_length = self._shape
         stride = ENTRY_BYTES + size
-        low = following % _CYCLE
-        count = min((self._end - at) // stride, _CYCLE - low, most)
+        low = following % CYCLE
+        count = min((self._end - at) // stride, CYCLE - low, most)
         if count < _LEAST_ROWS or following > _MOST_OFFSET:
             return at
         key_field = HEADS[self._magic].size - 8
@@ -269,7 +269,7 @@ class MessageReader:
                     return at
                 column = data[column_at : at + count * stride : stride]
                 count = agreement(column, bytes((byte,)) * count)
-        for column_at, cycle in ((at + 6, _HIGH), (at + 7, _LOW)):
+        for column_at, cycle in ((at + 6, HIGH), (at + 7, LOW)):
             column = data[column_at : at + count * stride : stride]
             count = agreement(column, cycle[low : low + count])
         if count < _LEAST_ROWS or not _rows_intact(data, at, stride, count):

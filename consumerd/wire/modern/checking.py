@@ -1,0 +1,245 @@
+"""What a producer sent, checked before it goes into a log.
+
+Found is whatever Kafka's own log refuses (Log.analyzeAndValidateRecords and LogValidator of 1.1): checksums, of the
+messages in a wrapper, too; sizes and lengths; sets within sets; magics that do not match; batches whose count and offsets
+disagree, whose offsets do not begin at 0, or that only brokers write; timestamps, and keys where they are required.
+Stricter than Kafka in two things: nothing may be left over at the end, which Kafka drops silently, and the offsets in a
+batch have no gaps, which it overlooks below 2.4 or corrects.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from consumerd.errors import CorruptMessageError
+from consumerd.model import TopicPartition
+from consumerd.wire.checksum import crc32
+from consumerd.wire.columns import ColumnBuilder
+from consumerd.wire.compression import Codec, decompress
+from consumerd.wire.modern import record_batch
+from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT, find_end
+from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES
+from consumerd.wire.modern.message_reader import CHECKED_FROM, HEADS, MessageReader, crc_fault
+from consumerd.wire.modern.message_row import find_row_end, write_offsets
+from consumerd.wire.modern.message_set import read_wrapper_value
+from consumerd.wire.records import NO_TIMESTAMP, NULL_SPAN, Limits
+
+_LIMITS: Final = Limits()
+_NOWHERE: Final = TopicPartition.modern("", 0)
+_CHECKSUM: Final = struct.Struct(">I")
+
+
+class TimestampRefused(CorruptMessageError):
+    """A timestamp that is too far away, or that claims to be the broker's; brokers answer INVALID_TIMESTAMP."""
+
+
+class UnsupportedForFormat(CorruptMessageError):
+    """A batch that says what the log's format cannot; brokers answer UNSUPPORTED_FOR_MESSAGE_FORMAT."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What is asked of a record set beyond its format.
+
+    With ``max_difference_ms`` no timestamp may be further than that from ``now_ms``. ``codecs`` are those that are taken.
+    ``stored_magic`` is what the log converts to, before 2 without headers and producers' ids.
+    """
+
+    keys_required: bool = False
+    now_ms: int = 0
+    max_difference_ms: int | None = None
+    codecs: Collection[int] = tuple(Codec)
+    stored_magic: int = BATCH_MAGIC
+    limits: Limits = _LIMITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Checked bytes ``[at, end)``: a row of messages of one magic, a wrapper, or a batch.
+
+    ``count`` records, ``max_timestamp`` the latest of them, -1 for none. ``inner`` is what a wrapper holds, numbered from
+    0 on, kept where its offsets must be written anew.
+    """
+
+    at: int
+    end: int
+    magic: int
+    codec: int
+    count: int
+    max_timestamp: int
+    inner: bytes | None = None
+
+
+_ANY: Final = Rules()
+
+
+def check(data: bytes | bytearray | memoryview, rules: Rules = _ANY) -> list[Part]:
+    """Check all that a producer sent. What it says of offsets means nothing, but in a batch.
+
+    Raises CorruptMessageError with the byte, or one of its kinds: TimestampRefused, UnsupportedForFormat and
+    DecompressedTooLarge.
+    """
+    raw = bytes(data)
+    end = len(raw)
+    parts: list[Part] = []
+    at = 0
+    while at < end:
+        try:
+            part = _check_part(raw, at, rules)
+        except CorruptMessageError as error:
+            raise type(error)(f"byte {at} of {end}: {error}") from None
+        parts.append(part)
+        at = part.end
+    return parts
+
+
+def _check_part(raw: bytes, at: int, rules: Rules) -> Part:
+    stop = find_end(raw, at, UNIT_SIZES)
+    if stop is None or stop > len(raw):
+        raise CorruptMessageError(f"the last unit is cut off, {len(raw) - at} bytes of it are there")
+    if raw[at + MAGIC_AT] == BATCH_MAGIC:
+        return _check_batch(raw, at, stop, rules)
+    if raw[at + MAGIC_AT + 1] & CODEC_MASK:
+        return _check_wrapper(raw, at, stop, rules)
+    return _check_row(raw, at, rules)
+
+
+# -- magic 0 and 1
+
+
+def _check_row(raw: bytes, at: int, rules: Rules) -> Part:
+    """Check messages from ``at`` on; a faulty one among them ends the part, and begins the next, which finds the fault."""
+    _refuse_log_append_time(raw, at)
+    row = bytearray(raw[at : find_row_end(raw, at)])
+    write_offsets(row, 0, len(row), 0)
+    columns = ColumnBuilder(bytes(row), _NOWHERE, 0)
+    stop = MessageReader(bytes(row), 0, len(row), 0, columns, 0).read(0)
+    _check_columns(columns, rules)
+    return Part(
+        at=at,
+        end=at + stop,
+        magic=raw[at + MAGIC_AT],
+        codec=0,
+        count=len(columns),
+        max_timestamp=_latest(columns.timestamps),
+    )
+
+
+def _refuse_log_append_time(raw: bytes, at: int) -> None:
+    if raw[at + MAGIC_AT] and raw[at + MAGIC_AT + 1] & LOG_APPEND_TIME_FLAG:
+        raise TimestampRefused("a producer's timestamp that claims to be the broker's")
+
+
+def _check_wrapper(raw: bytes, at: int, stop: int, rules: Rules) -> Part:
+    """Check a wrapper, and then the messages in it as if they stood by themselves."""
+    (checksum,) = _CHECKSUM.unpack_from(raw, at + ENTRY_BYTES)
+    if crc32(memoryview(raw)[at + CHECKED_FROM : stop]) != checksum:
+        raise CorruptMessageError(crc_fault(raw, at, stop, checksum))
+    _refuse_log_append_time(raw, at)
+    magic, codec = raw[at + MAGIC_AT], raw[at + MAGIC_AT + 1] & CODEC_MASK
+    _check_codec(codec, rules)
+    value = read_wrapper_value(raw, at + HEADS[magic].size - 8, stop)
+    block = decompress(codec, value, limit=rules.limits.decompressed_bytes, magic=magic)
+    if not block:
+        raise CorruptMessageError("a compressed set without messages")
+    last_inner = _check_inner_heads(block, magic)
+    numbered = bytearray(block)
+    count = write_offsets(numbered, 0, len(block), 0)
+    whole = bytes(numbered)
+    columns = ColumnBuilder(whole, _NOWHERE, 0)
+    done = 0
+    while done < len(whole):  # as many times as attributes differ, which mean nothing in here but the codec
+        done = MessageReader(whole, done, len(whole), 0, columns, len(columns)).read(done)
+    _check_columns(columns, rules)
+    if magic:
+        _check_wrapper_offset(ENTRY.unpack_from(raw, at)[0], last_inner)
+    return Part(
+        at=at,
+        end=stop,
+        magic=magic,
+        codec=codec,
+        count=count,
+        max_timestamp=_latest(columns.timestamps),
+        inner=None if magic and whole == block else whole,
+    )
+
+
+def _check_inner_heads(block: bytes, magic: int) -> int:
+    """Check how the messages of a set stand side by side; returns the last one's offset."""
+    at = last = 0
+    while at < len(block):
+        stop = find_end(block, at)
+        if stop is None or stop > len(block):
+            raise CorruptMessageError(f"the compressed set ends in the middle of a message, at byte {len(block)}")
+        if block[at + MAGIC_AT] != magic:
+            raise CorruptMessageError(f"a message of magic {block[at + MAGIC_AT]} in a wrapper of magic {magic}")
+        if block[at + MAGIC_AT + 1] & CODEC_MASK:
+            raise CorruptMessageError("a compressed set within a compressed set")
+        (last, _) = ENTRY.unpack_from(block, at)
+        at = find_row_end(block, at)
+    return last
+
+
+def _check_wrapper_offset(offset: int, last_inner: int) -> None:
+    """A wrapper of magic 1 has its last message's offset; that of librdkafka has 0 (Kafka's AbstractLegacyRecordBatch)."""
+    if offset and offset < last_inner:
+        raise CorruptMessageError(f"offset {offset} of a wrapper, less than the last one in it, {last_inner}")
+
+
+# -- magic 2
+
+
+def _check_batch(raw: bytes, at: int, stop: int, rules: Rules) -> Part:
+    (
+        base_offset, _, _, _, _, attributes, last_delta, _, _, producer_id, _, sequence, count
+    ) = record_batch.HEADER.unpack_from(raw, at)  # fmt: skip
+    codec = attributes & CODEC_MASK
+    columns = ColumnBuilder(raw, _NOWHERE, base_offset)
+    record_batch.read_batch(raw, at, stop, columns, rules.limits, None)
+    if attributes & record_batch.CONTROL_FLAG:
+        raise CorruptMessageError("a control batch, which only brokers write")
+    _check_codec(codec, rules)
+    if base_offset:
+        raise CorruptMessageError(f"a batch with base offset {base_offset}, expected 0")
+    if not count or last_delta + 1 != count or columns.offsets[-1] != last_delta:
+        raise CorruptMessageError(f"{count} records up to offset delta {last_delta}")
+    if producer_id >= 0 and sequence < 0:
+        raise CorruptMessageError(f"sequence {sequence} of producer {producer_id}")
+    if attributes & LOG_APPEND_TIME_FLAG:
+        raise TimestampRefused("a producer's timestamp that claims to be the broker's")
+    if rules.stored_magic < BATCH_MAGIC:
+        if producer_id >= 0 or attributes & record_batch.TRANSACTIONAL_FLAG:
+            raise UnsupportedForFormat(f"a producer's id or a transaction, which magic {rules.stored_magic} lacks")
+        if columns.headers:
+            raise UnsupportedForFormat(f"headers, which magic {rules.stored_magic} lacks")
+    _check_columns(columns, rules)
+    return Part(at=at, end=stop, magic=BATCH_MAGIC, codec=codec, count=count, max_timestamp=_latest(columns.timestamps))
+
+
+# -- all of them
+
+
+def _check_codec(codec: int, rules: Rules) -> None:
+    if codec not in rules.codecs:
+        raise CorruptMessageError(f"compression codec {codec} is not taken")
+
+
+def _check_columns(columns: ColumnBuilder, rules: Rules) -> None:
+    if rules.keys_required and NULL_SPAN in columns.key_starts:
+        row = columns.key_starts.index(NULL_SPAN)
+        raise CorruptMessageError(f"record {row} has no key, which a compacted topic requires")
+    if rules.max_difference_ms is None:
+        return
+    least, most = rules.now_ms - rules.max_difference_ms, rules.now_ms + rules.max_difference_ms
+    for row, timestamp in enumerate(columns.timestamps):
+        if timestamp != NO_TIMESTAMP and not least <= timestamp <= most:
+            raise TimestampRefused(f"record {row} has timestamp {timestamp}, outside [{least}, {most}]")
+
+
+def _latest(timestamps: array[int]) -> int:
+    latest = max(timestamps)
+    return max(latest, NO_TIMESTAMP)
