@@ -6,7 +6,7 @@ ZooKeeper is the truth; this is what the broker has made of it. The logs of a to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -50,7 +50,7 @@ class Topic:
 
 
 class Topics(Protocol):
-    """What handlers and the coordinator see; the implementation is ``LogCatalogue``, made by the broker."""
+    """What handlers and the coordinator see; the implementation is ``catalogue.LogCatalogue``."""
 
     def names(self) -> Sequence[str]:
         """Return the names of the topics, sorted."""
@@ -60,6 +60,9 @@ class Topics(Protocol):
 
     def partitions(self, topic: str) -> Sequence[int] | None:
         """Return a topic's partitions, sorted; None where there is no such topic."""
+
+    def logs(self) -> Collection[PartitionLog]:
+        """Return the logs that are open now."""
 
     def find_log(self, partition: TopicPartition) -> PartitionLog | None:
         """Return a partition's log; None where there is no such partition, or it is not (yet, or any more) served here."""

@@ -1,0 +1,345 @@
+"""The topics that ZooKeeper says there are, as open logs: what a broker and its controller do about topics.
+
+One pass compares ZooKeeper with what is open, and brings what is open in line. It runs when something changes there
+(a topic made by an admin tool, partitions added, settings changed, a deletion asked for), when :meth:`LogCatalogue.create`
+or :meth:`LogCatalogue.delete` has written there, and every ``reconcile_s`` besides. Passes follow each other in one task, so
+that each sees the whole of what the one before has done, and no caller that is cancelled leaves half a pass behind.
+
+Invariants:
+
+- A partition's log is found only after its ``state`` node names this broker the leader, and no longer once its topic goes.
+- A ``state`` node is made once for each making of a topic. Whatever directory has the partition's name by then is of a
+  former topic, and is set aside before the node is made: a crash in between leaves nothing that could be mistaken.
+- Records are deleted only for a topic whose deletion was asked for (``/admin/delete_topics``). The logs of one whose
+  nodes have gone otherwise are closed, and stay on disk.
+
+Partitions that an admin tool gave to other brokers are known, and have no log here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+
+from consumerd.aio.parallel import map_bounded
+from consumerd.aio.timeouts import timeout
+from consumerd.embedded.appending import Appender
+from consumerd.embedded.log.errors import LogError
+from consumerd.embedded.log.partition_log import PartitionLog
+from consumerd.embedded.log.settings import LogSettings
+from consumerd.embedded.partition_folders import PartitionFolders
+from consumerd.embedded.topic_config import apply_config
+from consumerd.embedded.topic_names import find_collision, find_fault
+from consumerd.embedded.topic_nodes import TopicNodes
+from consumerd.embedded.topics import InvalidPartitions, InvalidTopic, NoSuchTopic, Topic, TopicExists
+from consumerd.embedded.znodes import CONFIG_CHANGES, DELETE_TOPICS
+from consumerd.errors import ConfigError, CoordinationError
+from consumerd.model import BrokerId, TopicPartition
+from consumerd.zk.layout import BROKER_TOPICS, topic_path
+from consumerd.zk.port import Watch, WatchKind, ZkClient
+
+_RETRY_S: Final = 1.0
+_OPENED_AT_ONCE: Final = 4
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+OpenLog = Callable[[TopicPartition, LogSettings], PartitionLog]
+"""Opens a partition's log, or makes it; blocks. Raises LogError."""
+
+
+class LogCatalogue:
+    """The topics, and the logs of those partitions that are this broker's; see :class:`~consumerd.embedded.topics.Topics`.
+
+    ``settings`` are the broker's own, which a topic's stand above. With ``delete_topics`` off, requests for deletion are
+    dropped, as brokers do by default before 1.0. Entering makes the first pass; leaving closes the logs.
+    """
+
+    def __init__(
+        self,
+        zk: ZkClient,
+        *,
+        broker_id: BrokerId,
+        settings: LogSettings,
+        open_log: OpenLog,
+        folders: PartitionFolders,
+        appender: Appender,
+        now_ms: Callable[[], int],
+        delete_topics: bool = True,
+        reconcile_s: float = 30.0,
+    ) -> None:
+        self._zk = zk
+        self._broker_id = broker_id
+        self._settings = settings
+        self._open_log = open_log
+        self._folders = folders
+        self._appender = appender
+        self._now_ms = now_ms
+        self._delete_topics = delete_topics
+        self._reconcile_s = reconcile_s
+        self._nodes = TopicNodes(zk, broker_id)
+        self._topics: dict[str, Topic] = {}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._unusable: dict[TopicPartition, str] = {}
+        self._watches: dict[str, Watch] = {}
+        self._subscribers: list[Callable[[frozenset[str]], None]] = []
+        self._handles: dict[TopicPartition, PartitionLog] = {}
+        """Every log that is open, found or not; changed by the threads that open and close them."""
+        self._opening: set[TopicPartition] = set()
+        self._dirty = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        """Who waits for a pass that begins from now on."""
+        self._tasks = asyncio.TaskGroup()
+        self._runner: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Raises CoordinationError, OSError."""
+        await asyncio.to_thread(self._folders.remove_deleted)
+        for path in (BROKER_TOPICS, DELETE_TOPICS, CONFIG_CHANGES):
+            self._watch(path, WatchKind.CHILDREN)
+        try:
+            await self._pass()
+        except BaseException:
+            await self._close()
+            raise
+        await self._tasks.__aenter__()
+        self._runner = self._tasks.create_task(self._run(), name="topics")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._runner is not None
+        self._runner.cancel()
+        try:
+            # the body's own failure stays what it is, outside of any group; a cancellation is the group's to judge
+            cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+            await self._tasks.__aexit__(*((kind, error, traceback) if cancelled else (None, None, None)))
+        finally:
+            await self._close()
+
+    # -- look-ups
+
+    def names(self) -> Sequence[str]:
+        """See Topics."""
+        return sorted(self._topics)
+
+    def find(self, topic: str) -> Topic | None:
+        """See Topics."""
+        return self._topics.get(topic)
+
+    def partitions(self, topic: str) -> Sequence[int] | None:
+        """See Topics."""
+        found = self._topics.get(topic)
+        return found.partitions if found is not None else None
+
+    def find_log(self, partition: TopicPartition) -> PartitionLog | None:
+        """See Topics."""
+        return self._logs.get(partition)
+
+    def logs(self) -> Collection[PartitionLog]:
+        """See Topics."""
+        return tuple(self._logs.values())
+
+    def subscribe(self, changed: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        """See Topics."""
+        self._subscribers.append(changed)
+        return lambda: self._subscribers.remove(changed)
+
+    # -- changes
+
+    async def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        """See Topics."""
+        if fault := find_fault(topic):
+            raise InvalidTopic(f"topic {topic!r}: {fault}")
+        if other := find_collision(topic, self._topics):
+            raise InvalidTopic(f"topic {topic!r}: there is {other!r}, which differs in '.' and '_' only")
+        if partitions < 1:
+            raise InvalidPartitions(f"topic {topic}: {partitions} partitions, expected at least 1")
+        if topic in self._topics:
+            raise TopicExists(f"topic {topic} exists already")
+        own = dict(config or {})
+        apply_config(self._settings, own)
+        await self._nodes.create(topic, dict.fromkeys(range(partitions), (self._broker_id,)), own)
+        await self._next_pass()
+
+    async def delete(self, topic: str) -> None:
+        """See Topics."""
+        if topic not in self._topics:
+            raise NoSuchTopic(f"there is no topic {topic!r}")
+        if not self._delete_topics:
+            raise ConfigError(f"topic {topic}: this broker was told not to delete topics (delete.topic.enable)")
+        await self._nodes.ask_deletion(topic)
+        await self._next_pass()
+
+    # -- passes
+
+    async def _next_pass(self) -> None:
+        """Wait for a pass that sees what has just been written. Raises what ends it; as bounded as a pass is."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self._dirty.set()
+        await done
+
+    async def _run(self) -> None:
+        failing = False
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with timeout(self._reconcile_s):
+                    await self._dirty.wait()
+            self._dirty.clear()
+            waiting, self._waiting = self._waiting, []
+            try:
+                await self._pass()
+            except (CoordinationError, OSError) as error:
+                for done in waiting:
+                    if not done.done():
+                        done.set_exception(error)
+                if not failing:
+                    log.warning("topics_unreadable", error=str(error))
+                failing = True
+                # what woke us is still to be done, but not at once
+                await asyncio.sleep(_RETRY_S)
+                self._dirty.set()
+            else:
+                failing = False
+            finally:
+                for done in waiting:
+                    if not done.done():
+                        done.set_result(None)
+
+    async def _pass(self) -> None:
+        """Bring what is open in line with ZooKeeper. Raises CoordinationError, OSError."""
+        changed: set[str] = set()
+        try:
+            found = dict(await self._nodes.read())
+            for name in await self._nodes.deletions():
+                if name in found and self._delete_topics:
+                    changed.add(name)
+                    await self._delete(found.pop(name))
+                else:
+                    await self._nodes.forget_deletion(name)
+            await self._nodes.purge_config_changes(self._now_ms())
+            await self._close_gone(found, changed)
+            for topic in found.values():
+                self._watch(topic_path(topic.name), WatchKind.DATA)
+                await self._serve(topic, changed)
+        finally:
+            if changed:
+                for subscriber in tuple(self._subscribers):
+                    subscriber(frozenset(changed))
+
+    async def _close_gone(self, found: Mapping[str, Topic], changed: set[str]) -> None:
+        """Close the logs of topics that are there no more, or are others of the same name."""
+        for name, known in tuple(self._topics.items()):
+            now = found.get(name)
+            if now is None or now.czxid != known.czxid:
+                log.warning("topic_lost", topic=name, made_again=now is not None)
+                changed.add(name)
+                await self._stop_serving(name)
+
+    async def _serve(self, topic: Topic, changed: set[str]) -> None:
+        """Open the logs that a topic lacks, and tell all of them the topic's settings."""
+        known = self._topics.get(topic.name)
+        own = [
+            TopicPartition.modern(topic.name, p) for p, brokers in topic.replicas.items() if self._broker_id in brokers
+        ]
+        missing = [partition for partition in own if partition not in self._logs]
+        if known == topic and not missing:
+            return
+        settings = self._settings_of(topic)
+        opened = await map_bounded(missing, functools.partial(self._open, settings=settings), in_flight=_OPENED_AT_ONCE)
+        for partition in own:
+            if partition in self._logs:
+                self._logs[partition].settings = settings
+        if known != topic or any(opened.values()):
+            self._topics[topic.name] = topic
+            changed.add(topic.name)
+
+    def _settings_of(self, topic: Topic) -> LogSettings:
+        try:
+            return apply_config(self._settings, topic.config)
+        except ConfigError as error:
+            log.warning("topic_settings_ignored", topic=topic.name, error=str(error))
+            return self._settings
+
+    async def _open(self, partition: TopicPartition, *, settings: LogSettings) -> bool:
+        """Lead a partition and open its log; False if the topic has gone, or the log cannot be opened."""
+
+        async def make_room() -> None:
+            aside = await asyncio.to_thread(self._folders.set_aside, partition)
+            if aside is not None:
+                log.warning("partition_set_aside", partition=str(partition), path=str(aside))
+
+        if not await self._nodes.lead(partition, make_room):
+            return False
+        self._opening.add(partition)
+        try:
+            await self._appender.run(partition, functools.partial(self._open_handle, partition, settings))
+        except LogError as error:
+            if self._unusable.get(partition) != str(error):
+                self._unusable[partition] = str(error)
+                log.error("partition_unusable", partition=str(partition), error=str(error))  # noqa: TRY400 - it says all
+            return False
+        self._opening.discard(partition)
+        self._logs[partition] = self._handles[partition]
+        self._unusable.pop(partition, None)
+        return True
+
+    async def _delete(self, topic: Topic) -> None:
+        """Delete a topic: its records first, so that its nodes are there as long as there is something to delete."""
+        await self._stop_serving(topic.name)
+        doomed = []
+        for number in topic.partitions:
+            path = await asyncio.to_thread(self._folders.mark_deleted, TopicPartition.modern(topic.name, number))
+            if path is not None:
+                doomed.append(path)
+        await self._nodes.remove(topic.name)
+        log.info("topic_deleted", topic=topic.name)
+        for path in doomed:
+            await asyncio.to_thread(self._folders.remove, path)
+
+    async def _stop_serving(self, name: str) -> None:
+        self._topics.pop(name, None)
+        if watch := self._watches.pop(topic_path(name), None):
+            watch.close()
+        for partition in [one for one in self._logs if one.topic == name]:
+            await self._close_log(partition)
+
+    # -- the rest
+
+    async def _close(self) -> None:
+        for watch in self._watches.values():
+            watch.close()
+        self._watches.clear()
+        self._logs.clear()
+        # what was being opened when we were cancelled is open by its turn
+        for partition in self._opening | set(self._handles):
+            await self._close_log(partition)
+
+    async def _close_log(self, partition: TopicPartition) -> None:
+        """Close a log in its turn, behind the appends that were asked for."""
+        self._logs.pop(partition, None)
+        try:
+            await self._appender.run(partition, functools.partial(self._close_handle, partition))
+        except LogError as error:
+            log.warning("partition_closed_uncleanly", partition=str(partition), error=str(error))
+
+    def _open_handle(self, partition: TopicPartition, settings: LogSettings) -> None:
+        """Open a log, in a thread."""
+        if partition not in self._handles:
+            self._handles[partition] = self._open_log(partition, settings)
+
+    def _close_handle(self, partition: TopicPartition) -> None:
+        """Close a log, in a thread."""
+        if (handle := self._handles.pop(partition, None)) is not None:
+            handle.close()
+
+    def _watch(self, path: str, kind: WatchKind) -> None:
+        if path not in self._watches:
+            self._watches[path] = self._zk.watch(path, kind, self._dirty.set)

@@ -1,0 +1,553 @@
+"""One group as the coordinator keeps it: who is in it, which generation, who waits for what. Pure.
+
+Theory
+------
+A *generation* is a set of members that agree on a protocol and have one assignment. Any change of the membership makes
+a new one, in two barriers: every member joins (PREPARING_REBALANCE; whoever has not by the longest rebalance timeout
+is removed), then the leader sends the assignment and every member gets its part (COMPLETING_REBALANCE). Requests that
+wait at a barrier are known by their :data:`~consumerd.embedded.coordinator.member.Ticket`; each ticket is answered once.
+
+Two rules hold:
+
+* Methods return :data:`Effect` values, in order, and do nothing else: the caller answers requests and writes to the log.
+* What is stored decides: the assignment counts once ``stored`` says that the log has it.
+
+A member that waits at a barrier does not expire, since it cannot send heartbeats. Where Kafka forgets a waiting request
+(its member left on another connection, or sent the request again), the ticket is answered with an error here.
+
+Sources: Kafka's ``GroupCoordinator.scala``, ``GroupMetadata.scala`` and ``DelayedJoin.scala`` of 1.1, which do as those of
+0.9 do but for EMPTY (0.10.1: a group outlives its members) and the first rebalance's delay (0.11, KIP-134).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from consumerd.embedded.coordinator.member import Member, Protocol, Ticket
+from consumerd.wire.errorcodes import ErrorCode
+
+UNKNOWN_MEMBER: Final = ""
+"""The member id of one that joins for the first time, and of clients that only commit."""
+
+
+class GroupState(enum.Enum):
+    """Where a group stands; the values are those that DescribeGroups gives in 1.1."""
+
+    EMPTY = "Empty"
+    """No members: a new group, one whose members have left, or one that only keeps positions."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """Until 1.0 it was called AwaitingSync."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """Removed: whoever still holds it starts over."""
+
+
+# -- requests and answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A JoinGroup; ``member_id`` is empty at the first time, and then ``new_member_id`` is given to the member."""
+
+    ticket: Ticket
+    member_id: str
+    new_member_id: str
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAnswer:
+    """What a JoinGroup gets; ``members`` (id and metadata) for the leader only."""
+
+    error: ErrorCode = ErrorCode.NONE
+    member_id: str
+    generation: int = 0
+    protocol: str = ""
+    leader: str = ""
+    members: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncAnswer:
+    """What a SyncGroup gets."""
+
+    error: ErrorCode = ErrorCode.NONE
+    assignment: bytes = b""
+
+
+# -- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Answer a JoinGroup."""
+
+    ticket: Ticket
+    answer: JoinAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Answer a SyncGroup."""
+
+    ticket: Ticket
+    answer: SyncAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write the group to the log, then call :meth:`Group.stored` with the same generation and assignment."""
+
+    group: StoredGroup
+    assignment: Mapping[str, bytes]
+
+
+Effect = Joined | Synced | Store
+
+
+# -- what is stored and described
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMember:
+    """A member as the log keeps it and DescribeGroups shows it."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredGroup:
+    """A generation as the log keeps it; ``protocol`` and ``leader`` are None without members."""
+
+    group_id: str
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    members: tuple[StoredMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """What DescribeGroups says; subscriptions, assignments and protocol only of a stable group."""
+
+    state: GroupState
+    protocol_type: str = ""
+    protocol: str = ""
+    members: tuple[StoredMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstJoins:
+    """A first rebalance that waits for more members: ``delay_s`` at a time, ``remaining_s`` at most after this time."""
+
+    delay_s: float
+    remaining_s: float
+
+
+class Group:
+    """One group. ``initial_delay_s`` is how long the first rebalance of an empty group waits for more members (0: not)."""
+
+    def __init__(self, group_id: str, *, initial_delay_s: float = 0.0) -> None:
+        self.group_id = group_id
+        self._initial_delay_s = initial_delay_s
+        self._state = GroupState.EMPTY
+        self._protocol_type = ""
+        self._generation = 0
+        self._protocol: str | None = None
+        self._leader: str | None = None
+        self._members: dict[str, Member] = {}
+        self._join_deadline = math.inf
+        self._first_joins: _FirstJoins | None = None
+        self._more_joined = False
+        self._effects: list[Effect] = []
+
+    @classmethod
+    def restore(cls, stored: StoredGroup, now: float, *, initial_delay_s: float = 0.0) -> Group:
+        """Make a group of what the log says; its members' sessions count from now."""
+        group = cls(stored.group_id, initial_delay_s=initial_delay_s)
+        group._protocol_type = stored.protocol_type
+        group._generation = stored.generation
+        if stored.members and stored.protocol is not None:
+            group._state = GroupState.STABLE
+            group._protocol = stored.protocol
+            group._leader = stored.leader
+            for one in stored.members:
+                member = Member(
+                    member_id=one.member_id,
+                    client_id=one.client_id,
+                    client_host=one.client_host,
+                    session_timeout_ms=one.session_timeout_ms,
+                    rebalance_timeout_ms=one.rebalance_timeout_ms,
+                    protocols=(Protocol(stored.protocol, one.subscription),),
+                    assignment=one.assignment,
+                )
+                member.heard(now)
+                group._members[one.member_id] = member
+        return group
+
+    # -- what others see
+
+    @property
+    def state(self) -> GroupState:
+        """Where the group stands."""
+        return self._state
+
+    @property
+    def generation(self) -> int:
+        """The newest generation; 0 before the first."""
+        return self._generation
+
+    @property
+    def protocol_type(self) -> str:
+        """What kind of members it has or last had, ``consumer`` for consumers; empty if it never had any."""
+        return self._protocol_type
+
+    @property
+    def deadline(self) -> float:
+        """When to call :meth:`expire` at the latest; infinite while nothing can expire."""
+        return min(self._join_deadline, *(member.deadline for member in self._members.values()), math.inf)
+
+    def describe(self) -> GroupDescription:
+        """Say what the group is now."""
+        protocol = self._protocol if self._state is GroupState.STABLE else None
+        return GroupDescription(
+            state=self._state,
+            protocol_type=self._protocol_type,
+            protocol=protocol or "",
+            members=tuple(
+                _describe(member, member.metadata(protocol), member.assignment)
+                if protocol is not None
+                else _describe(member, b"", b"")
+                for member in self._members.values()
+            ),
+        )
+
+    # -- requests
+
+    def join(self, request: Join, now: float) -> Sequence[Effect]:
+        """Take a member in, or back in. Its answer comes at once or when the others have joined."""
+        error = self._refuse(request)
+        if error is not None:
+            self._answer_join(request.ticket, JoinAnswer(error=error, member_id=request.member_id))
+        elif request.member_id == UNKNOWN_MEMBER:
+            self._add(request, now)
+        else:
+            self._rejoin(self._members[request.member_id], request, now)
+        return self._take_effects(now)
+
+    def sync(
+        self, ticket: Ticket, member_id: str, generation: int, assignment: Mapping[str, bytes], now: float
+    ) -> Sequence[Effect]:
+        """Take a SyncGroup; the leader's brings the assignment by member id, the others' bring an empty one."""
+        member = self._members.get(member_id)
+        if member is None or self._state in (GroupState.EMPTY, GroupState.DEAD):
+            self._answer_sync(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
+        elif generation != self._generation:
+            self._answer_sync(ticket, ErrorCode.ILLEGAL_GENERATION)
+        elif self._state is GroupState.PREPARING_REBALANCE:
+            self._answer_sync(ticket, ErrorCode.REBALANCE_IN_PROGRESS)
+        elif self._state is GroupState.STABLE:
+            self._effects.append(Synced(ticket, SyncAnswer(assignment=member.assignment)))
+            member.heard(now)
+        else:
+            if member.syncing is not None:
+                self._answer_sync(member.syncing, ErrorCode.REBALANCE_IN_PROGRESS)
+            member.syncing = ticket
+            if member_id == self._leader:
+                complete = {one: assignment.get(one, b"") for one in self._members}
+                self._effects.append(Store(self._snapshot(complete), complete))
+        return self._take_effects(now)
+
+    def stored(
+        self, generation: int, assignment: Mapping[str, bytes], error: ErrorCode, now: float
+    ) -> Sequence[Effect]:
+        """Go on after a :class:`Store`: the log has it (NONE), or does not. What has been overtaken changes nothing."""
+        if self._state is GroupState.COMPLETING_REBALANCE and generation == self._generation:
+            if error is ErrorCode.NONE:
+                for member in self._members.values():
+                    member.assignment = assignment.get(member.member_id, b"")
+                self._propagate(ErrorCode.NONE, now)
+                self._state = GroupState.STABLE
+            else:
+                self._reset_assignment(error, now)
+                self._prepare_rebalance(now)
+        return self._take_effects(now)
+
+    def heartbeat(self, member_id: str, generation: int, now: float) -> ErrorCode:
+        """Take a sign of life."""
+        member = self._members.get(member_id)
+        if member is None or self._state in (GroupState.EMPTY, GroupState.DEAD):
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if self._state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        if generation != self._generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        member.heard(now)
+        return ErrorCode.REBALANCE_IN_PROGRESS if self._state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
+
+    def leave(self, member_id: str, now: float) -> tuple[ErrorCode, Sequence[Effect]]:
+        """Let a member go."""
+        if member_id not in self._members:
+            return ErrorCode.UNKNOWN_MEMBER_ID, ()
+        self._remove(member_id)
+        self._after_removal(now)
+        return ErrorCode.NONE, self._take_effects(now)
+
+    def admit_commit(self, member_id: str, generation: int, now: float) -> ErrorCode:
+        """Say whether positions may be committed; a member's commit is a sign of life.
+
+        A negative generation is that of a client that takes no part in groups: it may commit while there are no members.
+        """
+        if self._state is GroupState.DEAD:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if generation < 0 and self._state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        if self._state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        member = self._members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if generation != self._generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        member.heard(now)
+        return ErrorCode.NONE
+
+    # -- time, and the end
+
+    def expire(self, now: float) -> Sequence[Effect]:
+        """Remove whoever has not been heard of in time, and end a barrier whose time is up."""
+        for member in list(self._members.values()):
+            # looked at one by one: the first removal may begin a rebalance, which answers those that wait
+            if member.member_id in self._members and member.deadline <= now:
+                self._remove(member.member_id)
+                self._after_removal(now)
+        if self._state is GroupState.PREPARING_REBALANCE and self._join_deadline <= now:
+            self._end_wait(now)
+        return self._take_effects(now)
+
+    def kill(self) -> Sequence[Effect]:
+        """Make the group DEAD, because it is empty and forgotten or because the coordinator stops."""
+        for member in self._members.values():
+            self._drop_waiting(member, ErrorCode.NOT_COORDINATOR)
+        self._members.clear()
+        self._state = GroupState.DEAD
+        effects, self._effects = self._effects, []
+        return effects
+
+    # -- joining
+
+    def _refuse(self, request: Join) -> ErrorCode | None:
+        names = frozenset(protocol.name for protocol in request.protocols)
+        if self._state is GroupState.EMPTY:
+            consistent = bool(request.protocol_type and names)
+        else:
+            consistent = request.protocol_type == self._protocol_type and (
+                not self._members or bool(names & self._candidates())
+            )
+        if not consistent:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        known = request.member_id == UNKNOWN_MEMBER or request.member_id in self._members
+        return None if known and self._state is not GroupState.DEAD else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def _add(self, request: Join, now: float) -> None:
+        if not self._members:
+            self._protocol_type = request.protocol_type
+        member = Member(
+            member_id=request.new_member_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            joining=request.ticket,
+        )
+        if self._state is GroupState.PREPARING_REBALANCE and self._generation == 0:
+            self._more_joined = True
+        self._members[member.member_id] = member
+        if self._leader is None:
+            self._leader = member.member_id
+        self._prepare_rebalance(now)
+
+    def _rejoin(self, member: Member, request: Join, now: float) -> None:
+        unchanged = member.protocols == request.protocols
+        leads = member.member_id == self._leader
+        if (self._state is GroupState.COMPLETING_REBALANCE and unchanged) or (
+            self._state is GroupState.STABLE and unchanged and not leads
+        ):
+            # it may not have seen our first answer; from a stable group's leader it asks for a new assignment
+            self._answer_join(request.ticket, self._generation_for(member))
+            return
+        if member.joining is not None:
+            superseded = JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+            self._answer_join(member.joining, superseded)
+        member.protocols = request.protocols
+        member.joining = request.ticket
+        self._prepare_rebalance(now)
+
+    def _prepare_rebalance(self, now: float) -> None:
+        """Begin to wait for everybody, unless we do already."""
+        if self._state is GroupState.PREPARING_REBALANCE:
+            return
+        if self._state is GroupState.COMPLETING_REBALANCE:
+            self._reset_assignment(ErrorCode.REBALANCE_IN_PROGRESS, now)
+        timeout_s = max((member.rebalance_timeout_ms for member in self._members.values()), default=0) / 1000
+        if self._state is GroupState.EMPTY and self._initial_delay_s > 0:
+            self._first_joins = _FirstJoins(self._initial_delay_s, max(timeout_s - self._initial_delay_s, 0.0))
+            timeout_s = self._initial_delay_s
+        self._join_deadline = now + timeout_s
+        self._state = GroupState.PREPARING_REBALANCE
+
+    def _end_wait(self, now: float) -> None:
+        """The time to join is up: wait for more first members, or go on with those that have joined."""
+        first = self._first_joins
+        if first is not None and self._more_joined and first.remaining_s > 0:
+            self._more_joined = False
+            delay_s = min(self._initial_delay_s, first.remaining_s)
+            self._first_joins = _FirstJoins(delay_s, max(first.remaining_s - delay_s, 0.0))
+            self._join_deadline = now + delay_s
+            return
+        for member in [one for one in self._members.values() if one.joining is None]:
+            self._remove(member.member_id)
+        self._complete_join(now)
+
+    def _complete_join(self, now: float) -> None:
+        """Begin the next generation with those that have joined."""
+        self._join_deadline = math.inf
+        self._first_joins = None
+        self._more_joined = False
+        self._generation += 1
+        if not self._members:
+            self._protocol = None
+            self._state = GroupState.EMPTY
+            self._effects.append(Store(self._snapshot({}), {}))
+            return
+        self._protocol = self._elect_protocol()
+        self._state = GroupState.COMPLETING_REBALANCE
+        for member in self._members.values():
+            assert member.joining is not None, "whoever had not joined was removed"
+            self._answer_join(member.joining, self._generation_for(member))
+            member.joining = None
+            member.heard(now)
+
+    def _generation_for(self, member: Member) -> JoinAnswer:
+        """Return what a member is told of the generation; the leader of a new one is told the members too."""
+        assert self._protocol is not None, "a generation with members has a protocol"
+        members: tuple[tuple[str, bytes], ...] = ()
+        if member.member_id == self._leader and self._state is GroupState.COMPLETING_REBALANCE:
+            members = tuple((one.member_id, one.metadata(self._protocol)) for one in self._members.values())
+        return JoinAnswer(
+            member_id=member.member_id,
+            generation=self._generation,
+            protocol=self._protocol,
+            leader=self._leader or "",
+            members=members,
+        )
+
+    def _candidates(self) -> frozenset[str]:
+        """Return the protocols that all members speak."""
+        return frozenset.intersection(*(member.protocol_names for member in self._members.values()))
+
+    def _elect_protocol(self) -> str:
+        """Return the candidate with the most votes; of several, the one that was voted for first."""
+        candidates = self._candidates()
+        return Counter(member.vote(candidates) for member in self._members.values()).most_common(1)[0][0]
+
+    # -- leaving
+
+    def _remove(self, member_id: str) -> None:
+        member = self._members.pop(member_id)
+        self._drop_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        if self._leader == member_id:
+            self._leader = next(iter(self._members), None)
+
+    def _after_removal(self, now: float) -> None:
+        if self._state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self._prepare_rebalance(now)
+        self._complete_if_all_joined(now)
+
+    def _complete_if_all_joined(self, now: float) -> None:
+        """End the first barrier when nobody is missing; a first rebalance waits its time out all the same."""
+        if self._state is not GroupState.PREPARING_REBALANCE or self._first_joins is not None:
+            return
+        if all(member.joining is not None for member in self._members.values()):
+            self._complete_join(now)
+
+    def _drop_waiting(self, member: Member, error: ErrorCode) -> None:
+        if member.joining is not None:
+            self._answer_join(member.joining, JoinAnswer(error=error, member_id=member.member_id))
+        if member.syncing is not None:
+            self._answer_sync(member.syncing, error)
+        member.joining = member.syncing = None
+
+    # -- assignment
+
+    def _reset_assignment(self, error: ErrorCode, now: float) -> None:
+        for member in self._members.values():
+            member.assignment = b""
+        self._propagate(error, now)
+
+    def _propagate(self, error: ErrorCode, now: float) -> None:
+        """Answer every SyncGroup that waits."""
+        for member in self._members.values():
+            if member.syncing is not None:
+                self._effects.append(Synced(member.syncing, SyncAnswer(error=error, assignment=member.assignment)))
+                member.syncing = None
+                member.heard(now)
+
+    def _snapshot(self, assignment: Mapping[str, bytes]) -> StoredGroup:
+        protocol = self._protocol
+        return StoredGroup(
+            group_id=self.group_id,
+            protocol_type=self._protocol_type,
+            generation=self._generation,
+            protocol=protocol,
+            leader=self._leader,
+            members=tuple(
+                _describe(member, member.metadata(protocol), assignment[member.member_id])
+                for member in self._members.values()
+                if protocol is not None
+            ),
+        )
+
+    # -- effects
+
+    def _answer_join(self, ticket: Ticket, answer: JoinAnswer) -> None:
+        self._effects.append(Joined(ticket, answer))
+
+    def _answer_sync(self, ticket: Ticket, error: ErrorCode) -> None:
+        self._effects.append(Synced(ticket, SyncAnswer(error=error)))
+
+    def _take_effects(self, now: float) -> Sequence[Effect]:
+        self._complete_if_all_joined(now)
+        effects, self._effects = self._effects, []
+        return effects
+
+
+def _describe(member: Member, subscription: bytes, assignment: bytes) -> StoredMember:
+    return StoredMember(
+        member_id=member.member_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        subscription=subscription,
+        assignment=assignment,
+    )

@@ -1,0 +1,71 @@
+"""A topic's own settings, in Kafka's words, as the settings of its logs. Pure.
+
+What is known of a setting is its name and how its value is read; what a topic does not set is the broker's. Settings that
+mean nothing to this broker (replicas, cleaner threads, compression of producers) are kept and have no effect.
+
+Source: Kafka's documentation, "Topic Configs"; ``LogConfig.scala``; ``ApiVersion.scala`` for message formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
+from consumerd.errors import ConfigError
+from consumerd.model import TimestampType
+
+_TIMESTAMP_TYPES: Final = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
+_NEVER: Final = 2**63 - 1
+
+
+def _limit(text: str) -> int | None:
+    """Read a number whose negative values, and whose largest, mean "without limit"."""
+    value = int(text)
+    return None if value < 0 or value == _NEVER else value
+
+
+def _message_format(text: str) -> int:
+    """Return the magic that a release stores: ``0.9.0`` is 0, ``0.10.2-IV0`` 1, ``1.1`` 2."""
+    release = tuple(int(part) for part in text.partition("-")[0].split("."))
+    return 0 if release < (0, 10) else 1 if release < (0, 11) else 2
+
+
+def _cleanup_policy(text: str) -> CleanupPolicy:
+    """Read a policy; a topic with both is compacted."""
+    policies = [CleanupPolicy(part.strip()) for part in text.split(",")]
+    return CleanupPolicy.COMPACT if CleanupPolicy.COMPACT in policies else policies[0]
+
+
+_KNOWN: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "cleanup.policy": ("cleanup_policy", _cleanup_policy),
+    "delete.retention.ms": ("delete_retention_ms", int),
+    "flush.messages": ("flush_messages", _limit),
+    "flush.ms": ("flush_interval_ms", _limit),
+    "index.interval.bytes": ("index_interval_bytes", int),
+    "max.message.bytes": ("max_message_bytes", int),
+    "message.format.version": ("message_format", _message_format),
+    "message.timestamp.difference.max.ms": ("max_timestamp_difference_ms", _limit),
+    "message.timestamp.type": ("timestamp_type", _TIMESTAMP_TYPES.__getitem__),
+    "min.cleanable.dirty.ratio": ("min_cleanable_ratio", float),
+    "retention.bytes": ("retention_bytes", _limit),
+    "retention.ms": ("retention_ms", _limit),
+    "segment.bytes": ("segment_bytes", int),
+    "segment.index.bytes": ("segment_index_bytes", int),
+    "segment.ms": ("segment_ms", int),
+}
+
+
+def apply_config(settings: LogSettings, config: Mapping[str, str]) -> LogSettings:
+    """Return the broker's settings with a topic's own ones in their place. Raises ConfigError, which names the setting."""
+    own: dict[str, Any] = {}
+    for key, text in config.items():
+        if key not in _KNOWN:
+            continue
+        name, read = _KNOWN[key]
+        try:
+            own[name] = read(text)
+        except (ValueError, KeyError) as error:
+            raise ConfigError(f"topic setting {key}: {text!r} is no value for it") from error
+    return replace(settings, **own)

@@ -1,0 +1,155 @@
+"""What a broker writes into ZooKeeper, as each release writes it. Pure; reading is ``zk.znodes``'.
+
+The keys of a JSON object stand in the order in which the release's Scala maps print them, where that does not depend
+on hashing.
+
+Sources: Kafka's ``ZkUtils.scala`` and ``Broker.scala`` (0.8.2 to 1.0), ``ZkData.scala`` (1.1), ``DynamicConfigManager.scala``,
+and registries recorded from 0.8.2.2, 0.10.2.2 and 1.1.1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from consumerd.model import BrokerId
+from consumerd.net.versions import Release
+from consumerd.zk.layout import BROKER_IDS, BROKER_TOPICS, CONSUMERS
+from consumerd.zk.znodes import PartitionState
+
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+CONFIG_CHANGES: Final = "/config/changes"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+
+FIRST_CONTROLLER_EPOCH: Final = 1
+
+_NO_JMX_PORT: Final = -1
+_PLAINTEXT: Final = "PLAINTEXT"
+_PRODUCER_IDS: Final = 1000
+
+
+def config_path(topic: str) -> str:
+    """A topic's own settings."""
+    return f"/config/topics/{topic}"
+
+
+def delete_topic_path(topic: str) -> str:
+    """Made by whoever wants a topic deleted."""
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAddress:
+    """Who a broker is and where it listens."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+
+
+def persistent_paths(release: Release) -> tuple[str, ...]:
+    """Return the nodes without data that a broker of this release makes when it starts."""
+    paths = [CONSUMERS, BROKER_IDS, BROKER_TOPICS, CONFIG_CHANGES, "/config/topics", DELETE_TOPICS]
+    if release >= (0, 9):
+        paths += ["/config/clients", "/brokers/seqid", "/isr_change_notification"]
+    if release >= (0, 10, 1):
+        paths += ["/config/users", "/config/brokers"]
+    if release >= (1, 0):
+        paths += ["/log_dir_event_notification"]
+    return tuple(paths)
+
+
+def has_cluster_id(release: Release) -> bool:
+    """Whether a release names its cluster, in ``/cluster/id`` (KIP-78)."""
+    return release >= (0, 10, 1)
+
+
+def has_producer_ids(release: Release) -> bool:
+    """Whether a release hands out producer ids, from blocks that it claims when it starts (KIP-98)."""
+    return release >= (0, 11)
+
+
+def encode_broker(address: BrokerAddress, release: Release, *, timestamp_ms: int) -> bytes:
+    """Encode ``/brokers/ids/N``: version 1 (0.8), 2 (0.9), 3 (0.10.0), 4 (0.10.2 to 1.1)."""
+    endpoint = f"{_PLAINTEXT}://{address.host}:{address.port}"
+    timestamp = str(timestamp_ms)
+    if release >= (0, 10, 2):
+        return _encode(
+            {
+                "listener_security_protocol_map": {_PLAINTEXT: _PLAINTEXT},
+                "endpoints": [endpoint],
+                "jmx_port": _NO_JMX_PORT,
+                "host": address.host,
+                "timestamp": timestamp,
+                "port": address.port,
+                "version": 4,
+            }
+        )
+    payload: dict[str, object] = {"jmx_port": _NO_JMX_PORT, "timestamp": timestamp}
+    if release >= (0, 9):
+        payload["endpoints"] = [endpoint]
+    version = 1 if release < (0, 9) else 2 if release < (0, 10) else 3
+    return _encode(payload | {"host": address.host, "version": version, "port": address.port})
+
+
+def encode_controller(broker: BrokerId, *, timestamp_ms: int) -> bytes:
+    """Encode ``/controller``."""
+    return _encode({"version": 1, "brokerid": broker, "timestamp": str(timestamp_ms)})
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """Encode ``/cluster/id``; its version is a string."""
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def encode_producer_ids(broker: BrokerId, start: int) -> bytes:
+    """Encode ``/latest_producer_id_block``: the thousand ids from ``start`` on are this broker's."""
+    block = {"block_start": str(start), "block_end": str(start + _PRODUCER_IDS - 1)}
+    return _encode({"version": 1, "broker": broker, **block})
+
+
+def next_producer_ids(data: bytes) -> int:
+    """Return where the block after the one in a node begins; 0 for a node without one."""
+    try:
+        return int(json.loads(data)["block_end"]) + 1
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def encode_topic(replicas: Mapping[int, tuple[BrokerId, ...]]) -> bytes:
+    """Encode ``/brokers/topics/T``."""
+    return _encode({"version": 1, "partitions": {str(one): list(brokers) for one, brokers in replicas.items()}})
+
+
+def encode_partition_state(state: PartitionState) -> bytes:
+    """Encode a partition's ``state``."""
+    return _encode(
+        {
+            "controller_epoch": state.controller_epoch,
+            "leader": -1 if state.leader is None else state.leader,
+            "version": 1,
+            "leader_epoch": state.leader_epoch,
+            "isr": list(state.isr),
+        }
+    )
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """Encode ``/config/topics/T``."""
+    return _encode({"version": 1, "config": dict(config)})
+
+
+def parse_config(data: bytes) -> Mapping[str, str]:
+    """Read ``/config/topics/T``; what cannot be read is no setting, as brokers have it."""
+    try:
+        config = json.loads(data)["config"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return {key: str(value) for key, value in config.items()} if isinstance(config, dict) else {}
+
+
+def _encode(payload: Mapping[str, object]) -> bytes:
+    return json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode()
