@@ -23,6 +23,14 @@
     ├── OffsetError
     │   └── OffsetOutOfRange
     ├── RecordTooLarge
+    ├── ProduceError                a record was not written, or it is not known whether it was
+    │   ├── OversizedRecord
+    │   ├── BufferFull
+    │   ├── TopicMissing
+    │   ├── RecordLeftOut
+    │   ├── WriteRefused
+    │   ├── DeliveryTimedOut
+    │   └── ProducerClosed
     └── SinkError
         ├── RetriableSinkError
         ├── PermanentSinkError
@@ -193,6 +201,44 @@ class RecordTooLarge(ConsumerdError):
         self.size = size
         self.next_offset = next_offset
         self.raw = raw
+
+
+class ProduceError(ConsumerdError):
+    """A record was not written, or it is not known whether it was; ``partition`` is where to, once that was chosen."""
+
+    def __init__(self, message: str, *, partition: TopicPartition | None = None) -> None:
+        super().__init__(message)
+        self.partition = partition
+
+
+class OversizedRecord(ProduceError):
+    """A record larger than a request may be; it was not buffered."""
+
+
+class BufferFull(ProduceError):
+    """The producer's buffer stayed full for as long as the caller was ready to wait; the record was not buffered."""
+
+
+class TopicMissing(ProduceError):
+    """The topic, or the partition, is not there, did not come into being in time, or may not be written to; the record was
+    not buffered.
+    """
+
+
+class RecordLeftOut(ProduceError):
+    """A hook of the producer has left the record out; it was not written."""
+
+
+class WriteRefused(ProduceError):
+    """The broker refused the record, and would again; it was not written. The cause is what the broker said."""
+
+
+class DeliveryTimedOut(ProduceError):
+    """No acknowledgement in time; the record may have been written, unless it was never sent. The cause is the last failure."""
+
+
+class ProducerClosed(ProduceError):
+    """The producer was closed; the record was not accepted, or given up at the end of the time for closing."""
 
 
 class SinkError(ConsumerdError):

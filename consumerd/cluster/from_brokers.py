@@ -2,7 +2,8 @@
 
 Topics are never named where that could make one: up to version 3, a broker with ``auto.create.topics.enable`` (its
 default) creates what it is asked about, so that a topic that was just deleted would come back. Up to then all topics are
-asked for, and what was not wanted is dropped; from version 4 on they are named, with creation forbidden.
+asked for, and what was not wanted is dropped; from version 4 on they are named, with creation forbidden. Producers alone
+name them so that they are made.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ def plan_request(topics: Collection[str] | None, version: int) -> MetadataReques
     if not topics and version >= _FIRST_WITH_EMPTY_LIST:
         return MetadataRequest(topics=())
     return MetadataRequest(topics=None)
+
+
+def plan_creating_request(topics: Collection[str], version: int) -> MetadataRequest:
+    """Return the request that learns of ``topics``, and has the broker make those that are not there, if it does such a
+    thing; of nothing but the brokers where there are none.
+    """
+    if not topics:
+        return plan_request(topics, version)
+    return MetadataRequest(topics=tuple(sorted(topics)))
 
 
 def make_view(response: MetadataResponse, topics: Collection[str] | None, *, tls: bool) -> ClusterView:
@@ -78,7 +88,7 @@ class BrokerSource:
     nobody waits for its answer alone.
 
     ``known`` gives the brokers to ask; ``timeout_s`` bounds each request and ``patience_s`` all of them together. After
-    ``alone_s`` without an answer the next one is asked too.
+    ``alone_s`` without an answer the next one is asked too. ``creates``: topics that are not there are to be made.
     """
 
     def __init__(
@@ -90,6 +100,7 @@ class BrokerSource:
         timeout_s: float = 10.0,
         patience_s: float = 60.0,
         alone_s: float = 1.0,
+        creates: bool = False,
     ) -> None:
         self._pool = pool
         self._known = known
@@ -97,6 +108,7 @@ class BrokerSource:
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._alone_s = alone_s
+        self._creates = creates
         self._log = structlog.get_logger(__name__)
 
     async def read(self, topics: Collection[str] | None) -> ClusterView:
@@ -144,6 +156,7 @@ class BrokerSource:
     async def _ask(self, broker: Broker, topics: Collection[str] | None) -> ClusterView:
         connection = await self._pool.get(broker, Purpose.CONTROL)
         version = connection.version_of(MetadataRequest)
-        request = plan_request(topics, version)
+        creating = self._creates and topics is not None
+        request = plan_creating_request(topics or (), version) if creating else plan_request(topics, version)
         response = await connection.request(request, timeout_s=self._timeout_s, version=version)
         return make_view(response, topics, tls=broker.tls)

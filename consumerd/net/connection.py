@@ -145,6 +145,31 @@ class BrokerConnection:
         self._last_used = self._now()
         return self._decode(request, frame, self._last_used - started)
 
+    async def send(self, request: Request[Any], *, timeout_s: float, version: int | None = None) -> None:
+        """Send a request that brokers do not answer (``expects_response`` is false), and return when the peer takes it.
+
+        Nobody learns whether the broker has acted upon it; one that could not closes the connection. ``timeout_s`` bounds
+        the wait for room, as a throttle time is waited for first. Cancel freely. Raises as :meth:`request` does.
+        """
+        if version is None:
+            version = self.version_of(type(request))
+        await self._wait_throttle()
+        self._raise_closed()
+        _, data = self._session.send(request, version)
+        self._last_used = self._now()
+        assert self._stream is not None
+        self._stream.write(data)
+        try:
+            async with timeout(timeout_s):
+                await self._stream.drain()
+        except TimeoutError as error:
+            late = RequestTimedOut(
+                f"{self.address}: {request.api.name} v{version} was not taken within {timeout_s:g} s"
+            )
+            self._poison(late)
+            raise late from error
+        self._raise_closed()
+
     def _decode(self, request: Request[R], frame: ResponseFrame, seconds: float) -> R:
         try:
             response = request.decode_response(frame.version, frame.body)

@@ -1,4 +1,4 @@
-"""The connections to a cluster's brokers: one for fetches and one for control, per broker.
+"""The connections to a cluster's brokers: one for fetches, one for control and one for producing, per broker.
 
 - Connecting is single-flight: who asks meanwhile shares the attempt, and its failure.
 - After a failure the next attempt to that broker waits: exponential backoff with jitter, so that the members of a group
@@ -31,6 +31,8 @@ class Purpose(enum.StrEnum):
 
     FETCH = "fetch"
     CONTROL = "control"
+    PRODUCE = "produce"
+    """An acknowledgement may take as long as the slowest replica."""
 
 
 class Endpoint(Protocol):

@@ -22,7 +22,6 @@ from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, Remote
 from consumerd.net.frames import FrameAssembler
 
 _HAPPY_EYEBALLS_S: Final = 0.25
-_WRITE_HIGH_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class Stream(Protocol):
         """Send bytes after all that were written before; nothing happens on a closed stream."""
 
     async def drain(self) -> None:
-        """Wait until the peer has taken enough of what was written; returns when the stream closes, too.
+        """Wait until the system has taken what was written, and sends it even if we close; returns when the stream closes, too.
 
         Unbounded: the caller's deadline applies. Cancel freely.
         """
@@ -160,7 +159,8 @@ class TransportStream(asyncio.BufferedProtocol):
         """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        # nothing is left here once drained; a TLS transport counts "as much as high" as too much already
+        transport.set_write_buffer_limits(high=1 if self._address.tls else 0, low=0)
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the hint is 64 KiB at most; frames know better

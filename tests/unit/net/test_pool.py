@@ -64,8 +64,8 @@ def test_connections_are_kept_by_broker_and_purpose() -> None:
 
     async def scenario(pool: ConnectionPool) -> None:
         kept = {await pool.get(broker, purpose) for broker in (ONE, TWO) for purpose in Purpose for _ in range(3)}
-        assert 4 == len(kept) == scene.connects
-        assert repr(pool) == "<ConnectionPool 1/control, 1/fetch, 2/control, 2/fetch>"
+        assert 6 == len(kept) == scene.connects
+        assert repr(pool) == "<ConnectionPool 1/control, 1/fetch, 1/produce, 2/control, 2/fetch, 2/produce>"
 
     scene.run(scenario)
 
