@@ -1,0 +1,404 @@
+"""The producer: records in, acknowledgements out.
+
+One :class:`Producer` for both of Kafka's modes: ``await producer.send(...)`` returns once the record is acknowledged (sync),
+``await producer.enqueue(...)`` once it is buffered (async), with its :class:`~consumerd.client.delivery.Delivery`. Records are
+batched by partition, in the order of the calls, and sent by ``client.sender``, which owns retries.
+
+- Nothing is buffered beyond ``buffer_bytes``: calls wait for room, first come first served, ``max_block_s`` at most.
+- A topic that is not there is asked for, which makes brokers with ``auto.create.topics.enable`` create it, and waited for.
+- A call that is cancelled before its record is buffered leaves nothing behind. A ``send`` that is cancelled afterwards waits no
+  more; the record goes its way and may be written.
+- :meth:`Producer.close` (and the end of ``async with``, whatever ended the block) flushes for ``close_timeout_s`` at most;
+  what is not acknowledged by then is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+
+from consumerd.aio.tasks import unless
+from consumerd.aio.timeouts import timeout, timeout_at
+from consumerd.client.accumulator import Accumulator, Batch, PartitionQueue, wire_size
+from consumerd.client.delivery import Delivery, RecordMetadata, wait_settled
+from consumerd.client.partitioner import PARTITIONERS, Candidates, Partitioner
+from consumerd.client.produce_handler import ProduceConnections, ProduceHandler
+from consumerd.client.producer_hooks import Encoder, EventHandler, ProducerHooks, ProducerRecord, encode_nothing
+from consumerd.client.producer_settings import ProducerSettings
+from consumerd.client.room import Room
+from consumerd.client.sender import Sender
+from consumerd.client.topics import TopicDirectory
+from consumerd.cluster.view import ClusterView, TopicView
+from consumerd.errors import BufferFull, OversizedRecord, ProduceError, ProducerClosed, TopicMissing
+from consumerd.model import TopicPartition
+from consumerd.telemetry.wording import counted
+from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.building import NewRecord
+from consumerd.wire.records import Headers
+
+DEFAULT_SETTINGS: Final = ProducerSettings()
+
+_HOPELESS: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """A topic as calls need it: the queue of each partition, by its number, and what a partitioner chooses from."""
+
+    queues: tuple[PartitionQueue, ...]
+    candidates: Candidates
+
+
+class Producer:
+    """Writes records to topics; ``async with`` runs it. For use on one event loop, by any number of tasks.
+
+    ``client.opening`` makes one from addresses. ``now`` is a monotonic clock in seconds, ``wall_ms`` the calendar's in ms,
+    for records that come without a time. ``partitioner`` belongs to this producer alone; ``handler`` sends in the place of
+    :class:`~consumerd.client.produce_handler.ProduceHandler`.
+    """
+
+    def __init__(
+        self,
+        connections: ProduceConnections,
+        directory: TopicDirectory,
+        *,
+        now: Callable[[], float],
+        wall_ms: Callable[[], int],
+        random: Callable[[], float],
+        settings: ProducerSettings = DEFAULT_SETTINGS,
+        partitioner: Partitioner | None = None,
+        key_encoder: Encoder = encode_nothing,
+        value_encoder: Encoder = encode_nothing,
+        hooks: ProducerHooks | None = None,
+        handler: EventHandler | None = None,
+    ) -> None:
+        self.settings = settings
+        self._directory = directory
+        self._now = now
+        self._wall_ms = wall_ms
+        self._partitioner = partitioner or PARTITIONERS["murmur2"](random, now)
+        self._encode_key = key_encoder
+        self._encode_value = value_encoder
+        self._hooks = hooks or ProducerHooks()
+        self._watched = _watches_enqueuing(self._hooks)
+        self._accumulator = Accumulator(
+            batch_bytes=settings.batch_bytes, linger_s=settings.linger_s, buffer_bytes=settings.buffer_bytes
+        )
+        self._room = Room(self._accumulator)
+        self._sender = Sender(
+            self._accumulator,
+            self._room,
+            directory,
+            connections,
+            handler or ProduceHandler(connections, directory, settings),
+            self._partitioner,
+            self._hooks,
+            settings,
+            now=now,
+            random=random,
+        )
+        self._routes: dict[str, _Route] = {}
+        self._queues: dict[str, list[PartitionQueue]] = {}
+        self._followed: set[str] = set()
+        self._tasks = asyncio.TaskGroup()
+        self._running: list[asyncio.Task[None]] = []
+        self._closing = asyncio.Event()
+        self._done = asyncio.Event()
+        self._ending = False
+        self._owes_turn = False
+        self._log = structlog.get_logger(__name__)
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._running = [
+            self._tasks.create_task(self._sender.run(), name="send batches"),
+            self._tasks.create_task(self._follow_view(), name="follow the cluster"),
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        finally:
+            if isinstance(error, Exception):
+                # the block's failure comes out as it is; the group would wrap it
+                await self._tasks.__aexit__(None, None, None)
+            else:
+                await self._tasks.__aexit__(kind, error, traceback)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is on its way, in memory."""
+        return self._accumulator.used_bytes
+
+    # -- records in
+
+    async def send(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: object = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> RecordMetadata:
+        """Write a record and return where it is, once it is acknowledged. See :meth:`enqueue` and ``Delivery``."""
+        delivery = await self.enqueue(
+            topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        return await delivery
+
+    async def enqueue(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: object = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> Delivery:
+        """Buffer a record, and return its delivery.
+
+        ``value`` None is a tombstone. ``partition`` None leaves the choice to the partitioner, ``timestamp_ms`` None is the
+        time of the call. Waits ``max_block_s`` at most. Cancel freely: then nothing was buffered.
+
+        Raises TopicMissing, OversizedRecord, BufferFull, ProducerClosed, and what an encoder raises.
+        """
+        if not self._watched:
+            return await self._enqueue(topic, value, key, partition, timestamp_ms, headers)
+        record = self._hooks.before_enqueue(
+            ProducerRecord(
+                topic=topic, value=value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+        )
+        added = False
+        try:
+            delivery = await self._enqueue(
+                record.topic, record.value, record.key, record.partition, record.timestamp_ms, record.headers
+            )
+            added = True
+        finally:
+            self._hooks.after_enqueue(record, added=added)
+        return delivery
+
+    async def _enqueue(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+    ) -> Delivery:
+        """Encode, choose the partition, find room, buffer. The path of every record: quick where nothing is missing."""
+        if self._owes_turn:
+            # a caller in a tight loop would let nobody send until the buffer is full; nothing of the record is held yet
+            self._owes_turn = False
+            await asyncio.sleep(0)
+        key_bytes = None if key is None else self._encode_key(key)
+        value_bytes = None if value is None else self._encode_value(value)
+        size = wire_size(key_bytes, value_bytes, headers)
+        if size > self.settings.max_request_bytes:
+            raise OversizedRecord(
+                f"{topic}: a record of {size} bytes, the limit is {self.settings.max_request_bytes}; raise max_request_bytes, "
+                "and the broker's message.max.bytes (or the topic's max.message.bytes) with it, or write smaller records"
+            )
+        route = self._routes.get(topic)
+        if route is None:
+            route = await self._find_route(topic)
+        queue = self._choose(route, key, key_bytes, partition, size)
+        if not self._room.take(size):
+            await self._wait_room(queue.partition, size)
+        if self._closing.is_set():
+            self._room.give_back(size)
+            raise _closed(topic)
+        record = NewRecord(
+            key=key_bytes,
+            value=value_bytes,
+            timestamp=self._wall_ms() if timestamp_ms is None else timestamp_ms,
+            headers=headers,
+        )
+        return self._append(queue, record, size)
+
+    def _append(self, queue: PartitionQueue, record: NewRecord, size: int) -> Delivery:
+        batch = self._accumulator.append(queue, record, size, self._now())
+        index = len(batch.records) - 1
+        if index == 0 or batch.sealed:
+            self._owes_turn = True
+            self._sender.wake()
+        return Delivery(batch, index)
+
+    def _choose(
+        self, route: _Route, key: object, key_bytes: bytes | None, partition: int | None, size: int
+    ) -> PartitionQueue:
+        if partition is not None:
+            if not 0 <= partition < len(route.queues):
+                topic = route.candidates.topic
+                raise TopicMissing(
+                    f"{topic}/{partition}: no such partition; {topic} has {len(route.queues)}, from 0 on",
+                    partition=TopicPartition.modern(topic, partition),
+                )
+            return route.queues[partition]
+        queue = route.queues[self._partitioner.choose(key, key_bytes, route.candidates)]
+        if key_bytes is None and self._accumulator.opens_batch(queue, size):
+            # whoever is bound to no partition leaves it with a full batch, not with one record in the next
+            self._partitioner.batch_closed(route.candidates.topic, queue.partition.partition.number)
+            queue = route.queues[self._partitioner.choose(key, key_bytes, route.candidates)]
+        return queue
+
+    async def _wait_room(self, partition: TopicPartition, size: int) -> None:
+        # what is open goes out: it holds the room that is waited for
+        self._accumulator.seal_all()
+        self._sender.wake()
+        try:
+            async with timeout(self.settings.max_block_s):
+                admitted = await self._room.wait(size)
+        except TimeoutError:
+            raise BufferFull(
+                f"{partition}: no room for a record of {size} bytes within {self.settings.max_block_s:g} s; "
+                f"{self._accumulator.used_bytes} of {self.settings.buffer_bytes} bytes are on their way. Brokers take records "
+                "more slowly than they come: write less, add partitions, or raise buffer_bytes or max_block_s",
+                partition=partition,
+            ) from None
+        if not admitted:
+            raise _closed(str(partition))
+
+    # -- topics
+
+    async def _find_route(self, topic: str) -> _Route:
+        if self._closing.is_set():
+            raise _closed(topic)
+        if topic not in self._followed:
+            self._followed.add(topic)
+            self._directory.follow(self._followed)
+        try:
+            async with timeout(self.settings.max_block_s):
+                found = await unless(
+                    self._closing, self._directory.views.wait(lambda view: _settled(view.topics.get(topic)))
+                )
+        except TimeoutError:
+            raise TopicMissing(
+                f"{topic}: no such topic within {self.settings.max_block_s:g} s; create it, or let brokers do so "
+                "(auto.create.topics.enable), and check that they are up"
+            ) from None
+        if found is None:
+            raise _closed(topic)
+        known = found.topics[topic]
+        if not known.partitions:
+            raise TopicMissing(f"{topic}: the broker answered error {known.error} ({ErrorCode(known.error).name})")
+        return self._make_route(topic, known, found)
+
+    def _make_route(self, topic: str, known: TopicView, view: ClusterView) -> _Route:
+        # numbers have no holes: partitions are only ever added
+        queues = self._queues.setdefault(topic, [])
+        queues += [
+            PartitionQueue(TopicPartition.modern(topic, number)) for number in range(len(queues), len(known.partitions))
+        ]
+        available = [queue.partition.partition.number for queue in queues if view.find_leader(queue.partition)]
+        candidates = Candidates(topic=topic, count=len(queues), available=available)
+        route = self._routes[topic] = _Route(tuple(queues), candidates)
+        return route
+
+    async def _follow_view(self) -> None:
+        """Take note of each change of the cluster, until cancelled."""
+        seen = self._directory.views.value
+        while True:
+            self._routes.clear()
+            self._sender.wake()
+            seen = await self._directory.views.wait(lambda view, seen=seen: view is not seen)  # type: ignore[misc]  # a default binds it
+
+    # -- the end
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all that was buffered before this call is acknowledged or given up; failures are the deliveries'.
+
+        Bounded by the delivery timeout, and one request's. Raises TimeoutError after ``timeout_s``. Cancel freely.
+        """
+        self._accumulator.seal_all()
+        self._sender.wake()
+        async with timeout(timeout_s):
+            for batch in self._accumulator.unfinished():
+                await wait_settled(batch)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Take no more records, flush, and give up what is not acknowledged in time; None: ``close_timeout_s``.
+
+        A second call waits for the first. Bounded by the time given, and by what requests take to be cancelled.
+        """
+        if self._ending:
+            await self._done.wait()
+            return
+        self._ending = True
+        deadline = asyncio.get_running_loop().time() + (
+            self.settings.close_timeout_s if timeout_s is None else timeout_s
+        )
+        try:
+            with contextlib.suppress(TimeoutError):  # what is left then is given up, and its deliveries say so
+                async with timeout_at(deadline):
+                    await self._send_last()
+        finally:
+            self._refuse()
+            for task in self._running:
+                task.cancel()
+            try:
+                if self._running:
+                    await asyncio.wait(self._running)
+            finally:
+                self._sender.give_up(_explain_giving_up)
+                self._hooks.closed()
+                self._done.set()
+
+    async def _send_last(self) -> None:
+        """Send the hooks' last records, and all that is buffered. Cancel freely."""
+        if not self._running or any(task.done() for task in self._running):
+            return  # never begun, or the sender has failed: the block that owns it says why
+        try:
+            for record in self._hooks.last_batch_before_close():
+                await self._enqueue(
+                    record.topic, record.value, record.key, record.partition, record.timestamp_ms, record.headers
+                )
+        except ProduceError as error:
+            self._log.warning("last_batch_not_buffered", reason=str(error))
+        self._refuse()
+        await self.flush()
+
+    def _refuse(self) -> None:
+        self._closing.set()
+        self._room.close()
+
+
+def _watches_enqueuing(hooks: ProducerHooks) -> bool:
+    kind = type(hooks)
+    return (
+        kind.before_enqueue is not ProducerHooks.before_enqueue or kind.after_enqueue is not ProducerHooks.after_enqueue
+    )
+
+
+def _settled(topic: TopicView | None) -> bool:
+    """Whether a topic can be written to, or never will be."""
+    return topic is not None and (bool(topic.partitions) or topic.error in _HOPELESS)
+
+
+def _explain_giving_up(batch: Batch) -> ProducerClosed:
+    tried = f"tried {batch.attempts} times, they may have been written" if batch.attempts else "they were not sent"
+    return ProducerClosed(
+        f"{batch.partition}: {counted(len(batch.to_send), 'record')} not acknowledged when the producer was closed; {tried}. "
+        "Give close() more time (close_timeout_s)",
+        partition=batch.partition,
+    )
+
+
+def _closed(topic: str) -> ProducerClosed:
+    return ProducerClosed(
+        f"{topic}: the producer is closed and takes no more records; write before close(), or make another"
+    )
