@@ -7,20 +7,33 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test unit check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user clean
+.PHONY: help venv demo test unit check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 venv: $(VENV)/.installed  ## make the virtual environment
 
-$(VENV)/.installed: pyproject.toml
+define make_environment
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "consumerd needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "$(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+endef
+
+$(VENV)/.installed: pyproject.toml
+	$(make_environment)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(VENV)/.demo  ## the first two minutes: a cluster, a stream, a disturbed group, an audit (DEMO="--records 200000" for more)
+	@$(BIN)/python -m consumerd demo --setup-log $(VENV)/demo.log $(DEMO)
+
+$(VENV)/.demo: pyproject.toml
+	$(make_environment)
+	@echo "setting up in $(VENV), once: about 600 MB to download, most of it pyspark, whose jars hold ZooKeeper"
+	$(BIN)/pip install --disable-pip-version-check --log $(VENV)/demo.log -e '.[demo]'
 	@touch $@
 
 test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI)

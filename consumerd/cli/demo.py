@@ -178,7 +178,7 @@ def look_lines(parquet: Path) -> list[str]:
 def _describe_downloads(log: Path) -> str:
     found = find_downloads(log)
     if not found:
-        return f"set-up: no download is told of in {log}\n"
+        return "set-up had nothing to download\n"
     largest = [f"{name} {size:.0f} MB" for name, size in found.items()]
     return (
         f"set-up has downloaded {sum(found.values()):.0f} MB in {counted(len(found), 'file')}: "
