@@ -1,0 +1,196 @@
+"""The embedded cluster as a process of its own, ``consumerd broker``, for tests that are not asynchronous.
+
+What it offers is called as in ``tests.support.kafka``, so that a test can run on either. Topics are made through ZooKeeper
+by another client (kazoo) and records are sent by another producer (kafka-python): nothing of ours judges itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final, Self
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kazoo.client import KazooClient
+
+from tests.support.daemon import wait_until
+
+BROKER_ID: Final = 0
+_START_TIMEOUT_S: Final = 40.0
+_STOP_TIMEOUT_S: Final = 20.0
+
+
+class EmbeddedFailed(Exception):
+    """The process ended, or did not do in time what it should; carries the end of its log."""
+
+
+class EmbeddedProcess:
+    """``consumerd broker`` on free ports; ``with`` starts and stops it. Data is in ``directory`` and stays there."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.directory = directory
+        self.log_path = directory / "broker.log"
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        self.bootstrap = ""
+        self.zookeeper = ""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        try:
+            self.stop()
+        finally:
+            self.kill()
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process; there is one after the first start."""
+        assert self._process is not None
+        return self._process
+
+    def start(self) -> None:
+        """Start it, on the ports it had, and wait for its addresses. Raises EmbeddedFailed."""
+        arguments = list(self._arguments)
+        if self.bootstrap:
+            arguments += ["--port", self.bootstrap.rpartition(":")[2]]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "consumerd",
+                    "broker",
+                    "--directory",
+                    str(self.directory / "cluster"),
+                    *arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        stdout = self._process.stdout.fileno()
+        os.set_blocking(stdout, False)
+        said = b""
+
+        def has_started() -> bool:
+            nonlocal said
+            with contextlib.suppress(BlockingIOError):
+                said += os.read(stdout, 4096)
+            if self.process.poll() is not None:
+                raise EmbeddedFailed(f"consumerd broker ended with {self.process.returncode}:\n{self.log()[-3000:]}")
+            return said.count(b"\n") >= 2
+
+        try:
+            wait_until(has_started, "the broker says where it is", _START_TIMEOUT_S)
+        except TimeoutError as error:
+            raise EmbeddedFailed(f"{error}:\n{self.log()[-3000:]}") from None
+        addresses = dict(line.split(" ", 1) for line in said.decode().splitlines())
+        self.bootstrap, self.zookeeper = addresses["bootstrap"], addresses["zookeeper"]
+
+    def stop(self) -> int:
+        """End it in order and return its exit code. Raises EmbeddedFailed when it does not end in time."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise EmbeddedFailed(f"the broker did not end within {_STOP_TIMEOUT_S} s:\n{self.log()[-3000:]}") from None
+
+    def kill(self) -> None:
+        """SIGKILL; its ZooKeeper goes with it. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+    def log(self) -> str:
+        """Return its log so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def create_topic(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        """Create a topic and wait until each partition is served; ``configs`` with ``_`` for ``.``.
+
+        By znodes, as Kafka's own tools of the time do; the broker, which is the controller, sees them.
+        """
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        zookeeper = KazooClient(self.zookeeper)
+        zookeeper.start()
+        try:
+            zookeeper.create(
+                f"/config/topics/{topic}", json.dumps({"version": 1, "config": settings}).encode(), makepath=True
+            )
+            assigned = {str(partition): [BROKER_ID] for partition in range(partitions)}
+            zookeeper.create(
+                f"/brokers/topics/{topic}", json.dumps({"version": 1, "partitions": assigned}).encode(), makepath=True
+            )
+        finally:
+            zookeeper.stop()
+            zookeeper.close()
+        wait_until(lambda: self._serves(topic, partitions), f"{topic} is served")
+
+    def _serves(self, topic: str, partitions: int) -> bool:
+        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap)
+        try:
+            if consumer.partitions_for_topic(topic) != set(range(partitions)):
+                return False
+            ends = consumer.end_offsets([TopicPartition(topic, partition) for partition in range(partitions)])
+            return len(ends) == partitions
+        finally:
+            consumer.close()
+
+    def produce(self, topic: str, lines: bytes, codec: str = "none") -> None:
+        """Send ``key<TAB>value`` lines and wait until they are acknowledged."""
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap, acks="all", compression_type=None if codec == "none" else codec
+        )
+        try:
+            sent = []
+            for line in lines.splitlines():
+                key, tab, value = line.partition(b"\t")
+                if not tab:
+                    raise ValueError(f"no tab in {line!r}")
+                sent.append(producer.send(topic, key=key, value=value))
+            producer.flush(30)
+            for one in sent:
+                one.get(30)
+        finally:
+            producer.close()
+
+
+def pids_in(folder: Path) -> set[int]:
+    """Return the processes that work in a folder or below, or were given it: those that a test must not leave behind."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                inside = (entry / "cwd").readlink().is_relative_to(folder)
+                named = os.fsencode(folder) in (entry / "cmdline").read_bytes()
+                if (inside or named) and int(entry.name) != os.getpid():
+                    found.add(int(entry.name))
+    return found
+
+
+def wait_gone(folder: Path, timeout_s: float = 10.0) -> None:
+    """Wait until no process works in a folder any more. Raises TimeoutError that names those that do."""
+    deadline = time.monotonic() + timeout_s
+    while left := pids_in(folder):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {sorted(left)} still work in {folder}")
+        time.sleep(0.05)
