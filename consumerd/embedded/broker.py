@@ -6,17 +6,36 @@ For the demo, for tests and for development: one node, no replication, no securi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import random
+import secrets
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self, TypeVar
 
+from consumerd.aio.clock import boottime, monotonic
+from consumerd.aio.tasks import alongside
+from consumerd.embedded.appending import Appender
+from consumerd.embedded.catalogue import LogCatalogue
+from consumerd.embedded.dispatch import Dispatcher
 from consumerd.embedded.faults import Faults
+from consumerd.embedded.handlers.table import log_handlers
+from consumerd.embedded.housekeeping import Housekeeper
+from consumerd.embedded.log.settings import LogSettings
+from consumerd.embedded.registration import Registration
 from consumerd.embedded.releases import Imitation, MessageFormat, get_imitation
-from consumerd.embedded.topics import Topics
+from consumerd.embedded.server import BrokerServer, listen
+from consumerd.embedded.storage import Storage
+from consumerd.embedded.znodes import BrokerAddress
+from consumerd.model import BrokerId
+from consumerd.wire.modern.metadata import MetadataBroker
+from consumerd.zk.aiozk_client import AiozkClient
+from consumerd.zk.connect_string import parse_connect_string
 
-if TYPE_CHECKING:
-    from consumerd.embedded.log.settings import LogSettings
+T = TypeVar("T")
 
 _MIB: Final = 1024 * 1024
 
@@ -40,8 +59,8 @@ class BrokerSettings:
     num_partitions: int = 1
     """Of topics that come into being because somebody asks for them."""
     auto_create_topics: bool = True
-    log: LogSettings | None = None
-    """None: the defaults. ``message_format`` in it is replaced by what holds here."""
+    log: LogSettings = field(default_factory=LogSettings)
+    """What holds for topics that say nothing else; ``message_format`` in it is replaced by the one here."""
     max_request_bytes: int = 100 * _MIB
     offsets_topic_partitions: int = 4
     """Of ``__consumer_offsets``: 50 in Kafka, which is many for one node with a laptop's disk."""
@@ -59,26 +78,48 @@ class BrokerSettings:
         """The release that it passes for."""
         return get_imitation(self.as_release)
 
+    @property
+    def log_settings(self) -> LogSettings:
+        """What the logs of topics that say nothing else are told."""
+        stored = self.imitation.message_format if self.message_format is None else self.message_format
+        return replace(self.log, message_format=stored)
+
 
 class EmbeddedBroker:
-    """A broker that serves from entering (``async with``) to leaving."""
+    """A broker that serves from entering (``async with``) to leaving; entered once.
+
+    A failure in the background (another process has taken the broker's id) cancels the block, which then raises an
+    ExceptionGroup.
+    """
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
         self._faults = Faults()
+        self._server: BrokerServer | None = None
+        self._catalogue: LogCatalogue | None = None
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        raise NotImplementedError
+        """Start, and return when clients can come.
+
+        Raises ConfigError (it cannot listen), LogError (its directory cannot be used), BrokerIdTaken, CoordinationError.
+        Bounded by the ZooKeeper session's calls, twice its timeout, and what recovery of the logs takes.
+        """
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        raise NotImplementedError
+        """Leave ZooKeeper, cut connections off, close the logs. Bounded by the disk and the session's calls."""
+        await self._stack.__aexit__(kind, error, traceback)
 
     @property
     def port(self) -> int:
         """The port it listens on."""
-        raise NotImplementedError
+        return self._running(self._server).port
 
     @property
     def bootstrap(self) -> str:
@@ -91,13 +132,90 @@ class EmbeddedBroker:
         return self._faults
 
     @property
-    def topics(self) -> Topics:
+    def topics(self) -> LogCatalogue:
         """Its topics and their logs."""
-        raise NotImplementedError
+        return self._running(self._catalogue)
 
     async def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic and return when it is served; ``configs`` are Kafka's with ``_`` for ``.``.
 
-        Raises InvalidTopic, InvalidPartitions, TopicExists, CoordinationError.
+        Raises InvalidTopic, InvalidPartitions, TopicExists, ConfigError, CoordinationError.
         """
         await self.topics.create(name, partitions, {key.replace("_", "."): value for key, value in configs.items()})
+
+    def _running(self, part: T | None) -> T:
+        if part is None:
+            raise RuntimeError("the broker does not run")
+        return part
+
+    # -- assembly
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        settings = self._settings
+        # connections wait from here on; nobody is told of the port before they are served
+        self._server = await asyncio.to_thread(
+            listen,
+            settings.host,
+            settings.port,
+            max_request_bytes=settings.max_request_bytes,
+            write_timeout_s=settings.write_timeout_s,
+        )
+        stack.callback(self._server.close)
+        storage = await asyncio.to_thread(Storage.open, settings.directory, files=self._faults.files, now_ms=_now_ms)
+        stack.push_async_callback(asyncio.to_thread, storage.close)
+        zk = await stack.enter_async_context(await _connect(settings))
+        appender = await stack.enter_async_context(Appender())
+        catalogue = LogCatalogue(
+            zk,
+            broker_id=BrokerId(settings.broker_id),
+            settings=settings.log_settings,
+            open_log=storage.open_log,
+            folders=storage,
+            appender=appender,
+            now_ms=_now_ms,
+        )
+        self._catalogue = await stack.enter_async_context(catalogue)
+        handlers = log_handlers(
+            catalogue,
+            appender,
+            self._faults,
+            broker=lambda: MetadataBroker(node_id=settings.broker_id, host=settings.host, port=self.port),
+            partitions_of_new=settings.num_partitions if settings.auto_create_topics else 0,
+        )
+        dispatcher = Dispatcher(handlers, settings.imitation, self._faults)
+        await stack.enter_async_context(self._server.serving(dispatcher))
+        housekeeper = Housekeeper(
+            catalogue,
+            appender,
+            retention_check_interval_s=settings.retention_check_interval_s,
+            write_checkpoints=storage.write_checkpoints,
+            now=monotonic,
+        )
+        await stack.enter_async_context(alongside(housekeeper.run(), name="housekeeping"))
+        registration = Registration(
+            zk,
+            address=BrokerAddress(broker_id=BrokerId(settings.broker_id), host=settings.host, port=self.port),
+            release=settings.imitation.release,
+            now_ms=_now_ms,
+            random_bytes=secrets.token_bytes,
+        )
+        await stack.enter_async_context(registration)
+
+
+async def _connect(settings: BrokerSettings) -> AiozkClient:
+    """Return a client of ZooKeeper, made and not entered; its chroot is there, as brokers see to (KafkaServer.initZk)."""
+
+    def make(connect_string: str) -> AiozkClient:
+        return AiozkClient(
+            connect_string, session_timeout_s=settings.session_timeout_ms / 1000, now=boottime, random=random.random
+        )
+
+    address = parse_connect_string(settings.zookeeper)
+    if address.chroot:
+        async with make(str(replace(address, chroot=""))) as root:
+            await root.ensure_path(address.chroot)
+    return make(settings.zookeeper)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 
 from consumerd.embedded.faults import Faults
+from consumerd.embedded.handlers.api_versions import ApiVersionsHandler
 from consumerd.embedded.handlers.context import ConnectionRefused, Handler, Hangup, RequestContext
 from consumerd.embedded.handlers.refusals import REQUESTS, refuse
 from consumerd.embedded.releases import Imitation, OnUnknownRequest
@@ -37,16 +38,20 @@ class SilenceWanted(ConsumerdError):
 
 
 class Dispatcher:
-    """Answers the requests in ``handlers``, in the versions that the release speaks of them."""
+    """Answers the requests in ``handlers``, in the versions that the release speaks of them, and ApiVersions about them."""
 
     def __init__(self, handlers: Mapping[ApiKey, Handler], imitation: Imitation, faults: Faults) -> None:
-        self._handlers = handlers
+        spoken = {
+            api: versions for api, versions in imitation.ranges.items() if api in handlers or api is ApiKey.API_VERSIONS
+        }
+        self._handlers: Final[Mapping[ApiKey, Handler]] = {
+            **handlers,
+            ApiKey.API_VERSIONS: ApiVersionsHandler(spoken),
+        }
         self._imitation = imitation
         self._faults = faults
         self._accepted: Final[Mapping[type[Request[Any]], range]] = {
-            REQUESTS[api]: range(versions.first, versions.last + 1)
-            for api, versions in imitation.ranges.items()
-            if api in handlers
+            REQUESTS[api]: range(versions.first, versions.last + 1) for api, versions in spoken.items()
         }
 
     async def answer(self, frame: memoryview, *, peer_host: str, connection_id: str, hangup: Hangup) -> Reply | None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.faults import Faults
-from consumerd.embedded.handlers.api_versions import ApiVersionsHandler
 from consumerd.embedded.handlers.context import Handler
 from consumerd.embedded.handlers.fetch import FetchHandler
 from consumerd.embedded.handlers.list_offsets import ListOffsetsHandler
@@ -14,7 +13,6 @@ from consumerd.embedded.handlers.metadata import MetadataHandler
 from consumerd.embedded.handlers.produce import ProduceHandler
 from consumerd.embedded.long_polls import LongPolls
 from consumerd.embedded.topics import Topics
-from consumerd.net.versions import VersionRange
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.metadata import MetadataBroker
 
@@ -24,7 +22,6 @@ def log_handlers(
     appender: Appender,
     faults: Faults,
     *,
-    ranges: Mapping[ApiKey, VersionRange],
     broker: Callable[[], MetadataBroker],
     partitions_of_new: int,
 ) -> Mapping[ApiKey, Handler]:
@@ -37,7 +34,6 @@ def log_handlers(
     faults.subscribe(polls.disturb)
     topics.subscribe(polls.disturb_topics)
     return {
-        ApiKey.API_VERSIONS: ApiVersionsHandler(ranges),
         ApiKey.METADATA: MetadataHandler(topics, faults, broker=broker, partitions_of_new=partitions_of_new),
         ApiKey.PRODUCE: ProduceHandler(topics, appender, faults),
         ApiKey.FETCH: FetchHandler(topics, polls, faults),

@@ -132,11 +132,18 @@ class LogDirectory:
                 self._files.rename(folder, going)
                 self._files.sync_folder(self.path)
                 self._remove_folder(going)
-            for offsets in (self._recovery_points, self._cleaned_to):
-                offsets.pop(partition, None)
-            self._were_clean.discard(partition)
+            self.forget(partition)
         except OSError as error:
             raise LogFailed(f"{partition}: the log could not be deleted: {error}") from error
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Know nothing more of a partition whose log was closed and whose folder somebody takes away: what was durable of it
+        says nothing about a log that gets its name later.
+        """
+        self._logs.pop(partition, None)
+        self._were_clean.discard(partition)
+        for offsets in (self._recovery_points, self._cleaned_to):
+            offsets.pop(partition, None)
 
     def _remove_folder(self, folder: Path) -> None:
         for name in self._files.names(folder):
