@@ -10,6 +10,7 @@ import asyncio
 import random
 import secrets
 import time
+import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,11 @@ from consumerd.aio.clock import boottime, monotonic
 from consumerd.aio.tasks import alongside
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.catalogue import LogCatalogue
+from consumerd.embedded.coordinator.coordinator import GroupCoordinator
+from consumerd.embedded.coordinator.group_log import OffsetsTopic
+from consumerd.embedded.coordinator.handlers import group_handlers
+from consumerd.embedded.coordinator.settings import CoordinatorSettings
+from consumerd.embedded.coordinator.zookeeper_positions import ZooKeeperPositions
 from consumerd.embedded.dispatch import Dispatcher
 from consumerd.embedded.faults import Faults
 from consumerd.embedded.handlers.table import log_handlers
@@ -169,12 +175,23 @@ class EmbeddedBroker:
             zk,
             broker_id=BrokerId(settings.broker_id),
             settings=settings.log_settings,
-            open_log=storage.open_log,
-            folders=storage,
+            storage=storage,
             appender=appender,
             now_ms=_now_ms,
         )
         self._catalogue = await stack.enter_async_context(catalogue)
+        address = BrokerAddress(broker_id=BrokerId(settings.broker_id), host=settings.host, port=self.port)
+        groups = CoordinatorSettings(
+            release=settings.imitation.release, offsets_topic_partitions=settings.offsets_topic_partitions
+        )
+        coordinator = GroupCoordinator(
+            OffsetsTopic(catalogue, appender, groups),
+            settings=groups,
+            now=monotonic,
+            now_ms=_now_ms,
+            new_id=lambda: str(uuid.uuid4()),
+        )
+        await stack.enter_async_context(coordinator)
         handlers = log_handlers(
             catalogue,
             appender,
@@ -182,7 +199,9 @@ class EmbeddedBroker:
             broker=lambda: MetadataBroker(node_id=settings.broker_id, host=settings.host, port=self.port),
             partitions_of_new=settings.num_partitions if settings.auto_create_topics else 0,
         )
-        dispatcher = Dispatcher(handlers, settings.imitation, self._faults)
+        positions = ZooKeeperPositions(zk)
+        group = group_handlers(coordinator, positions, topics=catalogue, address=lambda: address, now_ms=_now_ms)
+        dispatcher = Dispatcher({**handlers, **group}, settings.imitation, self._faults)
         await stack.enter_async_context(self._server.serving(dispatcher))
         housekeeper = Housekeeper(
             catalogue,
@@ -194,7 +213,7 @@ class EmbeddedBroker:
         await stack.enter_async_context(alongside(housekeeper.run(), name="housekeeping"))
         registration = Registration(
             zk,
-            address=BrokerAddress(broker_id=BrokerId(settings.broker_id), host=settings.host, port=self.port),
+            address=address,
             release=settings.imitation.release,
             now_ms=_now_ms,
             random_bytes=secrets.token_bytes,

@@ -27,13 +27,12 @@ from typing import Final, Self
 
 import structlog
 
-from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.log.errors import LogError
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
-from consumerd.embedded.partition_folders import PartitionFolders
+from consumerd.embedded.storage import Storage
 from consumerd.embedded.topic_config import apply_config
 from consumerd.embedded.topic_names import find_collision, find_fault
 from consumerd.embedded.topic_nodes import TopicNodes
@@ -45,19 +44,15 @@ from consumerd.zk.layout import BROKER_TOPICS, topic_path
 from consumerd.zk.port import Watch, WatchKind, ZkClient
 
 _RETRY_S: Final = 1.0
-_OPENED_AT_ONCE: Final = 4
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-OpenLog = Callable[[TopicPartition, LogSettings], PartitionLog]
-"""Opens a partition's log, or makes it; blocks. Raises LogError."""
 
 
 class LogCatalogue:
     """The topics, and the logs of those partitions that are this broker's; see :class:`~consumerd.embedded.topics.Topics`.
 
     ``settings`` are the broker's own, which a topic's stand above. With ``delete_topics`` off, requests for deletion are
-    dropped, as brokers do by default before 1.0. Entering makes the first pass; leaving closes the logs.
+    dropped, as brokers do by default before 1.0. Entering makes the first pass, which opens the logs; closing them is the
+    storage's.
     """
 
     def __init__(
@@ -66,8 +61,7 @@ class LogCatalogue:
         *,
         broker_id: BrokerId,
         settings: LogSettings,
-        open_log: OpenLog,
-        folders: PartitionFolders,
+        storage: Storage,
         appender: Appender,
         now_ms: Callable[[], int],
         delete_topics: bool = True,
@@ -76,8 +70,7 @@ class LogCatalogue:
         self._zk = zk
         self._broker_id = broker_id
         self._settings = settings
-        self._open_log = open_log
-        self._folders = folders
+        self._storage = storage
         self._appender = appender
         self._now_ms = now_ms
         self._delete_topics = delete_topics
@@ -88,9 +81,6 @@ class LogCatalogue:
         self._unusable: dict[TopicPartition, str] = {}
         self._watches: dict[str, Watch] = {}
         self._subscribers: list[Callable[[frozenset[str]], None]] = []
-        self._handles: dict[TopicPartition, PartitionLog] = {}
-        """Every log that is open, found or not; changed by the threads that open and close them."""
-        self._opening: set[TopicPartition] = set()
         self._dirty = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         """Who waits for a pass that begins from now on."""
@@ -98,14 +88,13 @@ class LogCatalogue:
         self._runner: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises CoordinationError, OSError."""
-        await asyncio.to_thread(self._folders.remove_deleted)
+        """Raises CoordinationError, LogError, OSError."""
         for path in (BROKER_TOPICS, DELETE_TOPICS, CONFIG_CHANGES):
             self._watch(path, WatchKind.CHILDREN)
         try:
             await self._pass()
         except BaseException:
-            await self._close()
+            self._close_watches()
             raise
         await self._tasks.__aenter__()
         self._runner = self._tasks.create_task(self._run(), name="topics")
@@ -121,7 +110,7 @@ class LogCatalogue:
             cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
             await self._tasks.__aexit__(*((kind, error, traceback) if cancelled else (None, None, None)))
         finally:
-            await self._close()
+            self._close_watches()
 
     # -- look-ups
 
@@ -196,12 +185,12 @@ class LogCatalogue:
             waiting, self._waiting = self._waiting, []
             try:
                 await self._pass()
-            except (CoordinationError, OSError) as error:
+            except (CoordinationError, LogError, OSError) as error:
                 for done in waiting:
                     if not done.done():
                         done.set_exception(error)
                 if not failing:
-                    log.warning("topics_unreadable", error=str(error))
+                    log.warning("topics_not_in_line", error=str(error))
                 failing = True
                 # what woke us is still to be done, but not at once
                 await asyncio.sleep(_RETRY_S)
@@ -214,7 +203,7 @@ class LogCatalogue:
                         done.set_result(None)
 
     async def _pass(self) -> None:
-        """Bring what is open in line with ZooKeeper. Raises CoordinationError, OSError."""
+        """Bring what is open in line with ZooKeeper. Raises CoordinationError, LogError, OSError."""
         changed: set[str] = set()
         try:
             found = dict(await self._nodes.read())
@@ -241,7 +230,9 @@ class LogCatalogue:
             if now is None or now.czxid != known.czxid:
                 log.warning("topic_lost", topic=name, made_again=now is not None)
                 changed.add(name)
-                await self._stop_serving(name)
+                for closing in self._hide(name):
+                    # behind the appends that were asked for
+                    await self._appender.run(closing.partition, closing.close)
 
     async def _serve(self, topic: Topic, changed: set[str]) -> None:
         """Open the logs that a topic lacks, and tell all of them the topic's settings."""
@@ -253,11 +244,11 @@ class LogCatalogue:
         if known == topic and not missing:
             return
         settings = self._settings_of(topic)
-        opened = await map_bounded(missing, functools.partial(self._open, settings=settings), in_flight=_OPENED_AT_ONCE)
+        opened = [partition for partition in missing if await self._open(partition, settings)]
         for partition in own:
             if partition in self._logs:
                 self._logs[partition].settings = settings
-        if known != topic or any(opened.values()):
+        if known != topic or opened:
             self._topics[topic.name] = topic
             changed.add(topic.name)
 
@@ -268,77 +259,47 @@ class LogCatalogue:
             log.warning("topic_settings_ignored", topic=topic.name, error=str(error))
             return self._settings
 
-    async def _open(self, partition: TopicPartition, *, settings: LogSettings) -> bool:
+    async def _open(self, partition: TopicPartition, settings: LogSettings) -> bool:
         """Lead a partition and open its log; False if the topic has gone, or the log cannot be opened."""
 
         async def make_room() -> None:
-            aside = await asyncio.to_thread(self._folders.set_aside, partition)
+            aside = await self._appender.run(partition, functools.partial(self._storage.set_aside, partition))
             if aside is not None:
                 log.warning("partition_set_aside", partition=str(partition), path=str(aside))
 
         if not await self._nodes.lead(partition, make_room):
             return False
-        self._opening.add(partition)
+        opening = functools.partial(self._storage.open_log, partition, settings)
         try:
-            await self._appender.run(partition, functools.partial(self._open_handle, partition, settings))
+            self._logs[partition] = await self._appender.run(partition, opening)
         except LogError as error:
             if self._unusable.get(partition) != str(error):
                 self._unusable[partition] = str(error)
                 log.error("partition_unusable", partition=str(partition), error=str(error))  # noqa: TRY400 - it says all
             return False
-        self._opening.discard(partition)
-        self._logs[partition] = self._handles[partition]
         self._unusable.pop(partition, None)
         return True
 
     async def _delete(self, topic: Topic) -> None:
         """Delete a topic: its records first, so that its nodes are there as long as there is something to delete."""
-        await self._stop_serving(topic.name)
-        doomed = []
+        self._hide(topic.name)
         for number in topic.partitions:
-            path = await asyncio.to_thread(self._folders.mark_deleted, TopicPartition.modern(topic.name, number))
-            if path is not None:
-                doomed.append(path)
+            partition = TopicPartition.modern(topic.name, number)
+            await self._appender.run(partition, functools.partial(self._storage.delete_log, partition))
         await self._nodes.remove(topic.name)
         log.info("topic_deleted", topic=topic.name)
-        for path in doomed:
-            await asyncio.to_thread(self._folders.remove, path)
 
-    async def _stop_serving(self, name: str) -> None:
+    def _hide(self, name: str) -> Sequence[PartitionLog]:
+        """Let a topic be found no longer; return its logs."""
         self._topics.pop(name, None)
         if watch := self._watches.pop(topic_path(name), None):
             watch.close()
-        for partition in [one for one in self._logs if one.topic == name]:
-            await self._close_log(partition)
+        return [self._logs.pop(partition) for partition in tuple(self._logs) if partition.topic == name]
 
-    # -- the rest
-
-    async def _close(self) -> None:
+    def _close_watches(self) -> None:
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
-        self._logs.clear()
-        # what was being opened when we were cancelled is open by its turn
-        for partition in self._opening | set(self._handles):
-            await self._close_log(partition)
-
-    async def _close_log(self, partition: TopicPartition) -> None:
-        """Close a log in its turn, behind the appends that were asked for."""
-        self._logs.pop(partition, None)
-        try:
-            await self._appender.run(partition, functools.partial(self._close_handle, partition))
-        except LogError as error:
-            log.warning("partition_closed_uncleanly", partition=str(partition), error=str(error))
-
-    def _open_handle(self, partition: TopicPartition, settings: LogSettings) -> None:
-        """Open a log, in a thread."""
-        if partition not in self._handles:
-            self._handles[partition] = self._open_log(partition, settings)
-
-    def _close_handle(self, partition: TopicPartition) -> None:
-        """Close a log, in a thread."""
-        if (handle := self._handles.pop(partition, None)) is not None:
-            handle.close()
 
     def _watch(self, path: str, kind: WatchKind) -> None:
         if path not in self._watches:

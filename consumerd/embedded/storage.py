@@ -1,7 +1,7 @@
 """The directory of logs as a running broker uses it: from several threads, with topics that go and come again.
 
-``log.LogDirectory`` takes one caller at a time and knows up to where each log was durable; ``PartitionFolders`` takes away
-the folders of topics that are no more. Here they are one: calls take turns, and what is taken away is forgotten.
+``log.LogDirectory`` takes one caller at a time; here calls take turns. A folder that stands where a new topic of the same name
+begins is set aside under a name that ends in ``-stray``, and stays there.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from consumerd.embedded.log.files import LogFiles
 from consumerd.embedded.log.log_directory import LogDirectory
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
-from consumerd.embedded.partition_folders import PartitionFolders
 from consumerd.model import TopicPartition
 
+STRAY_ENDING: Final = "-stray"
 
-class Storage(PartitionFolders):
+
+class Storage:
     """An open directory: its logs, and its folders. All methods block, and may be called from any thread."""
 
     def __init__(self, directory: LogDirectory, files: LogFiles) -> None:
-        super().__init__(directory.path, files, lambda: uuid.uuid4().hex)
+        self._files = files
         self._logs = directory
         self._lock = threading.Lock()
 
@@ -37,17 +39,25 @@ class Storage(PartitionFolders):
         with self._lock:
             return self._logs.open_log(partition, settings)
 
-    def set_aside(self, partition: TopicPartition) -> Path | None:
-        """See PartitionFolders."""
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Close a partition's log and delete it; one that is not there is fine. Raises LogFailed."""
         with self._lock:
-            self._logs.forget(partition)
-            return super().set_aside(partition)
+            self._logs.delete_log(partition)
 
-    def mark_deleted(self, partition: TopicPartition) -> Path | None:
-        """See PartitionFolders."""
+    def set_aside(self, partition: TopicPartition) -> Path | None:
+        """Make room for a partition's first log: rename what has its name, and return the new path; None if nothing has.
+
+        Raises OSError.
+        """
+        path = self._logs.path / f"{partition.topic}-{partition.partition}"
         with self._lock:
+            if not self._files.is_folder(path):
+                return None
+            target = path.with_name(f"{path.name}.{uuid.uuid4().hex}{STRAY_ENDING}")
             self._logs.forget(partition)
-            return super().mark_deleted(partition)
+            self._files.rename(path, target)
+            self._files.sync_folder(path.parent)
+            return target
 
     def write_checkpoints(self) -> None:
         """Write down up to where each log is durable, and compacted. Raises LogFailed."""

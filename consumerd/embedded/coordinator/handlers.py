@@ -1,22 +1,295 @@
 """The coordinator's requests: FindCoordinator, the group requests, OffsetCommit and OffsetFetch.
 
-One entry, to be merged with the broker's own: ``group_handlers(coordinator)``. ``coordinator`` is a
-``coordinator.coordinator.GroupCoordinator``, entered by ``async with`` while the broker runs (positions are its part, so
-there is no second argument). Errors are answers; nothing is raised for what a client may do wrong.
+Here the wire's values become the coordinator's and back, and versions differ; decisions are made elsewhere. Errors are
+answers; nothing is raised for what a client may do wrong.
+
+Source: Kafka's ``KafkaApis.scala`` of 1.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Final
 
+import structlog
+
+from consumerd.embedded.coordinator.coordinator import GroupCoordinator
+from consumerd.embedded.coordinator.member import Protocol
+from consumerd.embedded.coordinator.positions import Position
+from consumerd.embedded.coordinator.zookeeper_positions import ZooKeeperPositions
+from consumerd.embedded.handlers.context import Handler, RequestContext
+from consumerd.embedded.topics import Topics
+from consumerd.embedded.znodes import BrokerAddress
+from consumerd.errors import CoordinationError
+from consumerd.model import TopicPartition
 from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern import find_coordinator, groups, offset_commit, offset_fetch
 
-if TYPE_CHECKING:
-    from consumerd.embedded.coordinator.coordinator import GroupCoordinator
-    from consumerd.embedded.handlers.context import Handler
+_NO_BROKER: Final = -1
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-def group_handlers(coordinator: GroupCoordinator) -> Mapping[ApiKey, Handler]:
-    """Return the handlers of the group requests and of offset commits and fetches."""
-    raise NotImplementedError
+def group_handlers(
+    coordinator: GroupCoordinator,
+    positions: ZooKeeperPositions,
+    *,
+    topics: Topics,
+    address: Callable[[], BrokerAddress],
+    now_ms: Callable[[], int],
+) -> Mapping[ApiKey, Handler]:
+    """Return the handlers of the group requests and of offset commits and fetches.
+
+    ``positions`` are those of version 0; ``address`` is what clients are sent to, asked for at each FindCoordinator.
+    """
+    of_groups = GroupRequests(coordinator, address)
+    of_positions = PositionRequests(coordinator, positions, topics, now_ms)
+    return {
+        ApiKey.FIND_COORDINATOR: of_groups.find_coordinator,
+        ApiKey.JOIN_GROUP: of_groups.join,
+        ApiKey.SYNC_GROUP: of_groups.sync,
+        ApiKey.HEARTBEAT: of_groups.heartbeat,
+        ApiKey.LEAVE_GROUP: of_groups.leave,
+        ApiKey.DESCRIBE_GROUPS: of_groups.describe,
+        ApiKey.LIST_GROUPS: of_groups.list,
+        ApiKey.OFFSET_COMMIT: of_positions.commit,
+        ApiKey.OFFSET_FETCH: of_positions.fetch,
+    }
+
+
+class GroupRequests:
+    """The requests of members, and those that look at groups."""
+
+    def __init__(self, coordinator: GroupCoordinator, address: Callable[[], BrokerAddress]) -> None:
+        self._coordinator = coordinator
+        self._address = address
+
+    async def find_coordinator(
+        self, request: find_coordinator.FindCoordinatorRequest, _: RequestContext
+    ) -> find_coordinator.FindCoordinatorResponse:
+        """Name this broker, once the log of groups is there; it keeps no transactions."""
+        error = ErrorCode.INVALID_REQUEST
+        if request.key_type == find_coordinator.GROUP:
+            error = self._coordinator.find(request.key)
+        if error is not ErrorCode.NONE:
+            return find_coordinator.FindCoordinatorResponse(
+                error_code=error, node_id=_NO_BROKER, host="", port=_NO_BROKER
+            )
+        address = self._address()
+        return find_coordinator.FindCoordinatorResponse(node_id=address.broker_id, host=address.host, port=address.port)
+
+    async def join(self, request: groups.JoinGroupRequest, context: RequestContext) -> groups.JoinGroupResponse:
+        """Answer when the group's members have joined."""
+        answer = await self._coordinator.join(
+            request.group_id,
+            member_id=request.member_id,
+            client_id=context.client_id or "",
+            # as Java prints an address without a name
+            client_host=f"/{context.peer_host}",
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=[Protocol(one.name, bytes(one.metadata)) for one in request.protocols],
+            hangup=context.hangup,
+        )
+        return groups.JoinGroupResponse(
+            error_code=answer.error,
+            generation_id=answer.generation,
+            protocol_name=answer.protocol,
+            leader=answer.leader,
+            member_id=answer.member_id,
+            members=tuple(groups.JoinedMember(member_id=one, metadata=data) for one, data in answer.members),
+        )
+
+    async def sync(self, request: groups.SyncGroupRequest, context: RequestContext) -> groups.SyncGroupResponse:
+        """Answer when the leader has said who gets what."""
+        answer = await self._coordinator.sync(
+            request.group_id,
+            member_id=request.member_id,
+            generation=request.generation_id,
+            assignment={one.member_id: bytes(one.assignment) for one in request.assignments},
+            hangup=context.hangup,
+        )
+        return groups.SyncGroupResponse(error_code=answer.error, assignment=answer.assignment)
+
+    async def heartbeat(self, request: groups.HeartbeatRequest, _: RequestContext) -> groups.HeartbeatResponse:
+        """Take a sign of life."""
+        error = self._coordinator.heartbeat(
+            request.group_id, member_id=request.member_id, generation=request.generation_id
+        )
+        return groups.HeartbeatResponse(error_code=error)
+
+    async def leave(self, request: groups.LeaveGroupRequest, _: RequestContext) -> groups.LeaveGroupResponse:
+        """Let a member go."""
+        error = self._coordinator.leave(request.group_id, member_id=request.member_id)
+        return groups.LeaveGroupResponse(error_code=error)
+
+    async def describe(self, request: groups.DescribeGroupsRequest, _: RequestContext) -> groups.DescribeGroupsResponse:
+        """Describe groups."""
+        return groups.DescribeGroupsResponse(groups=tuple(map(self._describe, request.groups)))
+
+    def _describe(self, group_id: str) -> groups.DescribedGroup:
+        error, group = self._coordinator.describe(group_id)
+        return groups.DescribedGroup(
+            error_code=error,
+            group_id=group_id,
+            # of a group that is not coordinated here nothing is said
+            state="" if error is not ErrorCode.NONE else self._coordinator.settings.name_state(group.state),
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            members=tuple(
+                groups.DescribedMember(
+                    member_id=member.member_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    metadata=member.subscription,
+                    assignment=member.assignment,
+                )
+                for member in group.members
+            ),
+        )
+
+    async def list(self, _: groups.ListGroupsRequest, __: RequestContext) -> groups.ListGroupsResponse:
+        """List all groups."""
+        error, found = self._coordinator.groups()
+        return groups.ListGroupsResponse(
+            error_code=error,
+            groups=tuple(groups.GroupListing(group_id=one, protocol_type=protocol) for one, protocol in found),
+        )
+
+
+class PositionRequests:
+    """OffsetCommit and OffsetFetch: version 0 is about ZooKeeper, later ones about the coordinator's own log."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        zookeeper: ZooKeeperPositions,
+        topics: Topics,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._coordinator = coordinator
+        self._zookeeper = zookeeper
+        self._topics = topics
+        self._now_ms = now_ms
+
+    async def commit(
+        self, request: offset_commit.OffsetCommitRequest, context: RequestContext
+    ) -> offset_commit.OffsetCommitResponse:
+        """Keep positions; of partitions that are not there none is kept."""
+        asked = {
+            TopicPartition.modern(topic.topic, one.partition): one
+            for topic in request.topics
+            for one in topic.partitions
+        }
+        known = {partition: one for partition, one in asked.items() if self._exists(partition)}
+        errors = dict.fromkeys(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if context.version == 0:
+            for partition, one in known.items():
+                errors[partition] = await self._commit_to_zookeeper(request.group_id, partition, one)
+        else:
+            committed = await self._coordinator.commit(
+                request.group_id,
+                member_id=request.member_id,
+                generation=request.generation_id,
+                positions={partition: self._position(request, one) for partition, one in known.items()},
+            )
+            errors.update(committed)
+        return offset_commit.OffsetCommitResponse(
+            topics=tuple(
+                offset_commit.CommittedTopic(
+                    topic=topic.topic,
+                    partitions=tuple(
+                        offset_commit.CommittedPartition(
+                            partition=one.partition,
+                            error_code=errors[TopicPartition.modern(topic.topic, one.partition)],
+                        )
+                        for one in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+    async def fetch(
+        self, request: offset_fetch.OffsetFetchRequest, context: RequestContext
+    ) -> offset_fetch.OffsetFetchResponse:
+        """Give the positions asked for; without a list, all that the group has."""
+        if context.version == 0:
+            kept = {
+                partition: await self._fetch_from_zookeeper(request.group_id, partition)
+                for partition in _partitions(request)
+            }
+            return _fetched(kept)
+        error, positions = self._coordinator.positions(request.group_id)
+        wanted = list(positions) if request.topics is None else _partitions(request)
+        kept = {partition: _kept(partition, positions.get(partition), error) for partition in wanted}
+        return _fetched(kept, error if context.version >= 2 else ErrorCode.NONE)
+
+    def _exists(self, partition: TopicPartition) -> bool:
+        return partition.partition.number in (self._topics.partitions(partition.topic) or ())
+
+    def _position(self, request: offset_commit.OffsetCommitRequest, one: offset_commit.CommitPartition) -> Position:
+        """Say until when a position is kept: from its own timestamp (version 1) or from now, for the request's time
+        (version 2) or ours.
+        """
+        retention_ms = request.retention_time_ms
+        if retention_ms == offset_commit.DEFAULT_RETENTION_TIME:
+            retention_ms = self._coordinator.settings.offsets_retention_ms
+        now_ms = self._now_ms()
+        from_ms = now_ms if one.timestamp == offset_commit.NOW_TIMESTAMP else one.timestamp
+        return Position(
+            offset=one.offset, metadata=one.metadata or "", commit_ms=now_ms, expire_ms=from_ms + retention_ms
+        )
+
+    async def _commit_to_zookeeper(
+        self, group_id: str, partition: TopicPartition, one: offset_commit.CommitPartition
+    ) -> ErrorCode:
+        if len(one.metadata or "") > self._coordinator.settings.max_metadata_characters:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        try:
+            await self._zookeeper.commit(group_id, partition, one.offset)
+        except CoordinationError as error:
+            log.warning("commit_failed", group=group_id, partition=str(partition), error=str(error))
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.NONE
+
+    async def _fetch_from_zookeeper(self, group_id: str, partition: TopicPartition) -> offset_fetch.KeptPartition:
+        if not self._exists(partition):
+            return _kept(partition, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            offset = await self._zookeeper.find(group_id, partition)
+        except CoordinationError as error:
+            log.warning("position_unreadable", group=group_id, partition=str(partition), error=str(error))
+            return _kept(partition, None, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if offset is None:
+            # how version 0 says that nothing was committed
+            return _kept(partition, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return offset_fetch.KeptPartition(partition=partition.partition.number, offset=offset, metadata="")
+
+
+def _partitions(request: offset_fetch.OffsetFetchRequest) -> list[TopicPartition]:
+    return [TopicPartition.modern(topic.topic, number) for topic in request.topics or () for number in topic.partitions]
+
+
+def _kept(partition: TopicPartition, position: Position | None, error: ErrorCode) -> offset_fetch.KeptPartition:
+    if position is None:
+        return offset_fetch.KeptPartition(
+            partition=partition.partition.number, offset=offset_fetch.NO_OFFSET, metadata="", error_code=error
+        )
+    return offset_fetch.KeptPartition(
+        partition=partition.partition.number, offset=position.offset, metadata=position.metadata
+    )
+
+
+def _fetched(
+    kept: Mapping[TopicPartition, offset_fetch.KeptPartition], error: ErrorCode = ErrorCode.NONE
+) -> offset_fetch.OffsetFetchResponse:
+    by_topic: dict[str, list[offset_fetch.KeptPartition]] = {}
+    for partition, one in kept.items():
+        by_topic.setdefault(partition.topic, []).append(one)
+    return offset_fetch.OffsetFetchResponse(
+        topics=tuple(offset_fetch.KeptTopic(topic=topic, partitions=tuple(ones)) for topic, ones in by_topic.items()),
+        error_code=error,
+    )

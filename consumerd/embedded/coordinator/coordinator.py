@@ -1,0 +1,477 @@
+"""The coordinator: groups by name, their positions, their timers, and what of it is on disk.
+
+Decisions are ``group.Group``'s; here they are given time, answers and a log. One event loop, no locks: between two awaits
+nothing changes. What must happen once it has begun (a record written, then remembered) runs in tasks of the coordinator's
+own, so that a client that hangs up leaves nothing half done.
+
+A group belongs to one partition of the log, by its name. While that partition is read after a start its requests are
+answered COORDINATOR_LOAD_IN_PROGRESS (14), before there is a log NOT_COORDINATOR (16).
+
+Sources: Kafka's ``GroupCoordinator.scala`` and ``GroupMetadataManager.scala`` of 1.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import structlog
+
+from consumerd.aio.timeouts import timeout
+from consumerd.embedded.coordinator.deadlines import Deadlines
+from consumerd.embedded.coordinator.group import (
+    UNKNOWN_MEMBER,
+    Effect,
+    Group,
+    GroupDescription,
+    GroupState,
+    Join,
+    JoinAnswer,
+    Joined,
+    Store,
+    SyncAnswer,
+    Synced,
+)
+from consumerd.embedded.coordinator.group_log import GroupLog, NoLog, NotWritten, TooLarge
+from consumerd.embedded.coordinator.journal import Journal, Replay, partition_of
+from consumerd.embedded.coordinator.member import Protocol, Ticket
+from consumerd.embedded.coordinator.positions import Position, Positions
+from consumerd.embedded.coordinator.settings import CoordinatorSettings
+from consumerd.embedded.handlers.context import Hangup
+from consumerd.embedded.topic_names import OFFSETS_TOPIC
+from consumerd.errors import ConsumerdError
+from consumerd.model import TopicPartition
+from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.building import NewRecord
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+NO_DESCRIPTION: Final = GroupDescription(state=GroupState.DEAD)
+"""What is said of a group that is not there."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A group, and what it has committed; ``pending`` counts the commits of a partition that are being written."""
+
+    group: Group
+    positions: Positions = field(default_factory=Positions)
+    pending: Counter[TopicPartition] = field(default_factory=Counter)
+
+    @property
+    def forgettable(self) -> bool:
+        """Whether nothing is left of the group."""
+        return self.group.state is GroupState.EMPTY and not len(self.positions) and not self.pending.total()
+
+
+class GroupCoordinator:
+    """Serves from entering to leaving; what waits then is answered NOT_COORDINATOR.
+
+    ``now`` is a monotonic clock in seconds, for members' sessions; ``now_ms`` the time of day, for what is stored.
+    ``new_id`` gives the random end of a member's id.
+    """
+
+    def __init__(
+        self,
+        group_log: GroupLog,
+        *,
+        settings: CoordinatorSettings,
+        now: Callable[[], float],
+        now_ms: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        self.settings = settings
+        self._log = group_log
+        self._now = now
+        self._now_ms = now_ms
+        self._new_id = new_id
+        self._journal = Journal(offset_version=settings.offset_version, group_version=settings.group_version)
+        self._entries: dict[str, _Entry] = {}
+        self._partitions: int | None = None
+        """How many partitions the log had when the first of them was loaded: where a group is must not change."""
+        self._owned: set[int] = set()
+        self._loading: set[int] = set()
+        self._making = False
+        self._tickets = itertools.count(1)
+        self._joins: dict[Ticket, asyncio.Future[JoinAnswer]] = {}
+        self._syncs: dict[Ticket, asyncio.Future[SyncAnswer]] = {}
+        self._deadlines = Deadlines()
+        self._rearm = asyncio.Event()
+        self._active = False
+        self._tasks = asyncio.TaskGroup()
+        self._standing: list[asyncio.Task[None]] = []
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._unsubscribe = self._log.subscribe(self._on_topics)
+        self._active = True
+        self._load_new_partitions()
+        self._standing = [
+            self._tasks.create_task(self._run_timers(), name="group-timers"),
+            self._tasks.create_task(self._run_expiry(), name="offset-expiry"),
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._active = False
+        self._unsubscribe()
+        for task in self._standing:
+            task.cancel()
+        for entry in self._entries.values():
+            self._carry_out(entry, entry.group.kill())
+        # a body's own failure stays what it is, outside of any group; a cancellation is the group's to judge. What is being
+        # written is waited for, as long as the disk takes.
+        cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+        await self._tasks.__aexit__(*((kind, error, traceback) if cancelled else (None, None, None)))
+
+    # -- finding
+
+    def find(self, group_id: str) -> ErrorCode:
+        """Say whether this broker coordinates a group now. The first to ask makes the log, and is told to ask again."""
+        partition = self._partition(group_id)
+        if self._active and self._log.partitions is None and not self._making:
+            self._making = True
+            self._tasks.create_task(self._make_log(), name="make-offsets-topic")
+        served = self._active and partition is not None and self._log.is_open(partition)
+        return ErrorCode.NONE if served else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def _check(self, group_id: str) -> ErrorCode:
+        """Say whether a group's requests can be taken now."""
+        partition = self._partition(group_id)
+        if not self._active:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if partition in self._loading:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.NONE if partition in self._owned else ErrorCode.NOT_COORDINATOR
+
+    def _partition(self, group_id: str) -> int | None:
+        return None if self._partitions is None else partition_of(group_id, self._partitions)
+
+    def _get(self, group_id: str) -> _Entry | ErrorCode:
+        """Return a group, or what is to be said of one that cannot be had now, or is not there."""
+        error = self._check(group_id)
+        if error is not ErrorCode.NONE:
+            return error
+        return self._entries.get(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
+
+    # -- members
+
+    async def join(
+        self,
+        group_id: str,
+        *,
+        member_id: str,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocol_type: str,
+        protocols: Sequence[Protocol],
+        hangup: Hangup,
+    ) -> JoinAnswer:
+        """Take a member in, and wait for the others: as long as the longest rebalance timeout among them, or a hang-up."""
+        error = self._check(group_id) if group_id or not self._active else ErrorCode.INVALID_GROUP_ID
+        shortest, longest = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
+        if error is ErrorCode.NONE and not shortest <= session_timeout_ms <= longest:
+            error = ErrorCode.INVALID_SESSION_TIMEOUT
+        if error is ErrorCode.NONE and group_id not in self._entries and member_id != UNKNOWN_MEMBER:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        if error is not ErrorCode.NONE:
+            return JoinAnswer(error=error, member_id=member_id)
+        entry = self._entry(group_id)
+        ticket = Ticket(next(self._tickets))
+        request = Join(
+            ticket=ticket,
+            member_id=member_id,
+            new_member_id=f"{client_id}-{self._new_id()}",
+            client_id=client_id,
+            client_host=client_host,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+            protocol_type=protocol_type,
+            protocols=tuple(protocols),
+        )
+        lost = JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member_id)
+        return await self._wait(
+            self._joins, ticket, lambda: self._carry_out(entry, entry.group.join(request, self._now())), lost, hangup
+        )
+
+    async def sync(
+        self, group_id: str, *, member_id: str, generation: int, assignment: Mapping[str, bytes], hangup: Hangup
+    ) -> SyncAnswer:
+        """Wait for the leader's assignment: until it comes, the leader's session ends, or the client hangs up."""
+        entry = self._get(group_id)
+        if isinstance(entry, ErrorCode):
+            return SyncAnswer(error=entry)
+        group, ticket = entry.group, Ticket(next(self._tickets))
+        lost = SyncAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID)
+        return await self._wait(
+            self._syncs,
+            ticket,
+            lambda: self._carry_out(entry, group.sync(ticket, member_id, generation, assignment, self._now())),
+            lost,
+            hangup,
+        )
+
+    def heartbeat(self, group_id: str, *, member_id: str, generation: int) -> ErrorCode:
+        """Take a sign of life. While the group is loaded all is well, since nobody can know better."""
+        entry = self._get(group_id)
+        if isinstance(entry, ErrorCode):
+            return ErrorCode.NONE if entry is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else entry
+        error = entry.group.heartbeat(member_id, generation, self._now())
+        self._carry_out(entry, ())
+        return error
+
+    def leave(self, group_id: str, *, member_id: str) -> ErrorCode:
+        """Let a member go."""
+        entry = self._get(group_id)
+        if isinstance(entry, ErrorCode):
+            return entry
+        error, effects = entry.group.leave(member_id, self._now())
+        self._carry_out(entry, effects)
+        return error
+
+    def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription]:
+        """Say what a group is now; one that is not there is DEAD."""
+        error = self._check(group_id)
+        entry = self._entries.get(group_id)
+        return error, NO_DESCRIPTION if error is not ErrorCode.NONE or entry is None else entry.group.describe()
+
+    def groups(self) -> tuple[ErrorCode, Sequence[tuple[str, str]]]:
+        """Return all groups with their protocol types; error 14 if some may be missing yet."""
+        if not self._active:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
+        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._loading else ErrorCode.NONE
+        return error, [(group_id, entry.group.protocol_type) for group_id, entry in sorted(self._entries.items())]
+
+    # -- positions
+
+    async def commit(
+        self, group_id: str, *, member_id: str, generation: int, positions: Mapping[TopicPartition, Position]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Keep positions: written first, then remembered. Bounded by the disk alone."""
+        error = self._check(group_id)
+        if error is ErrorCode.NONE and group_id not in self._entries and generation >= 0:
+            error = ErrorCode.ILLEGAL_GENERATION
+        if error is ErrorCode.NONE:
+            entry = self._entry(group_id)
+            error = entry.group.admit_commit(member_id, generation, self._now())
+            self._carry_out(entry, ())
+            if error is ErrorCode.NONE:
+                # shielded: what is written is remembered, whether or not somebody still waits for it
+                storing = self._tasks.create_task(self._store_positions(entry, positions), name="commit")
+                return await asyncio.shield(storing)
+        return dict.fromkeys(positions, error)
+
+    def positions(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicPartition, Position]]:
+        """Return what a group has committed."""
+        error = self._check(group_id)
+        entry = self._entries.get(group_id)
+        return error, {} if error is not ErrorCode.NONE or entry is None else entry.positions.all
+
+    async def _store_positions(
+        self, entry: _Entry, positions: Mapping[TopicPartition, Position]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        limit = self.settings.max_metadata_characters
+        fitting = {partition: one for partition, one in positions.items() if len(one.metadata) <= limit}
+        answers = dict.fromkeys(positions, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        if fitting:
+            group_id, now_ms = entry.group.group_id, self._now_ms()
+            records = [self._journal.position(group_id, partition, one, now_ms) for partition, one in fitting.items()]
+            entry.pending.update(fitting.keys())
+            error, base = await self._append(group_id, records, too_large=ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            entry.pending.subtract(fitting.keys())
+            if error is ErrorCode.NONE:
+                for partition, one in fitting.items():
+                    entry.positions.keep(partition, one, base)
+            answers.update(dict.fromkeys(fitting, error))
+        return answers
+
+    # -- effects and time
+
+    def _entry(self, group_id: str) -> _Entry:
+        if group_id not in self._entries:
+            delay_s = self.settings.initial_rebalance_delay_ms / 1000
+            self._entries[group_id] = _Entry(Group(group_id, initial_delay_s=delay_s))
+        return self._entries[group_id]
+
+    async def _wait(
+        self,
+        waiting: dict[Ticket, asyncio.Future[T]],
+        ticket: Ticket,
+        ask: Callable[[], None],
+        lost: T,
+        hangup: Hangup,
+    ) -> T:
+        """Ask, and wait for the ticket's answer, or give ``lost`` to nobody when the client hangs up."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        waiting[ticket] = answer
+        ask()
+        forget_hangup = hangup.add(lambda: _answer(waiting, ticket, lost))
+        try:
+            return await answer
+        finally:
+            forget_hangup()
+            waiting.pop(ticket, None)
+
+    def _carry_out(self, entry: _Entry, effects: Iterable[Effect]) -> None:
+        """Give answers, begin to write, and look when the group's next deadline is."""
+        for effect in effects:
+            match effect:
+                case Joined(ticket, answer):
+                    _answer(self._joins, ticket, answer)
+                case Synced(ticket, synced):
+                    _answer(self._syncs, ticket, synced)
+                case Store():
+                    self._tasks.create_task(self._store_group(entry, effect), name="store-group")
+        before = self._deadlines.next
+        self._deadlines.set(entry.group.group_id, entry.group.deadline)
+        if self._deadlines.next < before:
+            self._rearm.set()
+
+    async def _store_group(self, entry: _Entry, store: Store) -> None:
+        group = entry.group
+        record = self._journal.group(store.group, self._now_ms())
+        error, _ = await self._append(group.group_id, [record], too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
+        if error is not ErrorCode.NONE:
+            log.warning("group_not_stored", group=group.group_id, generation=store.group.generation, error=error.name)
+        elif store.group.members:
+            log.info("group_stable", group=group.group_id, generation=store.group.generation)
+        self._carry_out(entry, group.stored(store.group.generation, store.assignment, error, self._now()))
+
+    async def _append(
+        self, group_id: str, records: Sequence[NewRecord], *, too_large: ErrorCode
+    ) -> tuple[ErrorCode, int]:
+        """Write a group's records; return what a client is told if that fails, and the first one's offset."""
+        partition = self._partition(group_id)
+        if partition is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1
+        try:
+            return ErrorCode.NONE, await self._log.append(partition, records)
+        except NoLog:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1
+        except TooLarge:
+            return too_large, -1
+        except NotWritten as error:
+            log.warning("group_log_failing", group=group_id, error=str(error))
+            return ErrorCode.NOT_COORDINATOR, -1
+
+    async def _run_timers(self) -> None:
+        """Expire members and barriers when their time has come. Unbounded."""
+        while True:
+            wait_s = self._deadlines.next - self._now()
+            if wait_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with timeout(None if math.isinf(wait_s) else wait_s):
+                        await self._rearm.wait()
+            self._rearm.clear()
+            for group_id in self._deadlines.pop_due(self._now()):
+                entry = self._entries.get(group_id)
+                if entry is not None:
+                    self._carry_out(entry, entry.group.expire(self._now()))
+
+    # -- expiry
+
+    async def _run_expiry(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.offsets_check_interval_s)
+            for entry in tuple(self._entries.values()):
+                await self._forget(entry, entry.positions.expired(self._now_ms()))
+
+    async def _forget(self, entry: _Entry, partitions: Iterable[TopicPartition]) -> None:
+        """Forget positions, and the group too if it has nothing left; leave tombstones of both."""
+        group, now_ms = entry.group, self._now_ms()
+        tombstones = []
+        for partition in partitions:
+            if not entry.pending[partition]:  # else it is being committed anew
+                entry.positions.forget(partition)
+                tombstones.append(self._journal.position_end(group.group_id, partition, now_ms))
+        if entry.forgettable and self._entries.get(group.group_id) is entry:
+            self._carry_out(entry, group.kill())
+            del self._entries[group.group_id]
+            log.info("group_forgotten", group=group.group_id)
+            if group.generation > 0:
+                tombstones.append(self._journal.group_end(group.group_id, now_ms))
+        if tombstones:
+            # one that is not written is written when the positions have been loaded and have expired again
+            await self._append(group.group_id, tombstones, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    # -- the log comes, and is read
+
+    async def _make_log(self) -> None:
+        try:
+            await self._log.make()
+        except ConsumerdError as error:
+            log.warning("offsets_topic_not_made", error=str(error))
+        finally:
+            self._making = False
+
+    def _on_topics(self, changed: frozenset[str]) -> None:
+        if OFFSETS_TOPIC in changed:
+            self._drop_closed_partitions()
+            self._load_new_partitions()
+        for entry in tuple(self._entries.values()):
+            gone = [one for one in entry.positions.of_topics(changed) if not self._log.knows(one)]
+            if gone:
+                self._tasks.create_task(self._forget(entry, gone), name="forget-positions")
+
+    def _drop_closed_partitions(self) -> None:
+        """Let go of groups whose part of the log is gone, with the topic."""
+        self._owned = {partition for partition in self._owned if self._log.is_open(partition)}
+        for group_id, entry in tuple(self._entries.items()):
+            if self._partition(group_id) not in self._owned:
+                self._carry_out(entry, entry.group.kill())
+                del self._entries[group_id]
+        if not self._owned | self._loading:
+            self._partitions = None
+
+    def _load_new_partitions(self) -> None:
+        partitions = self._log.partitions
+        if self._partitions is None:
+            self._partitions = partitions
+        for partition in range(self._partitions or 0):
+            if partition not in self._owned | self._loading and self._log.is_open(partition):
+                self._loading.add(partition)
+                self._tasks.create_task(self._load(partition), name=f"load-groups-{partition}")
+
+    async def _load(self, partition: int) -> None:
+        try:
+            replay = await self._log.replay(partition)
+        except NotWritten:
+            self._loading.discard(partition)  # it has just gone
+            return
+        self._restore(replay)
+        self._loading.discard(partition)
+        self._owned.add(partition)
+        log.info("groups_loaded", partition=partition, groups=len(replay.group_ids()))
+
+    def _restore(self, replay: Replay) -> None:
+        delay_s = self.settings.initial_rebalance_delay_ms / 1000
+        for group_id, stored in replay.group_ids().items():
+            group = (
+                Group(group_id, initial_delay_s=delay_s)
+                if stored is None
+                else Group.restore(stored, self._now(), initial_delay_s=delay_s)
+            )
+            entry = _Entry(group, replay.positions.get(group_id, Positions()))
+            self._entries[group_id] = entry
+            self._carry_out(entry, ())
+
+
+def _answer(waiting: Mapping[Ticket, asyncio.Future[T]], ticket: Ticket, answer: T) -> None:
+    """Give an answer to whoever still waits for it."""
+    future = waiting.get(ticket)
+    if future is not None and not future.done():
+        future.set_result(answer)

@@ -1,0 +1,48 @@
+"""Which of many groups has something to expire next. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+
+
+class Deadlines:
+    """Deadlines by key; a key's newest one counts. Setting one that is later costs nothing until the earlier has come."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+        self._queued: dict[str, float] = {}
+        self._current: dict[str, float] = {}
+
+    @property
+    def next(self) -> float:
+        """When to look again at the latest; it may turn out that nothing is due. Infinite if there is nothing."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def set(self, key: str, when: float) -> None:
+        """Set a key's deadline; infinite: it has none."""
+        if when == math.inf:
+            self._current.pop(key, None)
+            return
+        self._current[key] = when
+        if when < self._queued.get(key, math.inf):
+            self._queued[key] = when
+            heapq.heappush(self._heap, (when, key))
+
+    def pop_due(self, now: float) -> Iterable[str]:
+        """Return the keys whose deadlines have come, and forget these."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            when, key = heapq.heappop(self._heap)
+            if self._queued.get(key) != when:
+                continue  # an earlier one was queued since, and has been looked at
+            del self._queued[key]
+            current = self._current.get(key, math.inf)
+            if current <= now:
+                del self._current[key]
+                due.append(key)
+            elif current < math.inf:
+                self._queued[key] = current
+                heapq.heappush(self._heap, (current, key))
+        return due

@@ -1,0 +1,32 @@
+"""Positions in ZooKeeper, where OffsetCommit and OffsetFetch of version 0 keep them, beside the high-level consumers' own.
+
+``/consumers/G/offsets/T/P``, a persistent node each, holds the next offset in decimal; what a client says with it is not
+kept. Source: ``handleOffsetCommitRequest`` and ``handleOffsetFetchRequest`` in Kafka's ``KafkaApis.scala``.
+"""
+
+from __future__ import annotations
+
+from consumerd.model import TopicPartition
+from consumerd.zk.layout import offset_path
+from consumerd.zk.port import NoNode, ZkClient
+from consumerd.zk.znodes import encode_offset, parse_offset
+
+
+class ZooKeeperPositions:
+    """Reads and writes them. Each call is bounded by the session's own deadline."""
+
+    def __init__(self, zk: ZkClient) -> None:
+        self._zk = zk
+
+    async def commit(self, group_id: str, partition: TopicPartition, offset: int) -> None:
+        """Write a position. Raises CoordinationError."""
+        path, data = offset_path(group_id, partition), encode_offset(offset)
+        try:
+            await self._zk.set(path, data)
+        except NoNode:
+            await self._zk.ensure_path(path, data)
+
+    async def find(self, group_id: str, partition: TopicPartition) -> int | None:
+        """Read a position; None where there is none. Raises CoordinationError (MalformedZnode among them)."""
+        node = await self._zk.find(offset_path(group_id, partition))
+        return None if node is None else parse_offset(node[0])
