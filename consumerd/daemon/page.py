@@ -1,22 +1,22 @@
-"""The status page: one HTML document, rendered from the status, that a person can read without any other tool."""
+"""The status page: one HTML document, rendered from the status, that a person can read without any other tool.
+
+It asks for nothing else: no script, no font, no picture. On a narrow screen each row of a table becomes a block whose
+cells carry the names of their columns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from consumerd.daemon.status import DaemonStatus
+from consumerd.daemon.page_style import STYLE
+from consumerd.daemon.status import DaemonStatus, PartitionStatus
+from consumerd.delivery.status import DeliveryState
+from consumerd.group.transitions import MemberState
 from consumerd.telemetry.wording import counted
 from consumerd.zk.port import LeasePhase
-
-_STYLE = """
-body{font:14px/1.45 system-ui,sans-serif;margin:1.5rem auto;max-width:72rem;padding:0 1rem;color:#1c2733;background:#fbfcfd}
-h1{font-size:1.25rem;margin:0 0 .25rem}h2{font-size:1rem;margin:1.6rem 0 .4rem}
-table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #e3e8ee;vertical-align:top}
-th{font-weight:600;color:#5a6b7c;font-size:.85rem}td.n{text-align:right;font-variant-numeric:tabular-nums}
-.ok{color:#0a7d3c}.bad{color:#b3261e}.dim{color:#7a8896}.badge{font-weight:600}
-"""
 
 _PHASES: Final = {
     LeasePhase.NONE.value: "waiting for one",
@@ -26,112 +26,198 @@ _PHASES: Final = {
 }
 """What each phase of the session means."""
 
+_STATES: Final = {
+    MemberState.DETACHED.value: "no session",
+    MemberState.JOINING.value: "registers",
+    MemberState.SETTLING.value: "the group has changed, waits for more changes",
+    MemberState.READING.value: "the group has changed, reads it",
+    MemberState.FOLLOWING.value: "owns, or claims, what the group's newest view gives to it",
+    MemberState.SUSPENDED.value: "ZooKeeper does not answer, positions are kept",
+    MemberState.LEAVING.value: "flushes, commits and releases",
+    MemberState.STOPPED.value: "has left",
+}
+"""What this member does in each of its states."""
+
+_UNSETTLED: Final = frozenset({MemberState.SETTLING.value, MemberState.READING.value})
+"""States in which the group has changed and is looked at anew."""
+
+_COLOURS: Final = {
+    DeliveryState.STOPPED.value: "bad",
+    DeliveryState.FAILING.value: "bad",
+    DeliveryState.STARTING.value: "busy",
+    DeliveryState.PAUSED.value: "busy",
+    DeliveryState.DRAINING.value: "busy",
+}
+"""States of a partition in which it does not simply flow."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column: its name, and how its cells are set.
+
+    ``n`` numbers, ``s`` short; on a narrow screen ``wide`` has a line of its own, ``title`` stands above the others.
+    """
+
+    name: str
+    style: str = ""
+
+
+_PARTITIONS: Final = (
+    _Column("partition", "title"),
+    _Column("state", "s"),
+    _Column("sink"),
+    _Column("position", "n"),
+    _Column("acknowledged", "n"),
+    _Column("committed", "n"),
+    _Column("lag", "n"),
+    _Column("records/s", "n"),
+)
+_HOLDERS: Final = (_Column("partition", "title"), _Column("holder", "wide"))
+_REBALANCES: Final = (
+    _Column("when", "s"),
+    _Column("took", "s"),
+    _Column("gained", "n"),
+    _Column("lost", "n"),
+    _Column("cause", "wide"),
+    _Column("phases", "wide"),
+)
+_EVENTS: Final = (_Column("when", "s"), _Column("event", "s"), _Column("what", "wide"))
+
 
 def render_page(status: DaemonStatus) -> str:
     """Return the document; everything that comes from outside is escaped."""
-    ready = '<span class="badge ok">ready</span>' if status.ready else '<span class="badge bad">not ready</span>'
-    parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">',
-        f"<title>consumerd {escape(status.group)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>consumerd &middot; group {escape(status.group)} &middot; {ready}</h1>",
-        f'<p class="dim">{_summary(status)}</p>',
-    ]
-    if status.not_ready:
-        parts.append(
-            '<ul class="bad">' + "".join(f"<li>{escape(reason)}</li>" for reason in status.not_ready) + "</ul>"
-        )
-    if status.missing_topics:
-        names = escape(", ".join(status.missing_topics))
-        parts.append(f'<p class="bad">subscribed, and not in the cluster or not readable: {names}</p>')
-    if status.disagreements:
-        items = "".join(f"<li>{escape(text)}</li>" for text in status.disagreements)
-        parts.append(f'<h2>Members disagree</h2><ul class="bad">{items}</ul>')
-    parts.append(f"<h2>Partitions ({status.owned} owned, {status.desired} assigned)</h2>")
-    parts.append(
-        _table(
-            ("topic", "partition", "sink", "state", "position", "acknowledged", "committed", "lag", "records/s"),
-            (
-                (
-                    escape(one.topic),
-                    escape(one.partition),
-                    escape(one.sink),
-                    escape(one.state) + (f' <span class="bad">{escape(one.reason)}</span>' if one.reason else ""),
-                    _number(one.position),
-                    _number(one.acknowledged),
-                    _number(one.committed),
-                    _number(one.lag),
-                    f"{one.records_per_second:,.0f}",
-                )
-                for one in status.partitions
-            ),
-            numeric=range(4, 9),
-        )
-    )
+    return "".join(_document(status))
+
+
+def _document(status: DaemonStatus) -> Iterator[str]:
+    group = escape(status.group)
+    yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    yield '<meta name="viewport" content="width=device-width,initial-scale=1"><meta http-equiv="refresh" content="5">'
+    yield f'<link rel="icon" href="data:,"><title>{group}: {_readiness(status)} &middot; consumerd</title>'
+    yield f"<style>{STYLE}</style></head><body><header><h1>consumerd<small>group {group}</small></h1>"
+    yield f'<span class="badge {"ok" if status.ready else "bad"}">{_readiness(status)}</span>'
+    if status.owned < status.desired or status.state in _UNSETTLED:
+        yield '<span class="badge busy">rebalancing</span>'
+    yield "</header><main>"
+    yield from _notes(status)
+    yield from _facts(status)
+    yield f"<h2>Partitions <small>{status.owned} owned, {status.desired} assigned</small></h2>"
+    yield _table(_PARTITIONS, (row for one in status.partitions for row in _partition_rows(one)))
     if status.conflicts:
-        parts.append("<h2>Held by others</h2>")
-        parts.append(
-            _table(("partition", "holder"), ((escape(p), escape(h)) for p, h in sorted(status.conflicts.items())))
-        )
-    parts.append("<h2>Last rebalances</h2>")
-    parts.append(
-        _table(
-            ("when", "cause", "took", "phases", "gained", "lost"),
+        yield "<h2>Held by others</h2>"
+        yield _table(_HOLDERS, (_row(_HOLDERS, (escape(p), escape(h))) for p, h in sorted(status.conflicts.items())))
+    yield "<h2>Last rebalances</h2>"
+    yield _table(_REBALANCES, _rebalance_rows(status))
+    yield "<h2>Last events</h2>"
+    yield _table(_EVENTS, _event_rows(status))
+    yield '</main><footer><a href="/metrics">metrics</a> &middot; <a href="/api/v1/status">JSON</a>'
+    yield "</footer></body></html>"
+
+
+def _readiness(status: DaemonStatus) -> str:
+    return "ready" if status.ready else "not ready"
+
+
+def _notes(status: DaemonStatus) -> Iterator[str]:
+    """Yield what somebody should know before anything else."""
+    topics = (", ".join(status.missing_topics),) if status.missing_topics else ()
+    for title, lines in (
+        ("Not ready", status.not_ready),
+        ("Subscribed, and not in the cluster or not readable", topics),
+        ("Members disagree", status.disagreements),
+    ):
+        if lines:
+            items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+            yield f'<div class="note"><strong>{title}</strong><ul>{items}</ul></div>'
+
+
+def _facts(status: DaemonStatus) -> Iterator[str]:
+    lags = [one.lag for one in status.partitions if one.lag is not None]
+    unknown = len(status.partitions) - len(lags)
+    held, budget = sum(status.buffered_bytes.values()), status.memory_budget_bytes
+    kinds = ", ".join(f"{_mebibytes(size)} {kind}" for kind, size in status.buffered_bytes.items() if size)
+    bar = f'<div class="bar"><i style="width:{min(100, 100 * held // budget)}%"></i></div>'
+    session = f"session {status.session_epoch} ({status.session_id}) is {status.session_phase}"
+    yield '<dl class="facts">'
+    yield _fact("records/s", f"{sum(one.records_per_second for one in status.partitions):,.0f}", "delivered")
+    yield _fact("lag", f"{sum(lags):,}" if lags else "&ndash;", f"records, {unknown} unknown" if unknown else "records")
+    yield _fact("group", counted(status.members, "member"), f"{status.owned} of {status.desired} partitions are here")
+    yield _fact("up", _duration(status.uptime_s), f"version {escape(status.version)}")
+    yield '</dl><dl class="facts">'
+    yield _fact(
+        "memory",
+        f"{_mebibytes(held)} of {_mebibytes(budget)} MiB",
+        bar + (f"MiB: {escape(kinds)}" if kinds else "nothing is held"),
+        long=True,
+    )
+    state = f"{status.state}: {_STATES[status.state]}" if status.state in _STATES else status.state
+    yield _fact("member", escape(status.consumer_id or "not registered"), escape(state), long=True)
+    yield _fact("ZooKeeper", escape(session), escape(_PHASES[status.session_phase]), long=True)
+    yield "</dl>"
+
+
+def _fact(name: str, value: str, more: str, *, long: bool = False) -> str:
+    style = ' class="long"' if long else ""
+    return f'<div{style}><dt>{name}</dt><dd class="main">{value}</dd><dd class="more">{more}</dd></div>'
+
+
+def _partition_rows(one: PartitionStatus) -> Iterator[str]:
+    yield _row(
+        _PARTITIONS,
+        (
+            escape(f"{one.topic}/{one.partition}"),
+            f'<span class="{_COLOURS.get(one.state, "")}">{escape(one.state)}</span>',
+            escape(one.sink),
+            _number(one.position),
+            _number(one.acknowledged),
+            _number(one.committed),
+            _number(one.lag),
+            f"{one.records_per_second:,.0f}",
+        ),
+    )
+    if one.reason:
+        yield f'<tr class="why"><td colspan="{len(_PARTITIONS)}">{escape(one.reason)}</td></tr>'
+
+
+def _rebalance_rows(status: DaemonStatus) -> Iterator[str]:
+    for one in status.rebalances:
+        phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in one.phases.items())
+        yield _row(
+            _REBALANCES,
             (
-                (
-                    f"{_duration(one.ago_s)} ago",
-                    escape(one.cause),
-                    f"{one.seconds:.2f} s",
-                    escape(", ".join(f"{name} {seconds:.2f} s" for name, seconds in one.phases.items())),
-                    str(one.gained),
-                    str(one.lost),
-                )
-                for one in status.rebalances
+                f"{_duration(one.ago_s)} ago",
+                f"{one.seconds:.2f} s",
+                str(one.gained),
+                str(one.lost),
+                escape(one.cause),
+                escape(phases),
             ),
-            numeric=(4, 5),
         )
-    )
-    parts.append("<h2>Last events</h2>")
-    parts.append(
-        _table(
-            ("when", "what", ""),
-            ((f"{_duration(one.ago_s)} ago", escape(one.kind), escape(one.what)) for one in status.events),
-        )
-    )
-    parts.append(
-        '<p class="dim"><a href="/metrics">metrics</a> &middot; <a href="/api/v1/status">JSON</a></p></body></html>'
-    )
-    return "".join(parts)
 
 
-def _summary(status: DaemonStatus) -> str:
-    session = f"ZooKeeper session {status.session_epoch} ({status.session_id}) is {status.session_phase}"
-    session += f": {_PHASES[status.session_phase]}"
-    memory = f"{_bytes(sum(status.buffered_bytes.values()))} of {_bytes(status.memory_budget_bytes)} held"
-    if kinds := ", ".join(f"{_bytes(size)} {kind}" for kind, size in status.buffered_bytes.items() if size):
-        memory += f" ({kinds})"
-    facts = [status.consumer_id or "not registered", status.state, session, counted(status.members, "member")]
-    facts += [f"up {_duration(status.uptime_s)}", memory, status.version]
-    return " &middot; ".join(escape(fact) for fact in facts)
+def _event_rows(status: DaemonStatus) -> Iterator[str]:
+    for one in status.events:
+        yield _row(_EVENTS, (f"{_duration(one.ago_s)} ago", escape(one.kind), escape(one.what)))
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = ()) -> str:
-    right = frozenset(numeric)
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td class="n">{cell}</td>' if at in right else f"<td>{cell}</td>" for at, cell in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>" if body else '<p class="dim">none</p>'
+def _table(columns: Sequence[_Column], rows: Iterable[str]) -> str:
+    body = "".join(rows)
+    heads = "".join(f'<th scope="col" class="{one.style}">{one.name}</th>' for one in columns)
+    return f'<table class="rows"><tr class="heads">{heads}</tr>{body}</table>' if body else '<p class="dim">none</p>'
+
+
+def _row(columns: Sequence[_Column], cells: Sequence[str]) -> str:
+    named = zip(columns, cells, strict=True)
+    inner = "".join(f'<td class="{one.style}" data-is="{one.name}"><span>{cell}</span></td>' for one, cell in named)
+    return f"<tr>{inner}</tr>"
 
 
 def _number(value: int | None) -> str:
     return "&ndash;" if value is None else f"{value:,}"
 
 
-def _bytes(value: int) -> str:
-    return f"{value / 1048576:,.1f} MiB"
+def _mebibytes(value: int) -> str:
+    return f"{value / 1048576:,.1f}"
 
 
 def _duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.page import render_page
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
 from consumerd.errors import ConfigError
+from consumerd.group.transitions import MemberState
 from consumerd.model import Gap, GapReason, TopicPartition
 from consumerd.zk.port import LeasePhase
 
@@ -85,8 +87,39 @@ async def test_readiness_says_why_not() -> None:
 def test_the_page_says_what_the_phase_of_the_session_means(phase: LeasePhase) -> None:
     """``fresh`` says nothing to whoever has not read the code."""
     page = render_page(replace(STATUS, session_phase=phase.value, members=1))
-    assert f"session 1 (0x1) is {phase.value}: " in page
-    assert "&middot; 1 member &middot;" in page
+    assert re.search(rf"session 1 \(0x1\) is {phase.value}</dd><dd class=\"more\">[^<]{{10,}}</dd>", page)
+    assert ">1 member<" in page
+
+
+@pytest.mark.parametrize("state", MemberState)
+def test_the_page_says_what_the_member_does(state: MemberState) -> None:
+    """Nor does ``following``."""
+    assert re.search(rf">{state.value}: [^<]{{6,}}</dd>", render_page(replace(STATUS, state=state.value)))
+
+
+def test_the_page_says_that_a_rebalance_runs() -> None:
+    """Lag and partitions that are missing have a reason then."""
+    badge = ">rebalancing<"
+
+    assert badge not in render_page(STATUS)
+    assert badge in render_page(replace(STATUS, desired=2))
+    assert badge in render_page(replace(STATUS, state=MemberState.SETTLING.value))
+
+
+def test_the_page_adds_up_what_partitions_tell() -> None:
+    """A lag that is not known is not 0."""
+    (one,) = STATUS.partitions
+    several = (
+        one,
+        replace(one, partition="1", lag=2_000),
+        replace(one, partition="2", lag=None, records_per_second=0.5),
+    )
+    page = render_page(replace(STATUS, partitions=several))
+
+    assert '<dd class="main">2,066</dd><dd class="more">records, 1 unknown</dd>' in page
+    assert "<dt>records/s</dt>" + '<dd class="main">20</dd>' in page
+    assert '<dd class="main">1.0 of 256.0 MiB</dd>' in page
+    assert "MiB: 1.0 fetched</dd>" in page
 
 
 async def test_the_api_is_the_status() -> None:
