@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final, Self
 
@@ -172,25 +171,3 @@ class EmbeddedProcess:
                 one.get(30)
         finally:
             producer.close()
-
-
-def pids_in(folder: Path) -> set[int]:
-    """Return the processes that work in a folder or below, or were given it: those that a test must not leave behind."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                inside = (entry / "cwd").readlink().is_relative_to(folder)
-                named = os.fsencode(folder) in (entry / "cmdline").read_bytes()
-                if (inside or named) and int(entry.name) != os.getpid():
-                    found.add(int(entry.name))
-    return found
-
-
-def wait_gone(folder: Path, timeout_s: float = 10.0) -> None:
-    """Wait until no process works in a folder any more. Raises TimeoutError that names those that do."""
-    deadline = time.monotonic() + timeout_s
-    while left := pids_in(folder):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {sorted(left)} still work in {folder}")
-        time.sleep(0.05)
