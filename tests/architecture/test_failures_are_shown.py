@@ -46,6 +46,7 @@ def lines() -> tuple[Line, ...]:
     return tuple(
         Line(path.relative_to(PACKAGE).as_posix(), call.lineno, _names(call.args[0]), function)
         for path in sorted(PACKAGE.rglob("*.py"))
+        if not path.relative_to(PACKAGE).as_posix().startswith(NO_DAEMON)
         for function in _functions(ast.parse(path.read_text()))
         for call in _logging_calls(function)
     )
@@ -148,6 +149,10 @@ EXEMPT: Final[Mapping[str, str]] = {
     "properties_unknown": "said once of a file, before there is a daemon",
     "shutdown_cut_short": "the process ends with it, by an exit code",
 }
+
+PRODUCER: Final = ("client/opening.py", "client/producer.py", "client/sender.py", "client/topics.py")
+NO_DAEMON: Final = ("embedded/", "demo/", *PRODUCER)
+"""What runs beside the daemon, for demo and tests, and the producer, which tells its callers."""
 
 COMMANDS: Final = ("cli/", "daemon/doctor/", "daemon/inspection.py", "daemon/operations.py", "daemon/positions.py")
 """They print what they find."""
@@ -252,7 +257,7 @@ def test_the_daemon_gives_its_hooks_to_everybody_who_takes_some() -> None:
     forgotten = [
         (module, node.lineno)
         for module, tree in trees.items()
-        if not module.startswith(COMMANDS)
+        if not module.startswith((*COMMANDS, *NO_DAEMON))
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in takers
         if not any(
