@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,12 +51,10 @@ from consumerd.wire.modern.fetch import (  # noqa: E402
     FetchRequest,
     FetchResponse,
 )
-from consumerd.wire.modern.list_offsets import ListOffsetsRequest  # noqa: E402
-from consumerd.wire.modern.metadata import MetadataRequest  # noqa: E402
 from consumerd.wire.modern.record_set import decode_record_set, first_unit_size, peek_next_offset  # noqa: E402
 from consumerd.wire.records import Limits, Record, RecordBatch  # noqa: E402
 from consumerd.wire.schema import Request, compile_codec  # noqa: E402
-from consumerd.wire.session import CORRELATION_BYTES, ClientSession  # noqa: E402
+from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, ClientSession  # noqa: E402
 from tests.fuzz.documents import FAILED, Document, documents  # noqa: E402
 from tests.property.test_records_decoding import mend  # noqa: E402
 from tests.support.frames import VERSIONS, load_frames  # noqa: E402
@@ -129,13 +127,15 @@ Row = tuple[bytes | None, bytes | None]
 
 
 @cache
-def answered() -> list[Answered]:
-    """Return the recorded frames, as many of each API and version as there are."""
-    return [
-        Answered(f"{one.api.name}-v{one.response_version}", one.request_class, one.response_version, one.response)
-        for one in load_frames()
-        if one.response is not None and len(one.response) <= 4 * _MOST_STORED_BYTES
-    ]
+def answered() -> list[list[Answered]]:
+    """Return the recorded frames, in lists of one API and version."""
+    kinds: dict[str, list[Answered]] = {}
+    for one in load_frames():
+        if one.response is not None and len(one.response) <= 4 * _MOST_STORED_BYTES:
+            name = f"{one.api.name}-v{one.response_version}"
+            answer = Answered(name, one.request_class, one.response_version, one.response)
+            kinds.setdefault(name, []).append(answer)
+    return list(kinds.values())
 
 
 @cache
@@ -170,10 +170,10 @@ def _messages(magic: int, codec: int) -> Stored:
 
 def _nested(magic: int) -> Stored:
     """Sets within sets, as mirrors of old made them (KAFKA-1802)."""
-    plain = message(0, b"inmost", magic=magic) + message(1, None, magic=magic)
+    plain = message(78, b"inmost", magic=magic) + message(79, None, magic=magic)
 
     def rebuild(damaged: bytes) -> bytes:
-        return wrapper(9, _mended(wrapper(1, damaged, 2, magic=magic)), 1, magic=magic)
+        return wrapper(79, _mended(wrapper(79, damaged, 2, magic=magic)), 1, magic=magic)
 
     return Stored(f"magic {magic} nested", rebuild(plain), plain, rebuild)
 
@@ -224,7 +224,7 @@ def written() -> frozenset[Row]:
 
 
 def _answered_sets() -> Iterator[bytes]:
-    for one in answered():
+    for one in chain.from_iterable(answered()):
         if one.request is FetchRequest:
             body = memoryview(one.frame)[SIZE_BYTES + CORRELATION_BYTES :]
             response = compile_codec(FetchResponse, one.version).decode(body)
@@ -274,11 +274,17 @@ class Case:
     genuine: bool
 
 
-_REQUESTS: Final[dict[type[Request[Any]], Request[Any]]] = {
-    FetchRequest: FetchRequest(max_wait_ms=0, min_bytes=0, topics=()),
-    ListOffsetsRequest: ListOffsetsRequest(topics=()),
-    MetadataRequest: MetadataRequest(topics=None),
-}
+@cache
+def _asked() -> dict[tuple[type[Request[Any]], int], Request[Any]]:
+    """Return a request that is answered, for every version of every API."""
+    asked: dict[tuple[type[Request[Any]], int], Request[Any]] = {}
+    for one in load_frames():
+        if one.response is not None and one.version in one.request_class.versions:
+            view = memoryview(one.request)[SIZE_BYTES:]
+            _, at = HEADER_CODEC.read(view, 0, len(view))
+            request = compile_codec(one.request_class, one.version).decode(view[at:])
+            asked.setdefault((one.request_class, one.version), request)
+    return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,10 +307,10 @@ def make_case(seed: int, number: int) -> Case | Damaged:
         document = documents()[number // _DOCUMENT_EVERY % len(documents())]
         return Damaged(document, mutate(document.data, source, source.choice(documents()).data))
     if number % 3 == 0:
-        one = answered()[number // 3 % len(answered())]
+        one = source.choice(source.choice(answered()))
         # the correlation id is put right, so that more than it is met; its own faults come as those of the body do
         body = one.frame[SIZE_BYTES + CORRELATION_BYTES :]
-        damaged = bytes(CORRELATION_BYTES) + mutate(body, source, source.choice(answered()).frame)
+        damaged = bytes(CORRELATION_BYTES) + mutate(body, source, source.choice(source.choice(answered())).frame)
         genuine, name, request, version = True, one.name, one.request, one.version
     else:
         record_set = stored()[source.randrange(len(stored()))]
@@ -315,8 +321,7 @@ def make_case(seed: int, number: int) -> Case | Damaged:
     stream = encode_frame(damaged)
     if source.randrange(16) == 0:
         stream = mutate(stream, source, stream)
-    made = _REQUESTS.get(request) or request()
-    return Case(name, made, version, stream, genuine)
+    return Case(name, _asked()[request, version], version, stream, genuine)
 
 
 def _damage(one: Stored, source: random.Random) -> tuple[bytes, bool]:

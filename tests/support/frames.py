@@ -11,14 +11,42 @@ from typing import Any, Final
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.api_versions import ApiVersionsRequest
 from consumerd.wire.modern.fetch import FetchRequest
+from consumerd.wire.modern.find_coordinator import FindCoordinatorRequest
+from consumerd.wire.modern.groups import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.wire.modern.metadata import MetadataRequest
+from consumerd.wire.modern.offset_commit import OffsetCommitRequest
+from consumerd.wire.modern.offset_fetch import OffsetFetchRequest
+from consumerd.wire.modern.produce import ProduceRequest
 from consumerd.wire.schema import Request
 
 VECTORS: Final = Path(__file__).parent.parent / "vectors" / "modern"
 
 REQUESTS: Final[dict[ApiKey, type[Request[Any]]]] = {
-    request.api: request for request in (ApiVersionsRequest, FetchRequest, ListOffsetsRequest, MetadataRequest)
+    request.api: request
+    for request in (
+        ApiVersionsRequest,
+        DescribeGroupsRequest,
+        FetchRequest,
+        FindCoordinatorRequest,
+        HeartbeatRequest,
+        JoinGroupRequest,
+        LeaveGroupRequest,
+        ListGroupsRequest,
+        ListOffsetsRequest,
+        MetadataRequest,
+        OffsetCommitRequest,
+        OffsetFetchRequest,
+        ProduceRequest,
+        SyncGroupRequest,
+    )
 }
 """Every request that is declared."""
 

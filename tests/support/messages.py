@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from consumerd.wire.declaration import RECORDS, ArrayOf, Fixed, Null, Variable, WireType, declaration_of
+from consumerd.wire.declaration import BYTES, RECORDS, ArrayOf, Fixed, Null, Variable, WireType, declaration_of
 
 
 @cache
@@ -28,7 +28,9 @@ def _values(wire: WireType, version: int, null: Null) -> st.SearchStrategy[Any]:
     if isinstance(wire, Fixed):
         return _numbers(wire)
     if isinstance(wire, Variable):
-        values = st.binary(max_size=40) if wire is RECORDS else st.text(st.characters(codec="utf-8"), max_size=12)
+        values = (
+            st.binary(max_size=40) if wire in (BYTES, RECORDS) else st.text(st.characters(codec="utf-8"), max_size=12)
+        )
     else:
         values = _arrays(wire, version, least=1 if null is Null.EMPTY else 0)
     return values if null is Null.FORBIDDEN else st.none() | values

@@ -1,6 +1,6 @@
 """Records frames between our own encoder and real brokers: what no Java client of the recorded releases ever asked.
 
-    python -m tests.vectors.record 1.1.1        # rewrites tests/vectors/modern/recorded-kafka-1.1.1.json
+    python -m tests.vectors.record 1.1.1        # rewrites tests/vectors/modern/recorded-kafka-1.1.1*.json
 
 Needs Java, and maven on first use (``tests.support.kafka``). Offsets, errors and record values come out the same every
 time; ports, timestamps, cluster and session ids do not.
@@ -20,6 +20,14 @@ from typing import Any, Final, TypeVar
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.framing import SIZE_BYTES, decode_frame_size, encode_frame
 from consumerd.wire.modern.api_versions import ApiVersionsRequest
+from consumerd.wire.modern.consumer_protocol import (
+    PROTOCOL_TYPE,
+    AssignedTopic,
+    Assignment,
+    Subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from consumerd.wire.modern.fetch import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
@@ -30,6 +38,18 @@ from consumerd.wire.modern.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
+from consumerd.wire.modern.find_coordinator import FindCoordinatorRequest
+from consumerd.wire.modern.groups import (
+    NO_MEMBER_ID,
+    DescribeGroupsRequest,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberAssignment,
+    SyncGroupRequest,
+)
 from consumerd.wire.modern.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -38,6 +58,8 @@ from consumerd.wire.modern.list_offsets import (
     ListTopic,
 )
 from consumerd.wire.modern.metadata import MetadataRequest
+from consumerd.wire.modern.offset_commit import CommitPartition, CommitTopic, OffsetCommitRequest
+from consumerd.wire.modern.offset_fetch import OffsetFetchRequest, OffsetFetchTopic
 from consumerd.wire.schema import Request
 from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, RequestHeader, encode_request
 from tests.support.frames import VECTORS
@@ -231,6 +253,109 @@ def record_2_8(recorder: Recorder) -> None:
     recorder.ask("fenced leader epoch", fetch(partition=led_by[1], epoch=0), 9)
 
 
+# -- groups and offsets
+
+
+GROUP: Final = "group"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+SUBSCRIPTION: Final = encode_subscription(Subscription(topics=(TOPIC,)))
+ASSIGNMENT: Final = encode_assignment(Assignment(topics=(AssignedTopic(topic=TOPIC, partitions=(0,)),)))
+
+
+def commit(offset: int, metadata: str | None, *, topic: str = TOPIC, **fields: Any) -> OffsetCommitRequest:
+    """Return a commit for one partition."""
+    partition = CommitPartition(partition=0, offset=offset, metadata=metadata)
+    return OffsetCommitRequest(group_id=GROUP, topics=(CommitTopic(topic=topic, partitions=(partition,)),), **fields)
+
+
+def committed(group: str = GROUP, *, topic: str = TOPIC) -> OffsetFetchRequest:
+    """Return a question for what was committed for one partition."""
+    return OffsetFetchRequest(group_id=group, topics=(OffsetFetchTopic(topic=topic, partitions=(0,)),))
+
+
+def join(member_id: str = NO_MEMBER_ID, **fields: Any) -> JoinGroupRequest:
+    """Return a request to join the group."""
+    protocols = (GroupProtocol(name="range", metadata=SUBSCRIPTION),)
+    return JoinGroupRequest(
+        group_id=GROUP,
+        session_timeout_ms=10_000,
+        member_id=member_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=protocols,
+        **fields,
+    )
+
+
+def find_coordinator(recorder: Recorder, version: int) -> None:
+    """Ask until there is a coordinator, which the first who asks brings into being."""
+    deadline = time.monotonic() + 30.0
+    while True:
+        kept = len(recorder.frames)
+        answer = recorder.ask("a group's", FindCoordinatorRequest(key=GROUP), version)
+        if not answer.error_code and not _loads(recorder, kept):
+            return
+        del recorder.frames[kept:]
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no coordinator: error {answer.error_code}")
+        time.sleep(0.1)
+
+
+def _loads(recorder: Recorder, kept: int) -> bool:
+    """Tell whether the coordinator still reads its partition; not recorded."""
+    (topic,) = recorder.ask("", committed(), 1).topics
+    del recorder.frames[kept + 1 :]
+    return bool(topic.partitions[0].error_code)
+
+
+def record_offsets_0_8(recorder: Recorder) -> None:
+    """Offsets in ZooKeeper and in the broker."""
+    find_coordinator(recorder, 0)
+    recorder.ask("nothing kept", committed("nobody"), 0)
+    recorder.ask("unknown topic", commit(3, "m", topic="absent"), 0)
+    recorder.ask("into ZooKeeper", commit(3, "in ZooKeeper"), 0)
+    recorder.ask("from ZooKeeper", committed(), 0)
+    recorder.ask("nothing kept", committed(), 1)
+    recorder.ask("into the topic", commit(2, "in Kafka"), 1)
+    recorder.ask("too much metadata", commit(2, "x" * 5000), 1)
+    recorder.ask("from the topic", committed(), 1)
+    recorder.ask("the offsets topic", fetch(OFFSETS_TOPIC), 0)
+
+
+def record_groups(recorder: Recorder, newest: int) -> None:
+    """A group of one member through its life, with requests of version ``newest``; JoinGroup's are one ahead."""
+    commit_version = newest + 2
+    fetch_version = 3 if newest == 0 else 5
+    find_coordinator(recorder, newest)
+    recorder.ask("no groups", ListGroupsRequest(), newest)
+    recorder.ask("unknown group", DescribeGroupsRequest(groups=("absent",)), newest)
+    recorder.ask("unknown member", join("nobody", rebalance_timeout_ms=5000), newest + 1)
+    recorder.ask("into ZooKeeper", commit(3, "in ZooKeeper"), 0)
+    recorder.ask("from ZooKeeper", committed(), 0)
+    recorder.ask("nothing kept", committed("nobody"), 0)
+    recorder.ask("nothing kept", committed("nobody"), 1)
+    joined = recorder.ask("first member", join(rebalance_timeout_ms=5000), newest + 1)
+    member = {"group_id": GROUP, "generation_id": joined.generation_id, "member_id": joined.member_id}
+    assignments = (MemberAssignment(member_id=joined.member_id, assignment=ASSIGNMENT),)
+    recorder.ask("before the assignment", HeartbeatRequest(**member), newest)
+    recorder.ask("leader", SyncGroupRequest(**member, assignments=assignments), newest)
+    recorder.ask("in time", HeartbeatRequest(**member), newest)
+    recorder.ask("old generation", HeartbeatRequest(**(member | {"generation_id": 0})), newest)
+    of_member = {key: member[key] for key in ("generation_id", "member_id")}
+    recorder.ask("of a member", commit(1, "of a member", **of_member), commit_version)
+    recorder.ask("kept for a day", commit(4, None, retention_time_ms=86_400_000, **of_member), commit_version)
+    recorder.ask("old generation", commit(2, "m", **(of_member | {"generation_id": 0})), commit_version)
+    recorder.ask("unknown topic", commit(2, "m", topic="absent", **of_member), commit_version)
+    recorder.ask("too much metadata", commit(2, "x" * 5000, **of_member), commit_version)
+    recorder.ask("of the group", committed(), newest + 2)
+    recorder.ask("all of the group's", OffsetFetchRequest(group_id=GROUP, topics=None), newest + 2)
+    recorder.ask("a stable group", DescribeGroupsRequest(groups=(GROUP,)), newest)
+    recorder.ask("a group", ListGroupsRequest(), newest)
+    recorder.ask("member", LeaveGroupRequest(group_id=GROUP, member_id=joined.member_id), newest)
+    recorder.ask("unknown member", LeaveGroupRequest(group_id=GROUP, member_id=joined.member_id), newest)
+    recorder.ask("an empty group", DescribeGroupsRequest(groups=(GROUP,)), newest)
+    recorder.ask("the offsets topic", fetch(OFFSETS_TOPIC), fetch_version)
+
+
 # -- clusters
 
 
@@ -244,23 +369,25 @@ class RackCluster(Cluster):
         super().start_broker(index, wait=wait)
 
 
-RELEASES: Final[dict[str, Callable[[Recorder], None]]] = {
-    "0.8.2.2": record_0_8,
-    "0.10.2.2": record_0_10,
-    "1.1.1": record_1_1,
-    "2.8.2": record_2_8,
+RELEASES: Final[dict[str, dict[str, Callable[[Recorder], None]]]] = {
+    "0.8.2.2": {"": record_0_8, "-groups": record_offsets_0_8},
+    "0.10.2.2": {"": record_0_10, "-groups": lambda recorder: record_groups(recorder, 0)},
+    "1.1.1": {"": record_1_1, "-groups": lambda recorder: record_groups(recorder, 1)},
+    "2.8.2": {"": record_2_8},
 }
+"""What is asked of each release, by the ending of the file's name."""
 
 
-def record(release: str) -> Path:
-    """Ask a fresh cluster of ``release`` everything that is recorded of it, and write the file."""
+def record(release: str, ending: str) -> Path:
+    """Ask a fresh cluster of ``release`` everything that is recorded of it under ``ending``, and write the file."""
     racks = release == "2.8.2"
-    with RackCluster(release, brokers=2) if racks else Cluster(release) as cluster:
+    one_partition = {"offsets.topic.num.partitions": "1"}
+    with RackCluster(release, brokers=2) if racks else Cluster(release, properties=one_partition) as cluster:
         cluster.create_topic(TOPIC, partitions=2 if racks else 1, replication=cluster.brokers)
         cluster.produce(TOPIC, LINES)
         recorder = Recorder(cluster)
-        RELEASES[release](recorder)
-    path = VECTORS / f"recorded-kafka-{release}.json"
+        RELEASES[release][ending](recorder)
+    path = VECTORS / f"recorded-kafka-{release}{ending}.json"
     head = {"release": release, "recorded": str(datetime.now(UTC).date()), "how": "tests/vectors/record.py"}
     lines = ",\n".join(json.dumps(frame) for frame in recorder.frames)
     path.write_text(f'{json.dumps(head)[:-1]}, "frames": [\n{lines}\n]}}\n')
@@ -271,8 +398,12 @@ def main() -> None:
     """Record the releases named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("release", nargs="+", choices=RELEASES)
-    for release in parser.parse_args().release:
-        print(record(release))  # noqa: T201 - the command's output
+    parser.add_argument("--only", metavar="ENDING", help="of a file's name, such as -groups")
+    arguments = parser.parse_args()
+    for release in arguments.release:
+        for ending in RELEASES[release]:
+            if arguments.only in (None, ending):
+                print(record(release, ending))  # noqa: T201 - the command's output
 
 
 if __name__ == "__main__":

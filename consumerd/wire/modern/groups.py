@@ -32,7 +32,7 @@ class JoinedMember:
 
 @message
 class JoinGroupResponse:
-    """The new generation. ``members`` is empty for all but the leader; with an error ``generation_id`` is -1."""
+    """The new generation. ``members`` is empty for all but the leader; with an error ``generation_id`` is 0."""
 
     throttle_time_ms: int = field(INT32, "2+", default=0)
     error_code: int = field(INT16, default=0)

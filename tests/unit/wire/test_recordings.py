@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.framing import SIZE_BYTES
 from consumerd.wire.modern.api_versions import ApiVersionRange
@@ -259,13 +260,13 @@ def test_later_versions_give_one_offset(release: str, version: int, note: str, o
 
 
 def test_java_clients_say_who_they_are() -> None:
-    """The header's fields stand where we read them."""
+    """The header's fields stand where we read them. The high-level consumer looks for its coordinator without a name."""
     for frame in load_frames():
         data = memoryview(frame.request)[SIZE_BYTES:]
         header, _ = HEADER_CODEC.read(data, 0, len(data))
 
         assert (frame.api, frame.version) == (header.api_key, header.api_version)
-        assert header.client_id
+        assert header.client_id or (frame.api, frame.version) == (ApiKey.FIND_COORDINATOR, 0)
         assert frame.response is None or frame.response[4:8] == header.correlation_id.to_bytes(4, "big", signed=True)
 
 
@@ -280,4 +281,4 @@ def test_java_fetches_and_metadata_requests_name_topic_t() -> None:
         if isinstance(request, MetadataRequest):
             assert set(request.topics or ()) <= {"t"}, str(frame)
         elif hasattr(request, "topics"):
-            assert {one.topic for one in request.topics} <= {"t", "__consumer_offsets"}, str(frame)
+            assert {one.topic for one in request.topics or ()} <= {"t", "__consumer_offsets"}, str(frame)
