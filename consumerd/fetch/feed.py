@@ -417,6 +417,7 @@ class PartitionFeed:
             aborted=work.chunk.aborted,
             high_watermark=work.chunk.high_watermark,
             following=work.chunk.data[work.piece.end : work.piece.end + HEAD_BYTES],
+            attested=True,
         )
 
     def _collect(self) -> RecordBatch | None:
@@ -432,7 +433,11 @@ class PartitionFeed:
             self._doubt(work, error)
         return None
 
-    def _lend(self, work: _Work, batch: RecordBatch) -> RecordBatch:
+    def _lend(self, work: _Work, batch: RecordBatch) -> RecordBatch | None:
+        if batch.next_offset == work.start and self._chunks and self._chunks[0] is work.chunk:
+            work.hold.release()  # what stands before the position, though its offsets did not say so
+            self._finish_pieces(work.chunk)
+            return None
         self._check(work, batch)
         work.hold.become(Kind.BATCHES, batch.size_bytes)
         self.cursor.observe_expansion(work.piece.end - work.piece.begin, batch.size_bytes)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from consumerd.errors import CorruptMessageError
@@ -37,7 +37,9 @@ _MOST_OFFSET: Final = (1 << 63) - 1
 class ColumnBuilder:
     """Collects the columns of one fetched record set.
 
-    ``position`` is the first offset that is not accounted for yet, ``end`` the one behind the last unit, which may lie below. ``decompressed_bytes`` counts what codecs gave.
+    ``position`` is the first offset that is not accounted for yet, ``end`` the one behind the last unit, which may lie below.
+    ``unattested`` is where a hole begins that only the last unit's own offset speaks for; None where there is none.
+    ``decompressed_bytes`` counts what codecs gave.
     """
 
     def __init__(self, data: bytes, partition: TopicPartition, start: int) -> None:
@@ -56,6 +58,7 @@ class ColumnBuilder:
         self._partition = partition
         self._start = start
         self.end = 0
+        self.unattested: int | None = None
         self._gaps: list[Gap] = []
         self._blocks: list[bytes | memoryview] = []
         self._blocks_bytes = 0
@@ -88,8 +91,18 @@ class ColumnBuilder:
     def __len__(self) -> int:
         return len(self.timestamps)
 
-    def commit(self, segments: Iterable[Segment], end: int) -> None:
-        """Book a unit's records, whose columns are filled already; it accounts for everything below ``end``.
+    def commit_messages(self, segments: Sequence[Segment], end: int) -> None:
+        """Book messages, each a unit of its own. Raises as :meth:`commit`."""
+        before = self.position
+        self.commit(segments, end)
+        first, stop = segments[-1]
+        alone = stop - first == 1
+        due = max(before, segments[-2][1]) if len(segments) > 1 else before
+        self.unattested = due if alone and first > due else None
+
+    def commit(self, segments: Iterable[Segment], end: int, *, first_offset: int | None = None) -> None:
+        """Book a unit's records, whose columns are filled already; it accounts for everything below ``end``, and from
+        ``first_offset`` on where its head says so.
 
         Raises CorruptMessageError, with nothing booked, when offsets do not ascend.
         """
@@ -101,6 +114,9 @@ class ColumnBuilder:
             last = stop
         if not last <= end <= _MOST_OFFSET:
             raise CorruptMessageError(f"offset {last - 1} in a unit that ends before {end}")
+        before = self.position
+        if first_offset is None and segments and segments[-1][1] == end:
+            first_offset = segments[0][0]
         for first, stop in segments:
             if first > self.position:
                 self._gap(first, GapReason.COMPACTION)
@@ -109,6 +125,8 @@ class ColumnBuilder:
         self.end = end
         if end > self.position:
             self._gap(end, GapReason.COMPACTION)
+        claims_more = first_offset > before if first_offset is not None else end > before
+        self.unattested = before if claims_more else None
 
     def skip_unit(self, first: int, end: int, reason: GapReason) -> None:
         """Book a unit ``[first, end)`` whose records, if any, are not for consumers. Raises as :meth:`commit`."""

@@ -238,6 +238,26 @@ MUTANTS: Final = (
         tests=("tests/unit/cluster/test_from_brokers.py::test_topics_are_never_named_where_that_could_create_them",),
     ),
     Mutant(
+        name="an-offset-is-believed-against-the-next",
+        promise=1,
+        file="wire/modern/record_set.py",
+        old="        if first >= columns.end or at == begin:\n",
+        new="        if first >= 0:\n",
+        tests=(
+            "tests/unit/wire/test_contradictions.py::test_an_offset_that_was_damaged_upwards_costs_its_own_unit_alone",
+        ),
+    ),
+    Mutant(
+        name="the-last-of-an-answer-is-believed",
+        promise=1,
+        file="wire/modern/record_set.py",
+        old="due is not None and due > start and self.attested else batch",
+        new="False else batch",
+        tests=(
+            "tests/unit/wire/test_contradictions.py::test_an_offset_that_was_damaged_upwards_costs_its_own_unit_alone",
+        ),
+    ),
+    Mutant(
         name="the-search-trusts-its-steps",
         promise=1,
         file="delivery/search.py",

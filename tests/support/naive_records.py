@@ -53,6 +53,27 @@ def decode(data: bytes, start: int, limits: Limits) -> Decoded:
     return Decoded([row for row in rows if row[0] >= start], position)
 
 
+def claims(data: bytes) -> list[tuple[int | None, int]]:
+    """Return first and last offset of each unit by its head; a compressed wrapper does not say its first."""
+    found: list[tuple[int | None, int]] = []
+    at = 0
+    try:
+        while len(data) - at > 17:
+            unit = _unit(data, at, 2)
+            offset, size = struct.unpack_from(">qi", data, at)
+            is_batch = data[at + 16] == 2
+            if is_batch and len(data) - at < 27:
+                break
+            last = offset + (struct.unpack_from(">i", data, at + 23)[0] if is_batch else 0)
+            found.append((offset if is_batch or not data[at + 17] & 7 else None, last))
+            if unit is None:
+                break
+            at += 12 + size
+    except Bad:
+        pass
+    return found
+
+
 def _check_offsets(offsets: list[int], first: int, end: int, following: int) -> None:
     if offsets != sorted(set(offsets)) or following > (1 << 63) - 1:
         raise Bad

@@ -10,6 +10,7 @@ wrapper of magic 0 and 1 says only its last.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from consumerd.errors import CorruptMessageError
@@ -30,6 +31,31 @@ def find_stop(data: bytes, at: int) -> int | None:
         return find_end(data, at, UNIT_SIZES)
     except CorruptMessageError:
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """The offsets that a unit has by its own head; ``first`` is None in a compressed wrapper, which says only its last."""
+
+    first: int | None
+    last: int
+
+
+def read_offsets(data: bytes, at: int, high_watermark: int | None) -> Offsets | None:
+    """Return what the head at ``at`` claims, if it is there and possible."""
+    if find_stop(data, at) is None or len(data) - at <= MAGIC_AT + 1:
+        return None
+    (offset, _) = ENTRY.unpack_from(data, at)
+    first, last = offset, offset
+    if data[at + MAGIC_AT] == BATCH_MAGIC:
+        if len(data) - at < LAST_OFFSET_DELTA_AT + LAST_OFFSET_DELTA.size:
+            return None
+        last += LAST_OFFSET_DELTA.unpack_from(data, at + LAST_OFFSET_DELTA_AT)[0]
+    elif data[at + MAGIC_AT + 1] & CODEC_MASK:
+        first = None
+    if last < max(offset, 0) or (high_watermark is not None and last >= high_watermark):
+        return None
+    return Offsets(first=first, last=last)
 
 
 def read_claim(data: bytes, at: int, start: int, high_watermark: int | None) -> int | None:
@@ -54,6 +80,9 @@ def find_next_offset(data: bytes, at: int, start: int, high_watermark: int | Non
     if stop is None or len(data) - at <= MAGIC_AT:
         return None
     claimed = read_claim(data, at, start, high_watermark)
+    behind = read_offsets(data, stop, high_watermark)
+    if claimed is not None and behind is not None and start <= behind.last < claimed:
+        claimed = None
     if claimed is not None and (claimed == high_watermark or _is_consistent(data, at, start, claimed)):
         return claimed
     if find_stop(data, stop) is None:

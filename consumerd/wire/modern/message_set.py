@@ -43,7 +43,7 @@ def read_messages(data: bytes, at: int, end: int, columns: ColumnBuilder, limits
         return int(stop)
     reader = MessageReader(data, at, end, columns.plain_shift(at), columns, columns.end)
     stop = reader.read(at)
-    columns.commit(reader.segments, reader.following)
+    columns.commit_messages(reader.segments, reader.following)
     return stop
 
 

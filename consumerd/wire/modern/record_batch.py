@@ -115,7 +115,8 @@ def read_batch(
     if attributes & LOG_APPEND_TIME_FLAG:
         columns.timestamps[rows:] = array("q", [max_timestamp]) * count
     columns.timestamp_types += (LOG_APPEND_TIME if attributes & LOG_APPEND_TIME_FLAG else CREATE_TIME) * count
-    columns.commit([(base_offset + first, base_offset + stop) for first, stop in reader.segments], last_offset + 1)
+    segments = [(base_offset + first, base_offset + stop) for first, stop in reader.segments]
+    columns.commit(segments, last_offset + 1, first_offset=base_offset)
 
 
 def _is_abort_marker(data: bytes, at: int, end: int) -> bool:

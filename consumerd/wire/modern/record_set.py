@@ -8,16 +8,27 @@ These three functions are all that the rest of consumerd calls.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from consumerd.errors import CorruptMessageError
-from consumerd.model import TopicPartition
-from consumerd.wire.columns import ColumnBuilder, agreement
+from consumerd.model import GapReason, TopicPartition
+from consumerd.wire.columns import ColumnBuilder
 from consumerd.wire.modern import message_set, record_batch
 from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, MAGIC_AT, find_end
-from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES, find_next_offset, find_stop
+from consumerd.wire.modern.extent import (
+    BATCH_MAGIC,
+    HEAD_BYTES,
+    UNIT_SIZES,
+    Offsets,
+    find_next_offset,
+    find_stop,
+    read_offsets,
+)
 from consumerd.wire.modern.fetch import AbortedTransaction
+from consumerd.wire.modern.message_row import count_alike
 from consumerd.wire.modern.record_batch import AbortedTransactions
 from consumerd.wire.records import Limits, RecordBatch
 
@@ -34,12 +45,15 @@ def decode_record_set(
     aborted: Sequence[AbortedTransaction] | None = (),
     high_watermark: int | None = None,
     following: bytes = b"",
+    attested: bool = False,
 ) -> RecordBatch:
     """Decode what a Fetch from offset ``start`` gave for one partition into one batch.
 
     A unit that is cut off ends the batch, and so does one that cannot be read, unless nothing before it brought the
     position forward. When ``next_offset`` is still ``start`` although there is data, the first unit is larger than what
-    was fetched: see :func:`first_unit_size`. Under ``read_committed``, ``aborted`` is the list of the Fetch response.
+    was fetched (see :func:`first_unit_size`), or all of it stands before ``start``. Under ``read_committed``, ``aborted``
+    is the list of the Fetch response. With ``attested`` the last unit is left out where a hole stands before it and nothing
+    is known of what follows: fetched again, it comes first, with what stands behind it.
 
     A view is copied once, so that a batch of one partition does not hold the frame of all; ``bytes`` are not.
 
@@ -47,51 +61,246 @@ def decode_record_set(
     bytes, and ``next_offset`` if two witnesses agree on it. For these serve ``high_watermark``, which no unit may pass,
     and ``following``, what was fetched behind ``data``.
     """
-    raw = bytes(data)
-    columns = ColumnBuilder(raw, partition, start)
-    transactions = AbortedTransactions(aborted or ()) if read_committed else None
-    end = len(raw)
-    at = 0
-    while True:
-        try:
-            stop = find_end(raw, at, UNIT_SIZES)
-            if stop is None or stop > end:
-                break
-            magic = raw[at + MAGIC_AT]
-            if magic == BATCH_MAGIC:
-                record_batch.read_batch(raw, at, stop, columns, limits, transactions)
-                at = stop
-            else:
-                at = message_set.read_messages(raw, at, end, columns, limits)
-        except CorruptMessageError as error:
-            if columns.position > start:
-                columns.roll_back()
-                break
+    fetched = _Fetched(
+        raw=bytes(data),
+        partition=partition,
+        start=start,
+        limits=limits,
+        read_committed=read_committed,
+        aborted=aborted or (),
+        high_watermark=high_watermark,
+        following=following,
+        attested=attested,
+    )
+    return fetched.decode(0, _MOST_PASSED)
+
+
+_MOST_PASSED: Final = 3
+"""So many units in a row are taken for such as stand before the position that is due; more are too much of a coincidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fetched:
+    """What was fetched, and all that is known besides.
+
+    Theory. No checksum covers the offset of a unit. A broker answers with the first unit whose offset is not below the one
+    that was asked for; so one whose offset was damaged upwards comes in answer to every position up to that offset, as
+    far as the broker's index does not lead behind it, whatever its place, and what stands behind it is smaller. Of two
+    units that do not ascend the first is the wrong one if a hole stands before it and the second one would fit into the
+    hole, or if it claims what is due and there is no room for the second between it and the third. Where the second is
+    what was due, the first stands before that: it is passed by, and nothing is lost by it.
+    """
+
+    raw: bytes
+    partition: TopicPartition
+    start: int
+    limits: Limits
+    read_committed: bool
+    aborted: Sequence[AbortedTransaction]
+    high_watermark: int | None
+    following: bytes
+    attested: bool
+
+    def decode(self, begin: int, passes: int) -> RecordBatch:
+        """Decode from byte ``begin`` on, passing by at most so many units."""
+        raw, start, high_watermark = self.raw, self.start, self.high_watermark
+        columns = ColumnBuilder(raw, self.partition, start)
+        at, error = self._read_units(begin, columns)
+        if error is not None:
+            del columns
+            rest = self._pass_by(at, passes)
+            if rest is not None and _is_due(rest):
+                return rest
+            located = self._locate(error, at)
+            _set_end(located, rest)
             # without the frames that hold what was decompressed
-            raise _locate(error, raw, at, partition, start, following, high_watermark) from error.with_traceback(None)
-    if high_watermark is None or columns.position <= high_watermark:
-        return columns.finish(at)
-    stray = _find_stray(raw, high_watermark)
-    if stray:
-        before = decode_record_set(
-            raw[:stray], partition=partition, start=start, limits=limits, read_committed=read_committed, aborted=aborted
+            raise located from error.with_traceback(None)
+        if high_watermark is not None and columns.position > high_watermark:
+            position = columns.position
+            del columns
+            return self._decode_to_stray(begin, position, passes)
+        due = columns.unattested
+        follower = self._follower(at)
+        if follower is None:
+            batch = columns.finish(at)
+            return batch.slice_to(due) if due is not None and due > start and self.attested else batch
+        first = follower.last if follower.first is None else follower.first
+        if first >= columns.end or at == begin:
+            return columns.finish(at)
+        if due is not None and due > start:
+            batch = columns.finish(at)
+            return batch.slice_to(due) if first > due else batch
+        last_at = self._unit_before(begin, at)
+        if due is None:
+            rest = (
+                self._pass_by(last_at, passes)
+                if last_at == begin and self._leaves_no_room(follower, at, columns.end)
+                else None
+            )
+            return rest if rest is not None and (_is_due(rest) or follower.last < start) else columns.finish(at)
+        if not self._speaks_against(follower, at, columns.end):
+            return columns.finish(at)
+        claimed = columns.end - 1
+        del columns
+        return self._decode_behind(last_at, claimed, follower, passes)
+
+    def _read_units(self, at: int, columns: ColumnBuilder) -> tuple[int, CorruptMessageError | None]:
+        """Read units as far as they go; returns where that is, and what is wrong with the unit there if nothing before it
+        brought the position forward.
+        """
+        raw = self.raw
+        transactions = AbortedTransactions(self.aborted) if self.read_committed else None
+        end = len(raw)
+        while True:
+            try:
+                stop = find_end(raw, at, UNIT_SIZES)
+                if stop is None or stop > end:
+                    return at, None
+                if raw[at + MAGIC_AT] == BATCH_MAGIC:
+                    record_batch.read_batch(raw, at, stop, columns, self.limits, transactions)
+                    at = stop
+                else:
+                    at = message_set.read_messages(raw, at, end, columns, self.limits)
+            except CorruptMessageError as error:
+                if columns.position == self.start:
+                    return at, error
+                columns.roll_back()
+                return at, None
+
+    # -- offsets that the units behind speak against
+
+    def _follower(self, at: int) -> Offsets | None:
+        """Return the offsets of the unit at ``at``, of which a part of the head may stand in what follows."""
+        head = self.raw[at : at + HEAD_BYTES]
+        offsets = read_offsets(head + self.following if len(head) < HEAD_BYTES else head, 0, self.high_watermark)
+        if offsets is None or offsets.first is not None:
+            return offsets
+        stop = find_stop(self.raw, at)
+        if stop is None or stop > len(self.raw):
+            return offsets
+        columns = ColumnBuilder(self.raw, self.partition, 0)
+        with contextlib.suppress(CorruptMessageError):
+            message_set.read_messages(self.raw, at, stop, columns, self.limits)
+            return replace(offsets, first=columns.offsets[0])
+        return offsets
+
+    def _speaks_against(self, follower: Offsets, at: int, end: int) -> bool:
+        """Tell whether the unit at ``at`` makes the one before it wrong, which is the first that may be due and claims all
+        below ``end``; otherwise its own offset is.
+        """
+        start = self.start
+        if (follower.first is not None and follower.first > start) or follower.last + 1 >= start:
+            return True
+        stop = find_stop(self.raw, at)
+        another = None if stop is None else self._follower(stop)
+        return another is None or another.last < end
+
+    def _leaves_no_room(self, follower: Offsets, at: int, end: int) -> bool:
+        """Tell whether the unit at ``at`` cannot stand behind one that claims all below ``end``, since the next is too near."""
+        stop = find_stop(self.raw, at)
+        another = None if stop is None else self._follower(stop)
+        if another is None:
+            return False
+        length = 1 if follower.first is None else follower.last - follower.first + 1
+        return (another.last if another.first is None else another.first) < end + length
+
+    def _unit_before(self, at: int, before: int) -> int:
+        """Return where the unit stands that ends at ``before``."""
+        while (stop := find_stop(self.raw, at)) is not None and stop < before:
+            at = stop
+        return at
+
+    def _decode_behind(self, at: int, claimed: int, follower: Offsets, passes: int) -> RecordBatch:
+        """Return what stands behind the unit at ``at``, whose offset is wrong, if it stands before what is due."""
+        rest = self._pass_by(at, passes)
+        next_offset = follower.first if follower.first is not None and follower.first > self.start else None
+        if rest is not None and rest.next_offset > self.start:
+            if _is_due(rest):
+                return rest
+            next_offset = rest.gaps[0].end
+        elif rest is not None and follower.last < self.start:
+            return rest
+        error = CorruptMessageError(f"it says offset {claimed} and stands before offset {follower.last}")
+        error = self._locate(error, at, is_known=False)
+        error.next_offset = next_offset
+        raise error
+
+    def _pass_by(self, at: int, passes: int) -> RecordBatch | None:
+        """Return what stands behind the unit at ``at``; None where that cannot be read."""
+        stop = find_stop(self.raw, at)
+        if stop is None or stop > len(self.raw) or not passes:
+            return None
+        try:
+            return self.decode(stop, passes - 1)
+        except CorruptMessageError:
+            return None
+
+    def _decode_to_stray(self, begin: int, position: int, passes: int) -> RecordBatch:
+        """Decode what leads to ``position``, which the log does not have yet, up to the unit that claims so."""
+        assert self.high_watermark is not None
+        stray = _find_stray(self.raw, begin, self.high_watermark)
+        if stray > begin:
+            before = replace(self, raw=self.raw[:stray], high_watermark=None, attested=False).decode(begin, passes)
+            if before.next_offset > self.start:
+                return before
+        rest = self._pass_by(stray, passes)
+        if rest is not None and _is_due(rest):
+            return rest
+        beyond = f"it leads to offset {position}, beyond the high watermark {self.high_watermark}"
+        error = self._locate(CorruptMessageError(beyond), stray)
+        _set_end(error, rest)
+        raise error
+
+    # -- what is known of a unit that cannot be read
+
+    def _locate(self, error: CorruptMessageError, at: int, *, is_known: bool = True) -> CorruptMessageError:
+        """Return ``error`` with the coordinates of the unit at ``at``.
+
+        Its offset is the one in its head, except for a compressed wrapper, whose head has its last: there, and where the
+        head cannot be trusted (``is_known``), it is the position that was asked for.
+        """
+        raw, high_watermark = self.raw, self.high_watermark
+        stop = find_stop(raw, at)
+        offset = self.start
+        next_offset = None
+        if stop is not None and is_known:
+            next_offset = find_next_offset(raw + self.following, at, self.start, high_watermark)
+            if raw[at + MAGIC_AT] == BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
+                (claimed, _) = ENTRY.unpack_from(raw, at)
+                if claimed >= 0 and (high_watermark is None or claimed < high_watermark):
+                    offset = claimed
+        return type(error)(
+            f"{self.partition}: the record set fetched at offset {self.start}, byte {at}, offset {offset}: {error}",
+            partition=self.partition,
+            offset=offset,
+            next_offset=next_offset,
+            raw=raw[at:stop],
         )
-        if before.next_offset > start:
-            return before
-    beyond = CorruptMessageError(f"it leads to offset {columns.position}, beyond the high watermark {high_watermark}")
-    raise _locate(beyond, raw, stray, partition, start, following, high_watermark)
 
 
-def _find_stray(data: bytes, high_watermark: int) -> int:
+def _set_end(error: CorruptMessageError, rest: RecordBatch | None) -> None:
+    """Have a unit whose end is not known end where that begins which can be read behind it, across a hole."""
+    if error.next_offset is None and rest is not None and rest.next_offset > rest.start:
+        error.next_offset = rest.gaps[0].end
+
+
+def _is_due(batch: RecordBatch) -> bool:
+    """Tell whether a batch begins with the very offset that is due, accounted for by more than a hole."""
+    if batch.next_offset == batch.start:
+        return False
+    return not batch.gaps or batch.gaps[0].start > batch.start or batch.gaps[0].reason is not GapReason.COMPACTION
+
+
+def _find_stray(data: bytes, begin: int, high_watermark: int) -> int:
     """Return where the first unit begins that claims offsets which the log does not have yet; the checksums of no format
     cover the offset.
     """
-    at, end = 0, len(data)
+    at, end = begin, len(data)
     while (stop := find_stop(data, at)) is not None and stop <= end:
         if _next_offset(data, at) > high_watermark:
             return at
         at = stop
-    return 0
+    return begin
 
 
 def peek_next_offset(data: bytes | bytearray | memoryview, start: int) -> int:
@@ -113,7 +322,7 @@ def peek_next_offset(data: bytes | bytearray | memoryview, start: int) -> int:
         if magic == BATCH_MAGIC:
             offset += unpack_delta(data, at + record_batch.LAST_OFFSET_DELTA_AT)[0]
         elif size == last_size and not isinstance(data, memoryview | bytearray):
-            skipped = _count_alike(data, at, ENTRY_BYTES + size, most)
+            skipped = count_alike(data, at, ENTRY_BYTES + size, min((end - at) // (ENTRY_BYTES + size), most))
             most = most * 8 if skipped == most else _FIRST_SKIP
             stop = at + skipped * (ENTRY_BYTES + size)
             (offset, _) = unpack(data, stop - ENTRY_BYTES - size)
@@ -138,54 +347,9 @@ _FIRST_SKIP: Final = 64
 """How many messages :func:`peek_next_offset` tries to skip at once; eight times as many after each success."""
 
 
-def _count_alike(data: bytes, at: int, stride: int, most: int) -> int:
-    """Return how many messages of one size and magic stand in a row at ``at``, one at least."""
-    count = min((len(data) - at) // stride, most)
-    for place in (*range(8, ENTRY_BYTES), MAGIC_AT):
-        column = data[at + place : at + count * stride : stride]
-        count = agreement(column, column[:1] * len(column))
-    return count
-
-
 def _next_offset(data: bytes | bytearray | memoryview, at: int) -> int:
     """Return the offset behind the whole unit at ``at``, as its head has it."""
     offset, _ = ENTRY.unpack_from(data, at)
     if data[at + MAGIC_AT] == BATCH_MAGIC:
         offset += record_batch.LAST_OFFSET_DELTA.unpack_from(data, at + record_batch.LAST_OFFSET_DELTA_AT)[0]
     return int(offset) + 1
-
-
-# -- what is known of a unit that cannot be read
-
-
-def _locate(
-    error: CorruptMessageError,
-    raw: bytes,
-    at: int,
-    partition: TopicPartition,
-    start: int,
-    following: bytes,
-    high_watermark: int | None,
-) -> CorruptMessageError:
-    """Return ``error`` with the coordinates of the unit at ``at``.
-
-    Its offset is the one in its head, except for a compressed wrapper, whose head has its last: there, and where the
-    head cannot be trusted, it is the position that was asked for.
-    """
-    stop = find_stop(raw, at)
-    offset = start
-    next_offset = None
-    if stop is not None:
-        magic = raw[at + MAGIC_AT]
-        next_offset = find_next_offset(raw + following, at, start, high_watermark)
-        if magic == BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
-            (claimed, _) = ENTRY.unpack_from(raw, at)
-            if claimed >= 0 and (high_watermark is None or claimed < high_watermark):
-                offset = claimed
-    return type(error)(
-        f"{partition}: the record set fetched at offset {start}, byte {at}, offset {offset}: {error}",
-        partition=partition,
-        offset=offset,
-        next_offset=next_offset,
-        raw=raw[at:stop],
-    )

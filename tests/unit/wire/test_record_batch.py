@@ -428,7 +428,15 @@ def test_the_offset_behind_a_corrupt_batch_needs_two_witnesses() -> None:
     assert 3 == fault(batch(0, specs(3), crc=1)).next_offset  # count and last delta agree
     assert None is fault(compacted).next_offset
     assert 10 == fault(compacted + batch(10, specs(1))).next_offset
-    assert None is fault(compacted + batch(5, specs(1))).next_offset
+    # where what follows can be read and is not where the head says, the head is wrong
+    assert 5 == fault(compacted + batch(5, specs(1))).next_offset
+    assert (
+        5
+        == fault(
+            batch(0, specs(3), last_delta=2, crc=1)[:7] + b"\x09" + batch(0, specs(3), crc=1)[8:] + batch(5, specs(1))
+        ).next_offset
+    )
+    assert None is fault(compacted + batch(5, specs(1), crc=1)[:-1]).next_offset
     assert None is fault(compacted + b"\0" * 12).next_offset
     assert None is fault(batch(0, specs(3), crc=1), start=50).next_offset
 

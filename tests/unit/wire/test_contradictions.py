@@ -1,0 +1,148 @@
+"""Offsets that a disk has changed upwards: no checksum covers them, the units behind give them away.
+
+What a broker answers with is built as it does: from the first unit on whose offset is not below the one asked for.
+"""
+
+import struct
+
+import pytest
+
+from consumerd.errors import CorruptMessageError
+from consumerd.model import GapReason, TopicPartition
+from consumerd.wire.modern.record_set import decode_record_set
+from tests.support.record_sets import RecordSpec, batch, message, wrapper
+
+P = TopicPartition.modern("t", 0)
+FIRST, LAST = 18, 60
+KINDS = ["magic 0", "magic 1", "gzip 0", "gzip 1", "batch", "gzip batch"]
+
+
+def unit(kind, first, count):
+    """Return a unit of ``count`` records, of one where messages are plain."""
+    if kind in ("magic 0", "magic 1"):
+        return message(first, b"%d" % first, magic=int(kind[-1]))
+    if "batch" in kind:
+        specs = [RecordSpec(delta=row, value=b"%d" % (first + row)) for row in range(count)]
+        return batch(first, specs, codec=int(kind != "batch"))
+    magic = int(kind[-1])
+    inner = b"".join(message(row + (0 if magic else first), b"%d" % (first + row), magic=magic) for row in range(count))
+    return wrapper(first + count - 1, inner, 1, magic=magic)
+
+
+class Log:
+    """Units of one kind, one of which claims another offset than it has."""
+
+    def __init__(self, kind, damaged, by, holes=()):
+        self.kind = kind
+        self.count = 1 if kind.startswith("magic") else 3
+        self.units = []
+        self.damaged = None
+        for number, first in enumerate(range(FIRST, LAST, self.count)):
+            if number in holes:
+                continue
+            data = unit(kind, first, self.count)
+            last = first + self.count - 1
+            if number == damaged:
+                (offset,) = struct.unpack_from(">q", data)
+                data = struct.pack(">q", offset + by) + data[8:]
+                self.damaged = first, last + 1
+                last += by
+            self.units.append((last, data))
+
+    def fetch(self, offset, most=None):
+        """Return what a broker answers, ``most`` bytes at most."""
+        at = next((place for place, (last, _) in enumerate(self.units) if last >= offset), len(self.units))
+        return b"".join(data for _, data in self.units[at:])[:most]
+
+    def consume(self, most=None, attested=True):
+        """Read the log from its beginning, a unit that is corrupt passed over; returns offsets, values and what was lost."""
+        position, rows, lost = FIRST, [], []
+        for _ in range(300):
+            data = self.fetch(position, most)
+            if position == LAST or not data:
+                break
+            try:
+                found = decode_record_set(data, partition=P, start=position, high_watermark=LAST, attested=attested)
+            except CorruptMessageError as error:
+                assert error.next_offset is not None
+                lost.append((position, error.next_offset))
+                position = error.next_offset
+            else:
+                assert found.next_offset > position
+                rows += [(record.offset, record.value) for record in found.records()]
+                lost += [(gap.start, gap.end) for gap in found.gaps if gap.reason is GapReason.COMPACTION]
+                position = found.next_offset
+        return position, rows, lost
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damaged", [0, 1, 5, 9])
+@pytest.mark.parametrize("by", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("units", [None, 4, 7.2])
+def test_an_offset_that_was_damaged_upwards_costs_its_own_unit_alone(kind, damaged, by, units):
+    """Believed, a record is delivered at an offset of another, and all before that counts as compacted."""
+    log = Log(kind, damaged, by)
+    size = len(log.units[0][1])
+
+    # from the damaged unit to what is due, and three more: what a broker's index leaves between two entries is more
+    position, rows, lost = log.consume(None if units is None else int((units + by) * size))
+
+    assert LAST == position
+    first, end = log.damaged
+    assert [(at, b"%d" % at) for at in range(FIRST, LAST) if not first <= at < end] == rows
+    assert [log.damaged] == lost
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_holes_of_a_compacted_log_are_no_contradiction(kind):
+    """What is compacted ascends; every unit is read, whatever of the set came."""
+    log = Log(kind, None, 0, holes={1, 2, 3, 5, 7, 8, 10, 12})
+    size = len(log.units[0][1])
+
+    expected = log.consume()
+    for most in (size, size + 5, 2 * size, 2 * size + 30, 3 * size):
+        assert expected[:2] == log.consume(most)[:2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("holes", [(), (3, 4)])
+def test_an_offset_that_was_damaged_downwards_does_not_make_the_one_before_it_wrong(kind, holes):
+    """It does not fit into a hole before that one: which is thus delivered, as all others are."""
+    log = Log(kind, 6, -16, holes)
+    _, rows, _ = log.consume()
+
+    first, end = log.damaged
+    # in a wrapper of magic 0 the offsets stand inside, under its checksum
+    lost = holes if kind == "gzip 0" else (*holes, 6)
+    gone = {first + log.count * (number - 6) + row for number in lost for row in range(log.count)}
+    assert end - first == log.count
+    assert [(at, b"%d" % at) for at in range(FIRST, LAST) if at not in gone] == rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_offset_beyond_the_log_hides_nothing_behind_it(kind):
+    """A broker answers with that unit to whatever is asked for; it stands before what is due all the same."""
+    log = Log(kind, 4, 1 << 40)
+
+    position, rows, lost = log.consume()
+
+    first, end = log.damaged
+    assert LAST == position
+    assert [(at, b"%d" % at) for at in range(FIRST, LAST) if not first <= at < end] == rows
+    assert [log.damaged] == lost
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by", [0, 7])
+def test_what_is_due_is_read_behind_a_unit_that_cannot_be_and_comes_again(kind, by):
+    """Its checksum is wrong besides: passed over once, it must not hold up what stands behind it."""
+    log = Log(kind, 4, by)
+    last, data = log.units[4]
+    log.units[4] = last, data[:-1] + bytes((data[-1] ^ 1,))
+
+    position, rows, lost = log.consume()
+
+    first, end = log.damaged
+    assert LAST == position
+    assert [(at, b"%d" % at) for at in range(FIRST, LAST) if not first <= at < end] == rows
+    assert [log.damaged] == lost
