@@ -64,9 +64,8 @@ class Log:
             try:
                 found = decode_record_set(data, partition=P, start=position, high_watermark=LAST, attested=attested)
             except CorruptMessageError as error:
-                assert error.next_offset is not None
                 lost.append((position, error.next_offset))
-                position = error.next_offset
+                position = error.next_offset or LAST + 1
             else:
                 assert found.next_offset > position
                 rows += [(record.offset, record.value) for record in found.records()]
