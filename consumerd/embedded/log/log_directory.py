@@ -63,7 +63,10 @@ class LogDirectory:
 
     def _take(self) -> None:
         files = self._files
+        missing = [folder for folder in (self.path, *self.path.parents) if not files.is_folder(folder)]
         files.make_folder(self.path)
+        for folder in missing:
+            files.sync_folder(folder.parent)
         descriptor = files.open(self.path / LOCK_NAME, create=True)
         try:
             files.lock(descriptor)

@@ -174,7 +174,8 @@ class PartitionLog:
 
         All of them or none. Readers see them when this returns; they are durable after the next flush, at the latest.
 
-        Raises CorruptMessageError, RecordTooLarge, RecordSetTooLarge, InvalidTimestamp for what is not taken;
+        Raises CorruptMessageError (UnsupportedForFormat), RecordTooLarge, RecordSetTooLarge, InvalidTimestamp for what is
+        not taken;
         LogWriteFailed (LogFull), after which the log is as before; LogFailed, after which it is offline.
         """
         with self._lock:

@@ -38,13 +38,14 @@ def prepare(
 ) -> Prepared:
     """Check a record set as it was sent, and give it offsets from ``next_offset`` on.
 
-    Raises CorruptMessageError, RecordTooLarge, InvalidTimestamp.
+    Raises CorruptMessageError (UnsupportedForFormat, DecompressedTooLarge), RecordTooLarge, InvalidTimestamp.
     """
     by_broker = settings.timestamp_type is TimestampType.LOG_APPEND_TIME
     rules = Rules(
         keys_required=settings.cleanup_policy is CleanupPolicy.COMPACT,
         now_ms=now_ms,
         max_difference_ms=None if by_broker else settings.max_timestamp_difference_ms,
+        stored_magic=settings.message_format,
     )
     try:
         _check_sizes(parse_headers(record_set), partition, settings)
@@ -52,7 +53,7 @@ def prepare(
     except TimestampRefused as error:
         raise InvalidTimestamp(f"{partition}: {error}") from error
     except CorruptMessageError as error:
-        raise CorruptMessageError(f"{partition}: a record set was refused: {error}", partition=partition) from error
+        raise type(error)(f"{partition}: a record set was refused: {error}", partition=partition) from error
     log_append_time_ms = now_ms if by_broker else None
     data: bytes | bytearray
     if all(part.magic == settings.message_format for part in parts):
@@ -88,10 +89,13 @@ def _convert(
     for part in parts:
         piece = bytearray(record_set[part.at : part.end])
         part = replace(part, at=0, end=len(piece))
-        if part.magic != magic:
-            piece = bytearray(convert(assign_offsets(piece, next_offset, parts=(part,)), magic=magic))
-            part = replace(part, magic=magic, end=len(piece), inner=None)
-        stamped = assign_offsets(piece, next_offset, log_append_time_ms=log_append_time_ms, parts=(part,))
-        pieces.append(stamped)
+        if part.magic == magic:
+            pieces.append(assign_offsets(piece, next_offset, log_append_time_ms=log_append_time_ms, parts=(part,)))
+        else:
+            converted = bytearray(convert(assign_offsets(piece, next_offset, parts=(part,)), magic=magic))
+            if magic and log_append_time_ms is not None:
+                part = replace(part, end=len(converted), magic=magic, inner=None)
+                assign_offsets(converted, next_offset, log_append_time_ms=log_append_time_ms, parts=(part,))
+            pieces.append(converted)
         next_offset += part.count
     return b"".join(pieces)
