@@ -198,8 +198,7 @@ class ZooKeeperOffsetStore:
         writes = [write for write in writes if write.partition not in outcomes]
         rounds = _ROUNDS
         while writes and rounds:
-            await self._make_parents(writes)
-            writes = await self._drop_remade(writes, outcomes)
+            writes = await self._drop_remade(await self._make_parents(writes, outcomes), outcomes)
             again: list[_Write] = []
             for chunk in _split(writes):
                 again += await self._write(epoch, chunk, outcomes)
@@ -244,10 +243,27 @@ class ZooKeeperOffsetStore:
                 outcomes[write.partition] = CommitOutcome.NOT_OWNER
         return kept
 
-    async def _make_parents(self, writes: Iterable[_Write]) -> None:
-        """Make the topics' folders for nodes to be created: persistent and empty, as Java's."""
+    async def _make_parents(self, writes: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
+        """Make the topics' folders for nodes to be created: persistent and empty, as Java's.
+
+        Leaves out what goes below a folder that is refused (no permission): it must not hold up other topics.
+        """
+        refused = set()
         for topic in sorted({write.partition.topic for write in writes if write.node.version is None}):
-            await self._zk.ensure_path(offsets_path(self._group, topic))
+            try:
+                await self._zk.ensure_path(offsets_path(self._group, topic))
+            except (NotConnected, SessionLost, OutcomeUnknown):
+                raise
+            except CoordinationError as error:
+                refused.add(topic)
+                self._note_failure(error)
+        kept = []
+        for write in writes:
+            if write.node.version is None and write.partition.topic in refused:
+                outcomes[write.partition] = CommitOutcome.FAILED
+            else:
+                kept.append(write)
+        return kept
 
     async def _write(self, epoch: SessionEpoch, chunk: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
         """Send one multi and settle what it settles; return what is to be tried again."""

@@ -258,6 +258,16 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="a-refused-folder-holds-up-all",
+        promise=1,
+        file="offsets/zookeeper.py",
+        old="                refused.add(topic)\n",
+        new="                raise\n",
+        tests=(
+            "tests/unit/offsets/test_zookeeper.py::test_a_folder_that_may_not_be_made_does_not_hold_up_other_topics",
+        ),
+    ),
+    Mutant(
         name="the-search-trusts-its-steps",
         promise=1,
         file="delivery/search.py",

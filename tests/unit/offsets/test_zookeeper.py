@@ -7,13 +7,13 @@ import json
 import pytest
 
 from consumerd.aio.timeouts import timeout
-from consumerd.errors import CoordinationError
+from consumerd.errors import CoordinationError, SessionLost
 from consumerd.model import TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests, encode_request
 from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
 from consumerd.offsets.zookeeper import MULTI_BYTES, MULTI_WRITES, ZooKeeperOffsetStore
 from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path, requests_path, topic_path
-from consumerd.zk.port import MultiFailed, OutcomeUnknown
+from consumerd.zk.port import MultiFailed, NotConnected, OutcomeUnknown
 from tests.support.delivery import TOPIC_CZXID, FakeClaim
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.virtual_time import run
@@ -356,6 +356,47 @@ def test_a_refused_node_does_not_hold_up_the_others():
         assert outcomes == [CommitOutcome.FAILED, CommitOutcome.WRITTEN]
         member.spy.before = None
         assert await member.commit((claims[0], 10)) == [CommitOutcome.WRITTEN]
+
+    with_member(scenario)
+
+
+def test_a_folder_that_may_not_be_made_does_not_hold_up_other_topics():
+    """Somebody else's permissions below one topic must not keep what other topics have from being committed."""
+
+    async def scenario(member):
+        elsewhere = TopicPartition.modern("short", 0)
+        claims = [await member.claim(partition) for partition in (P, Q, elsewhere)]
+
+        async def ensure_path(path, data=b""):
+            if path == offsets_path(G, "t"):
+                raise CoordinationError("no permission")
+            await member.zk.ensure_path(path, data)
+
+        member.spy.ensure_path = ensure_path
+        for _ in range(2):
+            outcomes = await member.commit(*((claim, 7) for claim in claims))
+            assert [CommitOutcome.FAILED] * 2 == outcomes[:2]
+            assert (b"7", 0) == member.held(elsewhere)
+        del member.spy.ensure_path
+        assert [CommitOutcome.WRITTEN] * 2 == await member.commit(*((claim, 8) for claim in claims[:2]))
+
+    with_member(scenario)
+
+
+@pytest.mark.parametrize("error", [NotConnected, SessionLost, OutcomeUnknown])
+def test_a_connection_that_breaks_while_folders_are_made_fails_what_was_to_follow(error):
+    """Then nothing is known of the rest, and the session may be over: it must not go out."""
+
+    async def scenario(member):
+        claims = [await member.claim(partition) for partition in (P, TopicPartition.modern("short", 0))]
+
+        async def ensure_path(path, data=b""):
+            raise error("gone")
+
+        member.spy.ensure_path = ensure_path
+        outcomes = await member.commit(*((claim, 7) for claim in claims))
+        assert {CommitOutcome.NOT_OWNER if error is SessionLost else CommitOutcome.FAILED} == set(outcomes)
+        assert [] == member.spy.multis
 
     with_member(scenario)
 
