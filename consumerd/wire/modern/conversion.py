@@ -1,9 +1,9 @@
 """Record sets of one magic made into those of another: for clients and for logs of other releases.
 
-As Kafka's own conversion has it (AbstractRecords.downConvert, LogValidator of 1.1): records keep their offsets, gaps and
-all; what is compressed stays so, with the same codec; timestamps keep their type where the magic has one; headers, the
-producer's id and control batches are gone below magic 2. Each wrapper becomes a batch and the other way round, messages
-side by side become one batch, an uncompressed batch becomes messages.
+As in Kafka (AbstractRecords.downConvert and LogValidator of 1.1), records keep their offsets, gaps and all; what is
+compressed stays so, with the same codec; timestamps keep their type where the magic has one; headers, the producer's id
+and control batches are gone below magic 2. Each wrapper becomes a batch and the other way round, a row of messages becomes
+one batch, and an uncompressed batch a row of messages.
 """
 
 from __future__ import annotations
@@ -12,24 +12,39 @@ from typing import Final
 
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TimestampType, TopicPartition
-from consumerd.wire.modern.building import NO_HEADERS, BatchRow, build_batch, build_messages
-from consumerd.wire.modern.extent import BATCH_MAGIC
-from consumerd.wire.modern.record_batch import CONTROL_FLAG
-from consumerd.wire.modern.record_set import decode_record_set
-from consumerd.wire.modern.units import Unit, walk_units
+from consumerd.wire.columns import ColumnBuilder
+from consumerd.wire.modern import message_set, record_batch
+from consumerd.wire.modern.building import NO_HEADERS, build_batch, build_messages
+from consumerd.wire.modern.entry import CODEC_MASK, MAGIC_AT, find_end
+from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES
+from consumerd.wire.modern.message_row import find_row_end
 from consumerd.wire.records import Limits, RecordBatch
 
 _LIMITS: Final = Limits()
 _NOWHERE: Final = TopicPartition.modern("", 0)
+_BATCH_ATTRIBUTES_AT: Final = record_batch.CHECKED_FROM + 1
+_BY_BROKER: Final = TimestampType.LOG_APPEND_TIME + 1
 
 
-def convert(data: bytes | bytearray | memoryview, *, magic: int, limits: Limits = _LIMITS) -> bytes:
-    """Return all records of whole units, which have offsets, in ``magic``.
+def convert(
+    data: bytes | bytearray | memoryview, *, magic: int, log_append_time_ms: int | None = None, limits: Limits = _LIMITS
+) -> bytes:
+    """Return all records of whole units, whose offsets are right, in ``magic``.
 
-    Raises CorruptMessageError for what cannot be read, LocalProtocolError for zstd below magic 2.
+    ``log_append_time_ms`` becomes the time of those that are converted, as on their way into a log whose topic has the
+    broker's time. Raises CorruptMessageError with the byte, LocalProtocolError for zstd below magic 2.
     """
     raw = bytes(data)
-    return b"".join(_convert(raw, units, magic, limits, 0) for units in _group(raw))
+    pieces = []
+    at = 0
+    while at < len(raw):
+        end = _find_end(raw, at)
+        if raw[at + MAGIC_AT] == magic:
+            pieces.append(raw[at:end])
+        else:
+            pieces.append(_build(_read(raw, at, end, limits), _codec(raw, at), magic, log_append_time_ms))
+        at = end
+    return b"".join(pieces)
 
 
 def convert_down(
@@ -37,60 +52,71 @@ def convert_down(
 ) -> bytes:
     """Return whole units for a client that reads nothing above ``magic``; those that it reads are left as they are.
 
-    Uncompressed records below ``start``, where the client wants to read from, are left out of converted units.
-    Raises as :func:`convert`.
+    Of a converted batch that is not compressed, records below ``start``, from where the client wants to read, are left
+    out. Raises as :func:`convert`.
     """
     raw = bytes(data)
     pieces = []
-    for units in _group(raw):
-        if units[0].magic <= magic:
-            pieces.append(raw[units[0].at : units[-1].end])
+    at = 0
+    while at < len(raw):
+        end = _find_end(raw, at)
+        if raw[at + MAGIC_AT] <= magic:
+            pieces.append(raw[at:end])
         else:
-            pieces.append(_convert(raw, units, magic, limits, 0 if units[0].codec else start))
+            codec = _codec(raw, at)
+            batch = _read(raw, at, end, limits)
+            pieces.append(_build(batch if codec else batch.slice_from(start), codec, magic, None))
+        at = end
     return b"".join(pieces)
 
 
-def _group(raw: bytes) -> list[list[Unit]]:
-    """Put messages that stand side by side together; raises CorruptMessageError where bytes are left over."""
-    groups: list[list[Unit]] = []
-    end = 0
-    for unit in walk_units(raw):
-        end = unit.end
-        last = groups[-1] if groups else None
-        alike = last is not None and (last[-1].magic, last[-1].attributes) == (unit.magic, unit.attributes)
-        if last is not None and alike and unit.magic < BATCH_MAGIC and not unit.codec:
-            last.append(unit)
-        else:
-            groups.append([unit])
-    if end != len(raw):
-        raise CorruptMessageError(f"byte {end} of {len(raw)}: the last unit is cut off")
-    return groups
-
-
-def _convert(raw: bytes, units: list[Unit], magic: int, limits: Limits, start: int) -> bytes:
-    first, last = units[0], units[-1]
-    piece = raw[first.at : last.end]
-    if first.magic == magic:
-        return piece
-    if first.magic == BATCH_MAGIC and first.attributes & CONTROL_FLAG:
-        return b""
+def _find_end(raw: bytes, at: int) -> int:
+    """Return where a row of messages, a wrapper or a batch ends. Raises CorruptMessageError."""
     try:
-        batch = decode_record_set(piece, partition=_NOWHERE, start=0, limits=limits)
+        end = find_end(raw, at, UNIT_SIZES)
     except CorruptMessageError as error:
-        raise type(error)(f"byte {first.at} of {len(raw)}: {error}") from None
-    if batch.next_offset <= last.last_offset:
-        raise CorruptMessageError(f"byte {first.at} of {len(raw)}: the record set cannot be read to its end")
-    return _build(batch.slice_from(start), first, magic)
+        raise CorruptMessageError(f"byte {at} of {len(raw)}: {error}") from None
+    if end is None or end > len(raw):
+        raise CorruptMessageError(f"byte {at} of {len(raw)}: the last unit is cut off")
+    if raw[at + MAGIC_AT] < BATCH_MAGIC and not _codec(raw, at):
+        return find_row_end(raw, at)
+    return end
 
 
-def _build(batch: RecordBatch, unit: Unit, magic: int) -> bytes:
+def _codec(raw: bytes, at: int) -> int:
+    is_batch = raw[at + MAGIC_AT] == BATCH_MAGIC
+    return raw[at + (_BATCH_ATTRIBUTES_AT if is_batch else MAGIC_AT + 1)] & CODEC_MASK
+
+
+def _read(raw: bytes, at: int, end: int, limits: Limits) -> RecordBatch:
+    """Read the records in ``[at, end)``; none of a control batch."""
+    piece = raw[at:end]
+    columns = ColumnBuilder(piece, _NOWHERE, 0)
+    place = 0
+    try:
+        while place < len(piece):
+            if piece[MAGIC_AT] == BATCH_MAGIC:
+                record_batch.read_batch(piece, 0, len(piece), columns, limits, None)
+                place = len(piece)
+            else:
+                place = message_set.read_messages(piece, place, len(piece), columns, limits)
+    except CorruptMessageError as error:
+        raise type(error)(f"byte {at + place} of {len(raw)}: {error}") from None
+    return columns.finish(len(piece))
+
+
+def _build(batch: RecordBatch, codec: int, magic: int, log_append_time_ms: int | None) -> bytes:
+    """Write records, which all have one type of timestamp, in another magic."""
     if not len(batch):
         return b""
-    types = batch.timestamp_types
-    by_broker = bool(types) and types[0] == TimestampType.LOG_APPEND_TIME + 1
-    time_ms = batch.timestamps[0] if by_broker else None
-    rows = list(zip(batch.offsets, batch.timestamps, batch.keys(), batch.values(), strict=True))
+    if log_append_time_ms is None and batch.timestamp_types[:1] == bytes((_BY_BROKER,)):
+        log_append_time_ms = batch.timestamps[0]
+    keys, values = batch.keys(), batch.values()
     if magic < BATCH_MAGIC:
-        return build_messages(rows, magic=magic, codec=unit.codec, log_append_time_ms=time_ms)
-    headed: list[BatchRow] = [(*row, NO_HEADERS) for row in rows]
-    return build_batch(headed, base_offset=rows[0][0], codec=unit.codec, log_append_time_ms=time_ms)
+        rows = list(zip(batch.offsets, batch.timestamps, keys, values, strict=True))
+        return build_messages(rows, magic=magic, codec=codec, log_append_time_ms=log_append_time_ms)
+    headed = [
+        (offset, timestamp, key, value, NO_HEADERS)
+        for offset, timestamp, key, value in zip(batch.offsets, batch.timestamps, keys, values, strict=True)
+    ]
+    return build_batch(headed, base_offset=batch.offsets[0], codec=codec, log_append_time_ms=log_append_time_ms)
