@@ -26,6 +26,9 @@ from consumerd.net.frames import FrameAssembler
 _READ_AHEAD: Final = 2
 """Frames that may wait; small ones that arrive together may be a few more."""
 
+_RECEIVED_AT_ONCE: Final = 4
+"""Calls that bring bytes before others have their turn: the first one of a request brings its beginning only."""
+
 _BETWEEN_BYTES: Final = 16 * 1024
 _LARGE_BYTES: Final = 1024 * 1024
 
@@ -112,26 +115,31 @@ class Connection:
 
     def _receive(self) -> None:
         """Take what the socket has; called by the loop."""
-        try:
-            count = self._sock.recv_into(self._assembler.buffer())
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            count = 0
-            self._frames.clear()  # reset: nobody is there to be answered
-        if count == 0:
-            self._end()
-            return
-        try:
-            for frame in self._assembler.advance(count):
-                if not self._discarding:
-                    self._frames.append(frame)
-        except RemoteProtocolError as fault:
-            self._fault = fault
-            self._end()
-            return
-        if len(self._frames) >= _READ_AHEAD:
-            self._stop_reading()
+        for _ in range(_RECEIVED_AT_ONCE):
+            buffer = self._assembler.buffer()
+            try:
+                count = self._sock.recv_into(buffer)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                count = 0
+                self._frames.clear()  # reset: nobody is there to be answered
+            if count == 0:
+                self._end()
+                return
+            try:
+                for frame in self._assembler.advance(count):
+                    if not self._discarding:
+                        self._frames.append(frame)
+            except RemoteProtocolError as fault:
+                self._fault = fault
+                self._end()
+                return
+            if len(self._frames) >= _READ_AHEAD:
+                self._stop_reading()
+                break
+            if count < len(buffer):
+                break  # that was all
         self._tell()
 
     def _end(self) -> None:
@@ -141,6 +149,8 @@ class Connection:
         self.hangup.happen()
 
     def _tell(self) -> None:
-        arrival, self._arrival = self._arrival, None
-        if arrival is not None and not arrival.done():
-            arrival.set_result(None)
+        """Wake who waits for a frame, if there is one, or none will come."""
+        if self._frames or self._ended:
+            arrival, self._arrival = self._arrival, None
+            if arrival is not None and not arrival.done():
+                arrival.set_result(None)

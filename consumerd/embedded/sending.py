@@ -4,8 +4,9 @@
 sendfile implementation", Kafka's documentation, Implementation: Network Layer). Where the system or the file system has no
 such call, the file is read and written in steps.
 
-A reader that is slow is waited for as long as it takes *something* within the time given; meanwhile nothing is held but
-the reply, whose file ranges take no memory.
+What the socket does not take at once goes out as the loop finds it writable, step by step without waking a task: an answer
+of some megabytes takes dozens of steps. A reader that is slow is waited for as long as it takes *something* within the
+time given; meanwhile nothing is held but the reply, whose file ranges take no memory.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import asyncio
 import errno
 import os
 import socket
+from collections import deque
 from typing import Final
 
-from consumerd.aio.timeouts import timeout
-from consumerd.embedded.reply import FileRange, Reply
+from consumerd.embedded.reply import FileRange, Piece, Reply
 from consumerd.errors import ConnectionLost
 
 _STEP_BYTES: Final = 1024 * 1024
-"""What one call sends at most, before others have their turn."""
+"""What one step sends at most, before others have their turn: a reader on the same machine may take as fast as we give."""
 
 _COPY_BYTES: Final = 256 * 1024
 
@@ -37,86 +38,89 @@ class Sender:
         self._sock = sock
         self._stall_s = stall_s
         self._use_sendfile = use_sendfile
+        self._pieces: deque[Piece] = deque()
+        self._sent_s = 0.0
+        """When the peer took something last."""
 
     async def send(self, reply: Reply) -> None:
         """Send all of it. Bounded by the peer's taking something every ``stall_s`` seconds. Raises ConnectionLost."""
-        last = len(reply.pieces) - 1
+        self._pieces.extend(reply.pieces)
         try:
-            for number, piece in enumerate(reply.pieces):
-                if isinstance(piece, FileRange):
-                    await self._send_file(piece)
-                else:
-                    await self._send_bytes(piece, _MORE if number < last else 0)
+            self._step()
+            if self._pieces:
+                await self._send_rest()
         except OSError as error:
             raise ConnectionLost(f"cannot send: {error}") from error
+        finally:
+            self._pieces.clear()
 
-    async def _send_bytes(self, data: bytes | memoryview, flags: int) -> None:
-        try:
-            sent = self._sock.send(data, flags)
-        except BlockingIOError:
-            sent = 0
-        view = memoryview(data)[sent:]
-        while view:
-            await self._wait_writable()
-            try:
-                view = view[self._sock.send(view, flags) :]
-            except BlockingIOError:
-                continue
+    async def _send_rest(self) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        descriptor = self._sock.fileno()
+        self._sent_s = loop.time()
 
-    async def _send_file(self, piece: FileRange) -> None:
-        position, end = piece.position, piece.position + piece.size
-        waited = False
-        while position < end:
-            if not self._use_sendfile:
-                await self._copy(piece.descriptor, position, end)
+        def on_writable() -> None:
+            if done.done():
                 return
             try:
-                sent = os.sendfile(self._sock.fileno(), piece.descriptor, position, min(end - position, _STEP_BYTES))
+                if self._step():
+                    self._sent_s = loop.time()
+            except (OSError, ConnectionLost) as error:
+                done.set_exception(error)
+            else:
+                if not self._pieces:
+                    done.set_result(None)
+
+        loop.add_writer(descriptor, on_writable)
+        try:
+            while not done.done():
+                left_s = self._sent_s + self._stall_s - loop.time()
+                if left_s <= 0:
+                    raise ConnectionLost(f"the peer has taken nothing for {self._stall_s:g} s")
+                await asyncio.wait([done], timeout=left_s)
+        finally:
+            loop.remove_writer(descriptor)
+        done.result()
+
+    # -- steps: each sends what the socket takes now, and says how much
+
+    def _step(self) -> int:
+        """Send up to :data:`_STEP_BYTES` of what is left. Raises OSError, ConnectionLost."""
+        total = 0
+        pieces = self._pieces
+        while pieces and total < _STEP_BYTES:
+            piece = pieces[0]
+            try:
+                if isinstance(piece, FileRange):
+                    sent = self._send_file(piece)
+                else:
+                    sent = self._sock.send(piece, _MORE if len(pieces) > 1 else 0)
             except BlockingIOError:
-                await self._wait_writable()
-                waited = True
-                continue
+                return total
+            total += sent
+            if sent == len(piece):
+                pieces.popleft()
+            elif isinstance(piece, FileRange):
+                pieces[0] = FileRange(piece.descriptor, piece.position + sent, piece.size - sent)
+            else:
+                pieces[0] = memoryview(piece)[sent:]
+        return total
+
+    def _send_file(self, piece: FileRange) -> int:
+        size = min(piece.size, _STEP_BYTES)
+        if self._use_sendfile:
+            try:
+                sent = os.sendfile(self._sock.fileno(), piece.descriptor, piece.position, size)
+            except BlockingIOError:
+                raise
             except OSError as error:
                 if error.errno not in _NO_SENDFILE:
                     raise
                 self._use_sendfile = False
-                continue
-            if sent == 0:
-                raise ConnectionLost(
-                    f"the log's file ends at {position}, {end - position} bytes before what was promised"
-                )
-            position += sent
-            if not waited and position < end:
-                # a reader on the same machine may take as fast as we give, and nobody else would have a turn
-                await asyncio.sleep(0)
-            waited = False
-
-    async def _copy(self, descriptor: int, position: int, end: int) -> None:
-        while position < end:
-            data = os.pread(descriptor, min(end - position, _COPY_BYTES), position)
-            if not data:
-                raise ConnectionLost(
-                    f"the log's file ends at {position}, {end - position} bytes before what was promised"
-                )
-            await self._send_bytes(data, 0)
-            position += len(data)
-
-    async def _wait_writable(self) -> None:
-        loop = asyncio.get_running_loop()
-        writable: asyncio.Future[None] = loop.create_future()
-        descriptor = self._sock.fileno()
-        if descriptor < 0:
-            raise ConnectionLost("cannot send: the connection is closed")
-        loop.add_writer(descriptor, _wake, writable)
-        try:
-            async with timeout(self._stall_s):
-                await writable
-        except TimeoutError as error:
-            raise ConnectionLost(f"the peer has taken nothing for {self._stall_s:g} s") from error
-        finally:
-            loop.remove_writer(descriptor)
-
-
-def _wake(writable: asyncio.Future[None]) -> None:
-    if not writable.done():
-        writable.set_result(None)
+        if not self._use_sendfile:
+            data = os.pread(piece.descriptor, min(size, _COPY_BYTES), piece.position)
+            sent = self._sock.send(data) if data else 0
+        if not sent:
+            raise ConnectionLost(f"a log's file ends at {piece.position}, {piece.size} bytes before what was promised")
+        return sent
