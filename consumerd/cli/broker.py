@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from consumerd.aio.signals import stopped_by_signals
 from consumerd.aio.tasks import unless
 from consumerd.cli.options import count, positive_count
+from consumerd.daemon.runner import find_cause
 from consumerd.embedded.releases import IMITATIONS
 from consumerd.errors import ConfigError
 from consumerd.telemetry.logs import configure_logging
@@ -82,6 +83,8 @@ async def broker(args: argparse.Namespace) -> int:
     with stopped_by_signals() as stop:
         try:
             await unless(stop.told, _serve(cluster))
+        except BaseExceptionGroup as failures:
+            raise find_cause(failures) from None
         except TimeoutError:
             raise  # nobody answered, which is not a matter of options
         except OSError as error:

@@ -25,7 +25,8 @@ class EmbeddedCluster:
     broker's settings of ``directory`` and ``zookeeper``, such as ``partial(BrokerSettings, as_release="0.9")``.
 
     ``directory`` keeps logs and ZooKeeper's data between runs; without it a temporary folder is made, and removed on
-    leaving. Nothing is left behind when starting fails or is cancelled.
+    leaving. Nothing is left behind when starting fails or is cancelled. A failure of the broker in the background
+    cancels the block, which then raises an ExceptionGroup.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class EmbeddedCluster:
             if self._existing is None:
                 self._server = await stack.enter_async_context(EmbeddedZooKeeper(directory / "zookeeper"))
             self._settings = self._make_broker(directory=directory / "logs", zookeeper=self.zookeeper)
-            stack.push_async_callback(self.stop_broker)
+            stack.push_async_exit(self._leave_broker)
             await self.start_broker()
             for name, partitions in self._topics.items():
                 if self.broker.topics.partitions(name) is None:
@@ -66,7 +67,7 @@ class EmbeddedCluster:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        await self._stack.__aexit__(kind, error, traceback)
 
     @property
     def zookeeper(self) -> str:
@@ -95,7 +96,10 @@ class EmbeddedCluster:
         return self.broker.bootstrap
 
     async def start_broker(self) -> None:
-        """Start the broker, on the port that it had and with its logs. Raises RuntimeError if it runs."""
+        """Start the broker, on the port that it had and with its logs; in the task that entered the cluster.
+
+        Raises RuntimeError if it runs, and what the broker raises when it cannot serve.
+        """
         if self._broker is not None:
             raise RuntimeError("the broker runs already")
         assert self._settings is not None
@@ -105,7 +109,12 @@ class EmbeddedCluster:
         self._settings = replace(self._settings, port=broker.port)
 
     async def stop_broker(self) -> None:
-        """Stop the broker in order, and leave ZooKeeper to itself. Idempotent."""
+        """Stop the broker in order, in the task that entered the cluster, and leave ZooKeeper to itself. Idempotent."""
+        await self._leave_broker(None, None, None)
+
+    async def _leave_broker(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         broker, self._broker = self._broker, None
         if broker is not None:
-            await broker.__aexit__(None, None, None)
+            await broker.__aexit__(kind, error, traceback)

@@ -1,7 +1,7 @@
 """The embedded cluster as a process of its own, ``consumerd broker``, for tests that are not asynchronous.
 
 What it offers is called as in ``tests.support.kafka``, so that a test can run on either. Topics are made through ZooKeeper
-by another client (kazoo) and records are sent by another producer (kafka-python): nothing of ours judges itself.
+by another client (kazoo) and records are sent and read by librdkafka (confluent-kafka): nothing of ours judges itself.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kazoo.client import KazooClient
 
 from tests.support.daemon import wait_until
@@ -107,17 +108,22 @@ class EmbeddedProcess:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(_STOP_TIMEOUT_S)
+            code = self.process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise EmbeddedFailed(f"the broker did not end within {_STOP_TIMEOUT_S} s:\n{self.log()[-3000:]}") from None
+        self._close()
+        return code
 
     def kill(self) -> None:
         """SIGKILL; its ZooKeeper goes with it. Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
     def log(self) -> str:
         """Return its log so far."""
@@ -144,30 +150,56 @@ class EmbeddedProcess:
             zookeeper.close()
         wait_until(lambda: self._serves(topic, partitions), f"{topic} is served")
 
+    def produce(self, topic: str, lines: bytes, codec: str = "none") -> None:
+        """Send ``key<TAB>value`` lines and wait until they are acknowledged. Raises EmbeddedFailed."""
+        producer = Producer({**self._client(), "acks": "all", "compression.type": codec})
+        failed: list[str] = []
+        for line in lines.splitlines():
+            key, tab, value = line.partition(b"\t")
+            if not tab:
+                raise ValueError(f"no tab in {line!r}")
+            producer.produce(
+                topic, value, key, on_delivery=lambda error, _: failed.append(str(error)) if error else None
+            )
+        left = producer.flush(30)
+        if left or failed:
+            raise EmbeddedFailed(f"{left + len(failed)} records of {topic} were not written: {failed[:1]}")
+
+    def read(self, topic: str, partitions: int = 1, timeout_s: float = 30.0) -> list[tuple[bytes | None, bytes | None]]:
+        """Return keys and values of all that is in a topic. Raises TimeoutError."""
+        with self._consumer() as consumer:
+            here = [TopicPartition(topic, number, 0) for number in range(partitions)]
+            wanted = sum(high for _, high in map(consumer.get_watermark_offsets, here))
+            consumer.assign(here)
+            found: list[tuple[bytes | None, bytes | None]] = []
+
+            def has_all() -> bool:
+                for message in consumer.consume(1000, 0.1):
+                    if message.error() is not None:
+                        raise EmbeddedFailed(f"{topic}: {message.error()}")
+                    found.append((message.key(), message.value()))
+                return len(found) >= wanted
+
+            wait_until(has_all, f"{wanted} records of {topic}", timeout_s)
+            return found
+
     def _serves(self, topic: str, partitions: int) -> bool:
-        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap)
+        with self._consumer() as consumer, contextlib.suppress(KafkaException):
+            # all of them: asking for one by its name might make it
+            known = consumer.list_topics(timeout=5).topics.get(topic)
+            if known is not None and known.error is None and len(known.partitions) == partitions:
+                for number in known.partitions:
+                    consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=5)
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        consumer = Consumer({**self._client(), "group.id": "tests", "enable.auto.commit": False})
         try:
-            if consumer.partitions_for_topic(topic) != set(range(partitions)):
-                return False
-            ends = consumer.end_offsets([TopicPartition(topic, partition) for partition in range(partitions)])
-            return len(ends) == partitions
+            yield consumer
         finally:
             consumer.close()
 
-    def produce(self, topic: str, lines: bytes, codec: str = "none") -> None:
-        """Send ``key<TAB>value`` lines and wait until they are acknowledged."""
-        producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap, acks="all", compression_type=None if codec == "none" else codec
-        )
-        try:
-            sent = []
-            for line in lines.splitlines():
-                key, tab, value = line.partition(b"\t")
-                if not tab:
-                    raise ValueError(f"no tab in {line!r}")
-                sent.append(producer.send(topic, key=key, value=value))
-            producer.flush(30)
-            for one in sent:
-                one.get(30)
-        finally:
-            producer.close()
+    def _client(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.bootstrap}
