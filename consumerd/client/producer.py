@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import structlog
 
@@ -157,7 +157,7 @@ class Producer:
         )
         return await delivery
 
-    async def enqueue(
+    def enqueue(
         self,
         topic: str,
         value: object,
@@ -166,16 +166,26 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers = (),
-    ) -> Delivery:
-        """Buffer a record, and return its delivery.
+    ) -> Coroutine[Any, Any, Delivery]:
+        """Buffer a record, and return its delivery; to be awaited.
 
         ``value`` None is a tombstone. ``partition`` None leaves the choice to the partitioner, ``timestamp_ms`` None is the
         time of the call. Waits ``max_block_s`` at most. Cancel freely: then nothing was buffered.
 
         Raises TopicMissing, OversizedRecord, BufferFull, ProducerClosed, and what an encoder raises.
         """
-        if not self._watched:
-            return await self._enqueue(topic, value, key, partition, timestamp_ms, headers)
+        enqueue = self._enqueue_watched if self._watched else self._enqueue
+        return enqueue(topic, value, key, partition, timestamp_ms, headers)
+
+    async def _enqueue_watched(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+    ) -> Delivery:
         record = self._hooks.before_enqueue(
             ProducerRecord(
                 topic=topic, value=value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
