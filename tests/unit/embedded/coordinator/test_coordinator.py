@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,73 +15,20 @@ from consumerd.aio.timeouts import timeout
 from consumerd.embedded.coordinator.coordinator import GroupCoordinator
 from consumerd.embedded.coordinator.group import GroupState, JoinAnswer, SyncAnswer
 from consumerd.embedded.coordinator.group_log import NoLog, NotWritten, TooLarge
-from consumerd.embedded.coordinator.journal import Replay, partition_of
+from consumerd.embedded.coordinator.journal import partition_of
 from consumerd.embedded.coordinator.member import Protocol
 from consumerd.embedded.coordinator.positions import Position
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.handlers.context import Hangup
 from consumerd.embedded.topic_names import OFFSETS_TOPIC
-from consumerd.model import TimestampType, TopicPartition
+from consumerd.model import TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
-from consumerd.wire.modern.building import NewRecord
-from consumerd.wire.records import Record
+from tests.support.group_log import MemoryLog
 from tests.support.virtual_time import run
 
 P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 SETTINGS = CoordinatorSettings(offsets_topic_partitions=2)
 DAY_MS = 24 * 60 * 60 * 1000
-
-
-class MemoryLog:
-    """A GroupLog that keeps records in lists, and can be slow, full, or away."""
-
-    def __init__(self, partitions: int | None = 2) -> None:
-        self.partitions = partitions
-        self.records: dict[int, list[NewRecord]] = {}
-        self.missing: set[TopicPartition] = set()
-        self.failure: NotWritten | None = None
-        self.writing = asyncio.Event()
-        self.writing.set()
-        self.reading = asyncio.Event()
-        self.reading.set()
-        self.made = 0
-        self._changed: list[Callable[[frozenset[str]], None]] = []
-
-    def is_open(self, partition: int) -> bool:
-        return self.partitions is not None
-
-    def knows(self, partition: TopicPartition) -> bool:
-        return partition not in self.missing
-
-    async def make(self) -> None:
-        self.made += 1
-        self.partitions = 2
-        self.tell(OFFSETS_TOPIC)
-
-    def tell(self, *topics: str) -> None:
-        for changed in self._changed:
-            changed(frozenset(topics))
-
-    async def append(self, partition: int, records: Sequence[NewRecord]) -> int:
-        await self.writing.wait()
-        if self.failure is not None:
-            raise self.failure
-        kept = self.records.setdefault(partition, [])
-        kept.extend(records)
-        return len(kept) - len(records)
-
-    async def replay(self, partition: int) -> Replay:
-        await self.reading.wait()
-        replay = Replay(SETTINGS.offsets_retention_ms)
-        replay.read(
-            Record(offset=offset, timestamp=0, timestamp_type=TimestampType.CREATE_TIME, key=one.key, value=one.value)
-            for offset, one in enumerate(self.records.get(partition, ()))
-        )
-        return replay
-
-    def subscribe(self, changed: Callable[[frozenset[str]], None]) -> Callable[[], None]:
-        self._changed.append(changed)
-        return lambda: self._changed.remove(changed)
 
 
 @asynccontextmanager

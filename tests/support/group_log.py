@@ -1,0 +1,73 @@
+"""The coordinator's log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from consumerd.embedded.coordinator.group_log import NotWritten
+from consumerd.embedded.coordinator.journal import Replay
+from consumerd.embedded.topic_names import OFFSETS_TOPIC
+from consumerd.model import TimestampType, TopicPartition
+from consumerd.wire.modern.building import NewRecord
+from consumerd.wire.records import Record
+
+
+class MemoryLog:
+    """A GroupLog that keeps records in lists, and can be slow, full, or away."""
+
+    def __init__(self, partitions: int | None = 2, *, retention_ms: int = 24 * 60 * 60 * 1000) -> None:
+        self.partitions = partitions
+        self._retention_ms = retention_ms
+        self.records: dict[int, list[NewRecord]] = {}
+        self.missing: set[TopicPartition] = set()
+        self.failure: NotWritten | None = None
+        self.writing = asyncio.Event()
+        self.writing.set()
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self.made = 0
+        self._changed: list[Callable[[frozenset[str]], None]] = []
+
+    def is_open(self, partition: int) -> bool:
+        """Whether there is a log."""
+        return self.partitions is not None
+
+    def knows(self, partition: TopicPartition) -> bool:
+        """All but what the test says is missing."""
+        return partition not in self.missing
+
+    async def make(self) -> None:
+        """Make it, with two partitions."""
+        self.made += 1
+        self.partitions = 2
+        self.tell(OFFSETS_TOPIC)
+
+    def tell(self, *topics: str) -> None:
+        """Say that these topics have changed."""
+        for changed in self._changed:
+            changed(frozenset(topics))
+
+    async def append(self, partition: int, records: Sequence[NewRecord]) -> int:
+        """Keep records, when writing is allowed."""
+        await self.writing.wait()
+        if self.failure is not None:
+            raise self.failure
+        kept = self.records.setdefault(partition, [])
+        kept.extend(records)
+        return len(kept) - len(records)
+
+    async def replay(self, partition: int) -> Replay:
+        """Read them, when reading is allowed."""
+        await self.reading.wait()
+        replay = Replay(self._retention_ms)
+        replay.read(
+            Record(offset=offset, timestamp=0, timestamp_type=TimestampType.CREATE_TIME, key=one.key, value=one.value)
+            for offset, one in enumerate(self.records.get(partition, ()))
+        )
+        return replay
+
+    def subscribe(self, changed: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        """Call back with what :meth:`tell` is told."""
+        self._changed.append(changed)
+        return lambda: self._changed.remove(changed)
