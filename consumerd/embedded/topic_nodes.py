@@ -80,11 +80,12 @@ class TopicNodes:
 
         Raises TopicExists.
         """
-        path = config_path(name)
-        await self._zk.ensure_path(path, encode_config(config))
+        path, settings = config_path(name), encode_config(config)
         if await self._zk.exists(topic_path(name)) is None:
-            # settings that a former topic may have left
-            await self._zk.set(path, encode_config(config))
+            if await self._zk.exists(path) is None:
+                await self._zk.ensure_path(path, settings)
+            else:
+                await self._zk.set(path, settings)  # a former topic's
         await self._zk.ensure_path(BROKER_TOPICS)
         try:
             await self._zk.create(topic_path(name), encode_topic(replicas))
