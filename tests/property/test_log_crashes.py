@@ -151,7 +151,7 @@ class CrashingLog(RuleBasedStateMachine):
         self.files = self.rig.files
         self.rig.open()
 
-    @rule(count=st.integers(1, 5), size=st.integers(10, 120), magic=st.sampled_from([0, 1, 2]), codec=st.integers(0, 3))
+    @rule(count=st.integers(1, 5), size=st.integers(10, 100), magic=st.sampled_from([0, 1, 2]), codec=st.integers(0, 3))
     def append(self, count: int, size: int, magic: int, codec: int) -> None:
         self.rig.append(count, size=size, magic=magic, codec=codec)
 

@@ -513,15 +513,15 @@ class PartitionLog:
             except OSError as error:
                 self._fail(f"the indexes could not be written: {error}", error)
             finally:
-                self._close_files()
+                self._close_files(_CLOSED)
 
     def discard(self) -> None:
         """Close the files and make nothing durable: the log is to be deleted. Waits for a compaction."""
         with self._cleaning, self._lock:
-            self._close_files()
+            self._close_files(_DISCARDED)
 
-    def _close_files(self) -> None:
-        self._offline = self._offline or _CLOSED
+    def _close_files(self, why: str) -> None:
+        self._offline = self._offline or why
         for segment in self._list.segments:
             segment.close()
 
@@ -531,3 +531,4 @@ EARLIEST: Final = -2
 """What ListOffsets asks for in place of a timestamp."""
 
 _CLOSED: Final = "it was closed"
+_DISCARDED: Final = "it was discarded"
