@@ -53,7 +53,7 @@ from consumerd.group.settings import RebalanceSettings
 from consumerd.net.versions import parse_broker_version
 from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
-from consumerd.offsets.roots import ZooKeeperRootRegistry
+from consumerd.offsets.roots import ZooKeeperQuarantineRoot, ZooKeeperRootRegistry
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.sinks.base import Quarantine, Sink, SinkContext
 from consumerd.sinks.quarantine import FileQuarantine
@@ -151,7 +151,7 @@ class Daemon:
             sinks = self._make_sinks(access, cluster_id, budget)
             for sink in sinks.values():
                 stack.push_async_callback(sink.close)
-            quarantine = self._make_quarantine(cluster_id, budget)
+            quarantine = self._make_quarantine(access, cluster_id, budget)
             if quarantine is not None:
                 stack.push_async_callback(quarantine.close)
             await check_sinks(sinks if quarantine is None else {**sinks, "quarantine": quarantine}, self._hooks)
@@ -227,7 +227,7 @@ class Daemon:
             sinks[name] = factory(context, factory.Options.model_validate(chosen.options))
         return sinks
 
-    def _make_quarantine(self, cluster_id: str, budget: MemoryBudget) -> FileQuarantine | None:
+    def _make_quarantine(self, access: ClusterAccess, cluster_id: str, budget: MemoryBudget) -> FileQuarantine | None:
         if self._settings.quarantine.path is None:
             return None
         return FileQuarantine(
@@ -237,6 +237,7 @@ class Daemon:
             cluster_id=cluster_id,
             writer_id=self._writer_id,
             wall_ms=lambda: int(time.time() * 1000),
+            roots=ZooKeeperQuarantineRoot(access.zk, self._settings.group.id),
         )
 
     def _make_parts(

@@ -23,21 +23,24 @@ _log = structlog.get_logger(__name__)
 
 
 def check_paths(settings: Settings) -> None:
-    """Refuse sinks whose paths are one, or lie within each other: each takes what is below its path for its own.
+    """Refuse sinks whose paths are one, or lie within each other, and a quarantine in one or around one: each takes what is
+    below its path for its own.
 
     Symbolic links are followed. Raises ConfigError.
     """
-    paths: dict[str, Path] = {}
+    paths: dict[str, tuple[str, Path]] = {}
     for name, chosen in sorted(settings.sinks.items()):
         options = load_sink(chosen.type).Options.model_validate(chosen.options)
         if isinstance(options, ChainOptions):
-            paths[name] = options.path.resolve()
-    for (one, outer), (other, inner) in itertools.permutations(paths.items(), 2):
-        if inner.is_relative_to(outer) and (inner != outer or one < other):
+            paths[f"sinks.{name}.path"] = f"sink {name!r}", options.path.resolve()
+    if settings.quarantine.path is not None:
+        paths["quarantine.path"] = "the quarantine", settings.quarantine.path.resolve()
+    order = list(paths)
+    for (one, (owner, outer)), (other, (_, inner)) in itertools.permutations(paths.items(), 2):
+        if inner.is_relative_to(outer) and (inner != outer or order.index(one) < order.index(other)):
             relation = "is" if inner == outer else "lies within"
             raise ConfigError(
-                f"sinks.{other}.path: {inner} {relation} the path of sink {one!r}: give each sink a path of its own, "
-                "beside the other's"
+                f"{other}: {inner} {relation} the path of {owner}: give each a path of its own, beside the other's"
             )
 
 

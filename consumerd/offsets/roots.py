@@ -1,7 +1,8 @@
-"""Which root each file sink of a group has, in ZooKeeper: what tells an unmounted volume from a new path.
+"""Which root each file sink of a group has, and its quarantine, in ZooKeeper: what tells an unmounted volume from a new
+path.
 
 ``/consumers/G/consumerd/roots/<sink>`` holds the random id that stands in ``_consumerd.json`` at the sink's path; where
-each replica has a path of its own, ``.../<sink>/<consumer id>`` does. Nodes are persistent and written once. Whoever gives a
+each replica has a path of its own, ``.../<sink>/<consumer id>`` does. ``/consumers/G/consumerd/quarantine_root`` holds the quarantine's. Nodes are persistent and written once. Whoever gives a
 sink a new volume for good deletes its node; nothing else ever changes one.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from consumerd.errors import CoordinationError
-from consumerd.zk.layout import root_path
+from consumerd.zk.layout import quarantine_root_path, root_path
 from consumerd.zk.port import BadVersion, NodeExists, NoNode, OutcomeUnknown, ZkClient
 
 _ATTEMPTS: Final = 8
@@ -50,6 +51,14 @@ class ZooKeeperRootRegistry:
     def describe(self, sink: str, *, consumer_id: str | None) -> str:
         """Return the path of the node."""
         return root_path(self._group, sink, consumer_id)
+
+
+class ZooKeeperQuarantineRoot(ZooKeeperRootRegistry):
+    """The root of one group's quarantine, which all replicas share."""
+
+    def describe(self, sink: str, *, consumer_id: str | None) -> str:  # noqa: ARG002 - there is only one
+        """Return the path of the node."""
+        return quarantine_root_path(self._group)
 
 
 def _read_root(data: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""Whose path it is, and whether the volume that is there now is the one that was there before.
+"""Whose path it is (a sink's, or the quarantine's), and whether the volume that is there now is the one that was there before.
 
 ``_consumerd.json`` says whose a path is and holds a random id, its *root*. The group remembers the root of each sink
 (:class:`~consumerd.sinks.base.RootRegistry`), so that the folder that an unmounted volume leaves behind is not taken for a
@@ -37,12 +37,20 @@ _log = structlog.get_logger(__name__)
 
 
 class ChainRoot:
-    """One sink's path, as this process has come to know it."""
+    """One path, as this process has come to know it; ``whose`` is the path, for messages (the sink of ``context``)."""
 
     def __init__(
-        self, context: SinkContext, *, path: Path, shared: bool, files: FileSystem, threads: WorkThreads
+        self,
+        context: SinkContext,
+        *,
+        path: Path,
+        shared: bool,
+        files: FileSystem,
+        threads: WorkThreads,
+        whose: str | None = None,
     ) -> None:
         self._context = context
+        self._whose = whose or f"sink {context.sink_name!r}"
         self._path = path
         self._files = files
         self._threads = threads
@@ -68,7 +76,7 @@ class ChainRoot:
                 raise RetriableSinkError(describe_failure(error, "use the path", self._path)) from error
             except CoordinationError as error:
                 raise RetriableSinkError(
-                    f"{self._path}: the root of sink {self._context.sink_name!r} could not be looked up: {error}"
+                    f"{self._path}: the root of {self._whose} could not be looked up: {error}"
                 ) from error
 
     def require(self) -> None:
@@ -115,7 +123,7 @@ class ChainRoot:
         if (found.cluster, found.group) != (context.cluster_id, context.group):
             raise ConfigError(
                 f"{self._path} belongs to group {found.group!r} of cluster {found.cluster}, and this is group "
-                f"{context.group!r} of cluster {context.cluster_id}: give sink {context.sink_name!r} another path"
+                f"{context.group!r} of cluster {context.cluster_id}: give {self._whose} another path"
             )
         return found
 
@@ -126,8 +134,8 @@ class ChainRoot:
             except OSError:
                 continue
             raise ConfigError(
-                f"{self._path} lies within {parent}, where a sink lands files already: give sink "
-                f"{self._context.sink_name!r} a path beside it"
+                f"{self._path} lies within {parent}, where files are landed already: give {self._whose} "
+                "a path beside it"
             )
 
     def _describe_stranger(self, found: str, recorded: str) -> str:
@@ -140,6 +148,6 @@ class ChainRoot:
             else ", set shared to false if each replica is to have a path of its own,"
         )
         return (
-            f"{self._path} {found}, and the root of sink {context.sink_name!r} is {recorded}: mount the volume ({_AGAIN})"
+            f"{self._path} {found}, and the root of {self._whose} is {recorded}: mount the volume ({_AGAIN})"
             f"{elsewhere} or, if it is gone for good, stop the group, delete ZooKeeper node {place}, and start again"
         )

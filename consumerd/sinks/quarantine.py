@@ -11,24 +11,25 @@ before the next one begins.
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
 from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.model import Claim
-from consumerd.sinks.base import QuarantinedUnit
-from consumerd.sinks.chain import ROOT_RECORD, FileId, RootRecord
+from consumerd.sinks.base import QuarantinedUnit, RootRegistry, SinkContext
+from consumerd.sinks.chain import FileId
+from consumerd.sinks.chain_root import ChainRoot
 from consumerd.sinks.confirming import confirm_claim
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.filesystem import FileSystem, OsFileSystem
-from consumerd.sinks.publish import HiddenFile, Outcome, claim_root, find_root, remove_hidden, sync_upwards
+from consumerd.sinks.publish import HiddenFile, Outcome, remove_hidden, sync_upwards
 from consumerd.sinks.quarantine_record import KeptUnit, encode_unit, holds_unit, unit_folders, unit_name
 from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.sinks.threads import WorkThreads
 
 _CLOSE_S: Final = 5.0
+_NAME: Final = "quarantine"
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class FileQuarantine:
     """The quarantine below one path, which replicas of the group share; implements ``sinks.base.Quarantine`` and
     ``CheckedSink``.
 
-    ``wall_ms`` is the calendar's milliseconds, for the files' own account of when they were made. Writer id and cluster
+    ``roots`` is where the group keeps which root the path has; None where nothing is recorded. ``wall_ms`` is the calendar's milliseconds, for the files' own account of when they were made. Writer id and cluster
     id are those of the sinks.
     """
 
@@ -51,6 +52,7 @@ class FileQuarantine:
         wall_ms: Callable[[], int],
         charge: Callable[[int], None],
         files: FileSystem | None = None,
+        roots: RootRegistry | None = None,
     ) -> None:
         self._path = path
         self._charge = charge
@@ -61,14 +63,22 @@ class FileQuarantine:
         self._wall_ms = wall_ms
         self._threads = WorkThreads(name="quarantine", count=1)
         self._attempts = itertools.count(1)
-        self._root: str | None = None
+        context = SinkContext(
+            sink_name=_NAME,
+            group=group,
+            cluster_id=cluster_id,
+            writer_id=writer_id,
+            now=lambda: wall_ms() / 1000,
+            charge=charge,
+            roots=roots,
+        )
+        self._root = ChainRoot(
+            context, path=path, shared=True, files=self._files, threads=self._threads, whose="the quarantine"
+        )
 
     async def check(self) -> None:
-        """See CheckedSink: whose path is it? Makes it this group's if it is nobody's."""
-        try:
-            await self._threads.run(self._check_root)
-        except OSError as error:
-            raise RetriableSinkError(describe_failure(error, "use the path", self._path)) from error
+        """See CheckedSink: whose path is it, and is it the one that it was? Makes it this group's if it is nobody's."""
+        await self._root.check(self._next_file_id)
 
     async def put(self, unit: QuarantinedUnit, claim: Claim) -> None:
         """See Quarantine. Cancelling may leave the unit kept or not; to put it again is fine."""
@@ -83,9 +93,10 @@ class FileQuarantine:
         kept = KeptUnit(unit=unit, cluster=self._cluster_id, group=self._group, when_ms=self._wall_ms())
         attempt = _Attempt(self._files, self._path, kept, self._next_file_id())
         try:
-            while not await self._do(unit, lambda: self._prepare(attempt)):
+            await self._check(unit)
+            while not await self._do(unit, lambda: self._in_place(attempt.prepare)):
                 await confirm_claim(claim)
-                if await self._do(unit, attempt.publish):
+                if await self._do(unit, lambda: self._in_place(attempt.publish)):
                     return
         except BaseException:
             attempt.doom()
@@ -102,33 +113,17 @@ class FileQuarantine:
         except OSError as error:
             doing = f"quarantine offset {unit.offset} of {unit.partition}"
             raise RetriableSinkError(describe_failure(error, doing, self._path)) from error
-        except ConfigError as error:
-            raise RetriableSinkError(f"{unit.partition}: cannot quarantine offset {unit.offset}: {error}") from error
 
-    def _prepare(self, attempt: _Attempt) -> bool:
-        self._check_root()
-        return attempt.prepare()
+    async def _check(self, unit: QuarantinedUnit) -> None:
+        try:
+            await self.check()
+        except (ConfigError, RetriableSinkError) as error:
+            raise RetriableSinkError(f"cannot quarantine offset {unit.offset} of {unit.partition}: {error}") from error
 
-    def _check_root(self) -> None:
-        """Make sure that the path is this group's, and on the volume that it was on before.
-
-        Raises OSError, ConfigError, RetriableSinkError.
-        """
-        found = find_root(self._files, self._path)
-        if self._root is None:
-            ours = RootRecord(root=uuid.uuid4().hex, cluster=self._cluster_id, group=self._group)
-            found = found or claim_root(self._files, self._path, ours, self._next_file_id())
-            if (found.cluster, found.group) != (ours.cluster, ours.group):
-                raise ConfigError(
-                    f"quarantine.path {self._path} belongs to group {found.group!r} of cluster {found.cluster}, and this "
-                    f"is group {ours.group!r} of cluster {ours.cluster}: give the quarantine another path"
-                )
-            self._root = found.root
-        elif found is None or found.root != self._root:
-            raise RetriableSinkError(
-                f"{self._path / ROOT_RECORD} is {'missing' if found is None else 'that of another volume'}, though it "
-                "was there before: mount the volume that was mounted when the first unit was quarantined"
-            )
+    def _in_place(self, step: Callable[[], bool]) -> bool:
+        """Take a step on the volume that was checked, and on no other. Raises OSError, RetriableSinkError."""
+        self._root.require()
+        return step()
 
     def _next_file_id(self) -> FileId:
         return FileId(f"{self._writer_id}-q{next(self._attempts)}")

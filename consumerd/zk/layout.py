@@ -103,6 +103,11 @@ def root_path(group: str, sink: str, consumer_id: str | None = None) -> str:
     return shared if consumer_id is None else f"{shared}/{consumer_id}"
 
 
+def quarantine_root_path(group: str) -> str:
+    """The quarantine's root; beside those of sinks, one of which may have any name."""
+    return f"{own_path(group)}/quarantine_root"
+
+
 def members_root(group: str) -> str:
     """Parent of the nodes that tell members of ours from Java's."""
     return f"{own_path(group)}/members"

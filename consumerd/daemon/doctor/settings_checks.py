@@ -132,23 +132,8 @@ def _check_paths(settings: Settings) -> Iterator[Finding]:
     try:
         check_paths(settings)
     except ConfigError as error:
-        yield Finding(
-            severity=Severity.ERROR, check="paths-overlap", where="sinks", what=str(error), advice="move one of them"
-        )
-    if settings.quarantine.path is None:
-        return
-    quarantine = settings.quarantine.path.resolve()
-    for name, options in landing_options(settings).items():
-        path = options.path.resolve()
-        if quarantine.is_relative_to(path) or path.is_relative_to(quarantine):
-            yield Finding(
-                severity=Severity.ERROR,
-                check="paths-overlap",
-                where="quarantine.path",
-                what=f"{quarantine} and the path of sink {name}, {path}, lie within each other: readers of one would "
-                "meet the files of the other",
-                advice="give the quarantine a folder beside the sink's",
-            )
+        where, _, what = str(error).partition(": ")
+        yield Finding(severity=Severity.ERROR, check="paths-overlap", where=where, what=what, advice="move one of them")
 
 
 def _check_topics(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:

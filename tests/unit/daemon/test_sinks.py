@@ -32,9 +32,7 @@ def test_one_path_for_two_sinks_is_refused(tmp_path: Path):
     """Each would take the other's chains for its own; check-config says so before anything runs."""
     both = settings(tmp_path, ("a", "parquet", tmp_path / "x"), ("b", "jsonl", tmp_path / "y" / ".." / "x"))
 
-    with pytest.raises(
-        ConfigError, match=r"sinks.b.path: .*/x is the path of sink 'a': give each sink a path of its own"
-    ):
+    with pytest.raises(ConfigError, match=r"sinks.b.path: .*/x is the path of sink 'a': give each a path of its own"):
         check_assembly(both)
 
 
@@ -55,6 +53,23 @@ def test_path_behind_a_symbolic_link_is_seen_through(tmp_path: Path):
 
     with pytest.raises(ConfigError, match="is the path of sink"):
         check_paths(both)
+
+
+@pytest.mark.parametrize(
+    ("quarantine", "message"),
+    [
+        ("landing", "quarantine.path: .* is the path of sink 'a'"),
+        ("landing/q", "quarantine.path: .* lies within the path of sink 'a'"),
+        (".", "sinks.a.path: .* lies within the path of the quarantine"),
+    ],
+)
+def test_a_quarantine_in_the_way_of_a_sink_is_refused(tmp_path: Path, quarantine: str, message: str):
+    """Readers of one would meet the files of the other; it is told before anything runs."""
+    one = settings(tmp_path, ("a", "jsonl", tmp_path / "landing"))
+    place = one.quarantine.model_copy(update={"path": tmp_path / quarantine})
+
+    with pytest.raises(ConfigError, match=message):
+        check_assembly(one.model_copy(update={"quarantine": place}))
 
 
 def test_paths_beside_each_other_are_fine(tmp_path: Path):

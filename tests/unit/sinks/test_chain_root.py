@@ -131,7 +131,7 @@ async def test_path_within_a_landing_folder_is_refused(rig: SinkRig):
     await rig.writer()
     rig.path, rig.roots = rig.path / "deeper", MemoryRoots()
 
-    with pytest.raises(ConfigError, match=r"lies within .*landing, where a sink lands files already"):
+    with pytest.raises(ConfigError, match=r"lies within .*landing, where files are landed already"):
         await rig.member().check()
     assert not rig.path.exists()
 

@@ -36,6 +36,7 @@ from consumerd.sinks.record_fields import MalformedRecord
 from tests.support.claims import StubClaim
 from tests.support.faulty_files import MemoryFileSystem, PowerCut, RecordingFileSystem, fail_at
 from tests.support.record_batches import record
+from tests.support.sinks import MemoryRoots
 
 PARTITION = TopicPartition.modern("orders", 3)
 CORRUPT = QuarantinedUnit(
@@ -73,7 +74,12 @@ async def make(tmp_path, charges: list[int]) -> AsyncIterator[Maker]:
     made = []
 
     def make(
-        files: FileSystem | None = None, *, path: Path = tmp_path / "q", group: str = "lake", cluster: str = "2-17"
+        files: FileSystem | None = None,
+        *,
+        path: Path = tmp_path / "q",
+        group: str = "lake",
+        cluster: str = "2-17",
+        roots: MemoryRoots | None = None,
     ) -> FileQuarantine:
         writer = f"member{len(made)}"
         one = FileQuarantine(
@@ -84,6 +90,7 @@ async def make(tmp_path, charges: list[int]) -> AsyncIterator[Maker]:
             wall_ms=lambda: 1_700_000_000_000,
             charge=charges.append,
             files=files,
+            roots=roots,
         )
         made.append(one)
         return one
@@ -416,6 +423,50 @@ async def test_a_volume_that_went_away_is_not_replaced_by_an_empty_folder(make: 
     with pytest.raises(RetriableSinkError, match="missing"):
         await quarantine.put(replace(CORRUPT, offset=99), claim())
     assert names(tmp_path / "q") == []
+
+
+async def test_a_volume_that_is_missing_at_the_start_does_not_look_new(make: Maker, tmp_path: Path):
+    """The folder that an unmounted volume leaves behind is empty, as that of a new path is."""
+    roots = MemoryRoots()
+    await make(roots=roots).put(CORRUPT, claim())
+    (tmp_path / "q").rename(tmp_path / "elsewhere")
+    (tmp_path / "q").mkdir()
+    starting = make(roots=roots)
+    with pytest.raises(RetriableSinkError, match=r"root of the quarantine is .* mount the volume"):
+        await starting.check()
+    with pytest.raises(RetriableSinkError, match="mount the volume"):
+        await starting.put(replace(CORRUPT, offset=99), claim())
+    assert names(tmp_path / "q") == []
+    (tmp_path / "q").rmdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "q")
+    await starting.put(replace(CORRUPT, offset=99), claim())
+    assert [unit.offset for unit in kept(tmp_path / "q")] == [10, 99]
+
+
+async def test_a_root_that_cannot_be_looked_up_is_waited_for(make: Maker, tmp_path: Path):
+    """Without knowing it nothing may be put anywhere."""
+    roots = MemoryRoots()
+    roots.failure = CoordinationError("connection lost")
+    quarantine = make(roots=roots)
+    with pytest.raises(RetriableSinkError, match="could not be looked up"):
+        await quarantine.put(CORRUPT, claim())
+    assert not (tmp_path / "q").exists()
+    await quarantine.put(CORRUPT, claim())
+    assert kept(tmp_path / "q") == [CORRUPT]
+
+
+async def test_a_volume_that_is_swapped_while_a_claim_is_confirmed_gets_no_unit(make: Maker, tmp_path: Path):
+    """What is made on one volume must not be published on another."""
+    held = claim()
+
+    async def swap() -> None:
+        (tmp_path / "q").rename(tmp_path / "elsewhere")
+        await make().check()
+
+    held.on_confirm = swap
+    with pytest.raises(RetriableSinkError, match="another volume"):
+        await make().put(CORRUPT, held)
+    assert names(tmp_path / "q") == ["_consumerd.json"]
 
 
 @pytest.mark.parametrize(
