@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.framing import SIZE_BYTES
 from consumerd.wire.modern.api_versions import ApiVersionsRequest
 from consumerd.wire.modern.fetch import FetchRequest
 from consumerd.wire.modern.find_coordinator import FindCoordinatorRequest
@@ -26,6 +27,7 @@ from consumerd.wire.modern.offset_commit import OffsetCommitRequest
 from consumerd.wire.modern.offset_fetch import OffsetFetchRequest
 from consumerd.wire.modern.produce import ProduceRequest
 from consumerd.wire.schema import Request
+from consumerd.wire.session import HEADER_CODEC, RequestHeader
 
 VECTORS: Final = Path(__file__).parent.parent / "vectors" / "modern"
 
@@ -100,3 +102,10 @@ def read_frames(path: Path) -> list[RecordedFrame]:
         )
         for one in document["frames"]
     ]
+
+
+def split_request(frame: RecordedFrame) -> tuple[RequestHeader, bytes]:
+    """Part a request frame into its header and its body."""
+    data = memoryview(frame.request)[SIZE_BYTES:]
+    header, at = HEADER_CODEC.read(data, 0, len(data))
+    return header, bytes(data[at:])

@@ -8,8 +8,8 @@ from consumerd.errors import RemoteProtocolError
 from consumerd.net.frames import FrameAssembler
 from consumerd.wire.framing import SIZE_BYTES
 from consumerd.wire.schema import Codec, compile_codec
-from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, RequestHeader, encode_request
-from tests.support.frames import VERSIONS, RecordedFrame, load_frames
+from consumerd.wire.session import CORRELATION_BYTES, encode_request
+from tests.support.frames import VERSIONS, RecordedFrame, load_frames, split_request
 from tests.support.streams import feed
 
 FRAMES = load_frames()
@@ -17,13 +17,6 @@ ANSWERED = [frame for frame in FRAMES if frame.response is not None]
 DECLARED = [frame for frame in FRAMES if frame.version in frame.request_class.versions]
 every_request = pytest.mark.parametrize("frame", DECLARED, ids=str)
 every_answer = pytest.mark.parametrize("frame", ANSWERED, ids=str)
-
-
-def split_request(frame: RecordedFrame) -> tuple[RequestHeader, bytes]:
-    """Part a request frame into its header and its body."""
-    data = memoryview(frame.request)[SIZE_BYTES:]
-    header, at = HEADER_CODEC.read(data, 0, len(data))
-    return header, bytes(data[at:])
 
 
 def response_of(frame: RecordedFrame) -> tuple[Codec[object], bytes]:
