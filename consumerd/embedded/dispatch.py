@@ -17,7 +17,7 @@ from consumerd.embedded.handlers.context import ConnectionRefused, Handler, Hang
 from consumerd.embedded.handlers.refusals import REQUESTS, refuse
 from consumerd.embedded.releases import Imitation, OnUnknownRequest
 from consumerd.embedded.reply import FileResponse, Reply
-from consumerd.errors import ConsumerdError, RemoteProtocolError
+from consumerd.errors import ConsumerdError, LocalProtocolError, RemoteProtocolError
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -104,7 +104,11 @@ class Dispatcher:
         value = response.response if isinstance(response, FileResponse) else response
         reply = Reply(pieces=[], owners=owners)
         try:
-            reply.pieces = encode_response_pieces(correlation_id, value, version)
+            try:
+                reply.pieces = encode_response_pieces(correlation_id, value, version)
+            except LocalProtocolError as error:
+                _log.exception("answer_unwritable", request=api.name, version=version, error=str(error))
+                raise ConnectionRefused(f"{api.name} v{version}: the answer cannot be written: {error}") from error
             return await self._faults.act(api, reply)
         except BaseException:
             reply.close()

@@ -51,11 +51,26 @@ class BrokerServer:
     @asynccontextmanager
     async def serving(self, dispatcher: Dispatcher) -> AsyncIterator[None]:
         """Accept and serve while the block runs; connections are cut off at its end."""
+        loop = asyncio.get_running_loop()
         async with TaskSet[str]() as tasks:
-            tasks.start("accept", self._accept(dispatcher, tasks), name="broker-accept")
+            resting: asyncio.TimerHandle | None = None
+
+            def accept() -> None:
+                nonlocal resting
+                try:
+                    self._accept(dispatcher, tasks)
+                except OSError as error:
+                    _log.warning("accept_failed", error=str(error))
+                    loop.remove_reader(self._listener)
+                    resting = loop.call_later(_ACCEPT_AGAIN_S, loop.add_reader, self._listener, accept)
+
+            loop.add_reader(self._listener, accept)
             try:
                 yield
             finally:
+                loop.remove_reader(self._listener)
+                if resting is not None:
+                    resting.cancel()
                 for key in tasks.keys:
                     tasks.cancel_soon(key)
 
@@ -63,19 +78,19 @@ class BrokerServer:
         """Stop listening. Idempotent."""
         self._listener.close()
 
-    async def _accept(self, dispatcher: Dispatcher, tasks: TaskSet[str]) -> None:
-        """Accept for ever; unbounded."""
-        loop = asyncio.get_running_loop()
-        while True:
+    def _accept(self, dispatcher: Dispatcher, tasks: TaskSet[str]) -> None:
+        """Accept who waits, and serve them; raises OSError where no more can be accepted now."""
+        for _ in range(_BACKLOG):
             try:
-                sock, address = await loop.sock_accept(self._listener)
+                sock, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
             except OSError as error:
                 if error.errno in _OUT_OF_DESCRIPTORS:
-                    _log.warning("accept_failed", error=str(error))
-                    await asyncio.sleep(_ACCEPT_AGAIN_S)
-                # otherwise the peer was gone again before we came to it
-                continue
-            with contextlib.suppress(OSError):  # the peer may be gone already, which reading tells
+                    raise
+                continue  # the peer was gone again before we came to it
+            sock.settimeout(0)
+            with contextlib.suppress(OSError):  # as above, which reading tells
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._accepted += 1

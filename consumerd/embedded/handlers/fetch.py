@@ -140,17 +140,17 @@ class FetchHandler:
         left = min(max(request.max_bytes, 0), _MAX_ANSWER_BYTES) if whole else _MAX_ANSWER_BYTES
         empty = True
         reading = _Reading()
-        for topic in request.topics:
+        for topic, asked in _ask_once(request).items():
             parts = []
-            for asked in topic.partitions:
-                part = self._find(topic.topic, asked)
+            for one in asked.values():
+                part = self._find(topic, one)
                 if part.log is not None:
-                    room = min(max(asked.partition_max_bytes, 0), left)
+                    room = min(max(one.partition_max_bytes, 0), left)
                     _read_part(part, part.log, room, whole=whole, whole_first=whole and empty)
                     left = max(left - part.size, 0)
                     empty = empty and not part.size
                 parts.append(part)
-            reading.topics.append((topic.topic, parts))
+            reading.topics.append((topic, parts))
         return reading
 
     def _find(self, topic: str, asked: FetchPartition) -> _Part:
@@ -195,6 +195,14 @@ class FetchHandler:
             return b""
 
 
+def _ask_once(request: FetchRequest) -> dict[str, dict[int, FetchPartition]]:
+    """Return what is asked of each partition, by topic; of what is asked twice the last counts, as it does in Kafka's map."""
+    asked: dict[str, dict[int, FetchPartition]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.topic, {}).update({one.partition: one for one in topic.partitions})
+    return asked
+
+
 def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_first: bool) -> None:
     """Read up to ``room`` bytes; ``whole``: nothing, if not even the first unit fits."""
     try:
@@ -213,8 +221,9 @@ def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_
 def _describe(part: _Part, records: bytes | FileRange, version: int, *, committed: bool) -> FetchedPartition:
     if part.error or part.log is None:
         return refused_fetch(part.asked.partition, part.error)
-    stable = version >= _FIRST_WITH_STABLE_OFFSET
-    aborted: tuple[AbortedTransaction, ...] | None = () if stable and committed else None
+    # asked for by read_committed alone; without transactions everything is stable
+    stable = committed and version >= _FIRST_WITH_STABLE_OFFSET
+    aborted: tuple[AbortedTransaction, ...] | None = () if stable else None
     return FetchedPartition(
         partition=part.asked.partition,
         high_watermark=part.end_offset,

@@ -45,13 +45,13 @@ class ListOffsetsHandler:
         twice = {one for one, times in asked.items() if times > 1}
         topics = []
         for topic in request.topics:
-            listed = []
+            listed: dict[int, ListedPartition] = {}
             for one in topic.partitions:
                 if (topic.topic, one.partition) in twice and context.version >= _FIRST_WITH_ONE_OFFSET:
-                    listed.append(_failed(one, ErrorCode.INVALID_REQUEST))
+                    listed[one.partition] = _failed(one, ErrorCode.INVALID_REQUEST)
                 else:
-                    listed.append(await self._list(topic.topic, one, context.version))
-            topics.append(ListedTopic(topic=topic.topic, partitions=tuple(listed)))
+                    listed[one.partition] = await self._list(topic.topic, one, context.version)
+            topics.append(ListedTopic(topic=topic.topic, partitions=tuple(listed.values())))
         return ListOffsetsResponse(topics=tuple(topics))
 
     async def _list(self, topic: str, asked: ListPartition, version: int) -> ListedPartition:

@@ -1,7 +1,8 @@
 """Metadata: this broker, its topics and their partitions; topics that are asked for come into being.
 
 A topic that is created because it was asked for is answered with LEADER_NOT_AVAILABLE and no partitions, as Kafka does
-(KafkaApis.createTopic): clients know that they have to ask again. By then it is served.
+(KafkaApis.createTopic): clients know that they have to ask again. By then it is served. A name that no topic can have is
+INVALID_TOPIC_EXCEPTION only where it would be created; else it is as unknown as any.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from consumerd.embedded.faults import Faults
 from consumerd.embedded.handlers.context import RequestContext
-from consumerd.embedded.topic_names import INTERNAL_TOPICS, find_fault
+from consumerd.embedded.topic_names import INTERNAL_TOPICS
 from consumerd.embedded.topics import InvalidTopic, Topic, TopicExists, Topics
 from consumerd.errors import CoordinationError
 from consumerd.model import BrokerId, TopicPartition
@@ -24,7 +25,10 @@ from consumerd.wire.modern.metadata import (
     MetadataTopic,
 )
 
+_FIRST_WITH_CONTROLLER: Final = 1
+
 _NO_LEADER: Final = -1
+_NO_CONTROLLER: Final = -1
 
 
 class MetadataHandler:
@@ -41,24 +45,28 @@ class MetadataHandler:
         self._broker = broker
         self._partitions_of_new = partitions_of_new
 
-    async def __call__(self, request: MetadataRequest, _context: RequestContext) -> MetadataResponse:
+    async def __call__(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         """Answer. Creating a topic is bounded by the ZooKeeper session's calls."""
         broker = self._broker()
+        full = context.version >= _FIRST_WITH_CONTROLLER
         names = self._topics.names() if request.topics is None else tuple(dict.fromkeys(request.topics))
         topics = []
         for name in names:
             topic = self._topics.find(name)
             if topic is not None:
-                topics.append(self._describe(topic, BrokerId(broker.node_id)))
+                topics.append(self._describe(topic, BrokerId(broker.node_id), full=full))
             elif request.topics is not None:
+                internal = full and name in INTERNAL_TOPICS
                 code = await self._miss(name)
-                topics.append(_without_partitions(name, code))
-        return MetadataResponse(brokers=(broker,), controller_id=broker.node_id, topics=tuple(topics))
+                topics.append(MetadataTopic(error_code=code, topic=name, is_internal=internal, partitions=()))
+        return MetadataResponse(
+            brokers=(broker,), controller_id=broker.node_id if full else _NO_CONTROLLER, topics=tuple(topics)
+        )
 
-    def _describe(self, topic: Topic, broker: BrokerId) -> MetadataTopic:
+    def _describe(self, topic: Topic, broker: BrokerId, *, full: bool) -> MetadataTopic:
         return MetadataTopic(
             topic=topic.name,
-            is_internal=topic.name in INTERNAL_TOPICS,
+            is_internal=full and topic.name in INTERNAL_TOPICS,
             partitions=tuple(self._describe_partition(topic, number, broker) for number in topic.partitions),
         )
 
@@ -80,8 +88,6 @@ class MetadataHandler:
 
     async def _miss(self, name: str) -> ErrorCode:
         """Create a topic that is not there, where that is wanted; return what the client is told."""
-        if find_fault(name) is not None:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION
         if not self._partitions_of_new or name in INTERNAL_TOPICS:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
@@ -92,7 +98,3 @@ class MetadataHandler:
             # somebody else was first, or ZooKeeper is away: either way the client is to ask again
             pass
         return ErrorCode.LEADER_NOT_AVAILABLE
-
-
-def _without_partitions(name: str, code: ErrorCode) -> MetadataTopic:
-    return MetadataTopic(error_code=code, topic=name, is_internal=name in INTERNAL_TOPICS, partitions=())

@@ -118,8 +118,9 @@ def _check_one_batch(topic: str, one: ProducePartition) -> None:
     if data is None or len(data) <= _MAGIC_AT or data[_MAGIC_AT] != _BATCH_MAGIC:
         raise RemoteProtocolError(f"Produce v3, {topic}/{one.partition}: expected a record batch of magic 2")
     size = _OFFSET_AND_SIZE_BYTES + int.from_bytes(data[_SIZE_AT], "big", signed=True)
-    if size < len(data):
-        raise RemoteProtocolError(f"Produce v3, {topic}/{one.partition}: expected one record batch, got more")
+    if size != len(data):
+        what = "more" if size < len(data) else "a part of it"
+        raise RemoteProtocolError(f"Produce v3, {topic}/{one.partition}: expected one record batch, got {what}")
 
 
 def _check_no_error(response: ProduceResponse) -> None:

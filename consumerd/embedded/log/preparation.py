@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from consumerd.embedded.log.errors import InvalidTimestamp, RecordTooLarge
 from consumerd.embedded.log.headers import UnitHeader, parse_headers
@@ -15,6 +16,7 @@ from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TimestampType, TopicPartition
 from consumerd.wire.modern.conversion import convert
+from consumerd.wire.modern.extent import BATCH_MAGIC
 from consumerd.wire.modern.units import Part, Rules, TimestampRefused, assign_offsets, check
 
 
@@ -27,6 +29,11 @@ class Prepared:
     base_offset: int
     count: int
     log_append_time_ms: int | None
+
+
+_LEADER_EPOCH_AT: Final = slice(12, 16)
+_FIRST_LEADER_EPOCH: Final = bytes(4)
+"""What a batch that was taken bears; one replica has the same leader for ever."""
 
 
 def prepare(
@@ -96,6 +103,8 @@ def _convert(
             if magic and log_append_time_ms is not None:
                 part = replace(part, end=len(converted), magic=magic, inner=None)
                 assign_offsets(converted, next_offset, log_append_time_ms=log_append_time_ms, parts=(part,))
+            if magic == BATCH_MAGIC:
+                converted[_LEADER_EPOCH_AT] = _FIRST_LEADER_EPOCH
             pieces.append(converted)
         next_offset += part.count
     return b"".join(pieces)

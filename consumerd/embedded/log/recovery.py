@@ -92,6 +92,7 @@ def _open_all(
         segment = Segment(folder, 0, files, index_interval_bytes=interval_bytes)
         segment.open(create=True)
         segments.append(segment)
+        segment.created_ms = segment.modified_ms()
     files.sync_folder(folder)
     return Recovered(segments=tuple(segments), checked=checked, cut_bytes=cut_bytes)
 
