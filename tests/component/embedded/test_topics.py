@@ -1,0 +1,303 @@
+"""Topics in a real ZooKeeper and their logs on disk: made, grown, changed and deleted, by us and by admin tools' nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from consumerd.embedded.appending import Appender
+from consumerd.embedded.catalogue import LogCatalogue
+from consumerd.embedded.log.files import OsLogFiles
+from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
+from consumerd.embedded.storage import Storage
+from consumerd.embedded.topics import InvalidPartitions, InvalidTopic, NoSuchTopic, TopicExists
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from consumerd.errors import ConfigError
+from consumerd.model import BrokerId, TopicPartition
+from consumerd.wire.modern.building import NewRecord, build_record_set
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.zookeeper import eventually, make_client, run_server
+
+P = TopicPartition.modern("t", 0)
+STATE = {"controller_epoch": 1, "leader": 7, "version": 1, "leader_epoch": 0, "isr": [7]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedZooKeeper]:
+    """One server for the module; each test has a chroot of its own."""
+    with run_server() as zookeeper:
+        yield zookeeper
+
+
+@pytest.fixture
+def tool(server: EmbeddedZooKeeper, request: pytest.FixtureRequest) -> Iterator[KazooClient]:
+    """Another client, which writes nodes as admin tools do, below the test's own chroot."""
+    chroot = "/" + "".join(one if one.isalnum() else "-" for one in request.node.name)
+    with_root = KazooClient(server.connect_string)
+    with_root.start()
+    with_root.ensure_path(chroot)
+    with_root.stop()
+    with_root.close()
+    client = KazooClient(server.connect_string + chroot)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@asynccontextmanager
+async def catalogue(
+    server: EmbeddedZooKeeper,
+    tool: KazooClient,
+    directory: Path,
+    *,
+    port: int | None = None,
+    delete_topics: bool = True,
+) -> AsyncIterator[LogCatalogue]:
+    """Serve topics as broker 7."""
+
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+    storage = Storage.open(directory, files=OsLogFiles(), now_ms=now_ms)
+    try:
+        async with (
+            make_client(f"127.0.0.1:{port or server.port}{tool.chroot}") as zk,
+            Appender() as appender,
+            LogCatalogue(
+                zk,
+                broker_id=BrokerId(7),
+                settings=LogSettings(),
+                storage=storage,
+                appender=appender,
+                now_ms=now_ms,
+                delete_topics=delete_topics,
+            ) as topics,
+        ):
+            yield topics
+    finally:
+        storage.close()
+
+
+def put_topic(tool: KazooClient, name: str, *replicas: list[int]) -> None:
+    """Write a topic as ``kafka-topics --create`` does."""
+    tool.ensure_path("/config/topics")
+    tool.create(f"/config/topics/{name}", b'{"version":1,"config":{}}')
+    partitions = {str(number): brokers for number, brokers in enumerate(replicas)}
+    tool.create(f"/brokers/topics/{name}", json.dumps({"version": 1, "partitions": partitions}).encode(), makepath=True)
+
+
+def write_records(topics: LogCatalogue, partition: TopicPartition, count: int) -> None:
+    log = topics.find_log(partition)
+    assert log is not None
+    log.append(build_record_set([NewRecord(value=b"v")] * count, magic=2))
+
+
+def end(topics: LogCatalogue, partition: TopicPartition) -> int | None:
+    log = topics.find_log(partition)
+    return None if log is None else log.end_offset
+
+
+async def test_a_topic_is_there_when_it_has_been_made(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Its logs are open, whoever asks next; over a restart they are what they were."""
+    async with catalogue(server, tool, tmp_path) as topics:
+        heard: list[frozenset[str]] = []
+        topics.subscribe(heard.append)
+        await topics.create("t", 2, {"retention.ms": "5000"})
+        write_records(topics, P, 3)
+        made = (topics.names(), topics.partitions("t"), topics.partitions("u"), len(topics.logs()), heard)
+    async with catalogue(server, tool, tmp_path) as topics:
+        log = topics.find_log(P)
+        assert log is not None
+        assert (3, 5000) == (log.end_offset, log.settings.retention_ms)
+
+    assert (["t"], (0, 1), None, 2, [frozenset({"t"})]) == made
+    assert STATE == json.loads(tool.get("/brokers/topics/t/partitions/1/state")[0])
+
+
+async def test_what_cannot_be_a_topic_is_refused_before_anything_is_written(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Bad names, no partitions, settings that make no sense, a name that is taken or collides."""
+    async with catalogue(server, tool, tmp_path) as topics:
+        await topics.create("a.b", 1)
+        for name, partitions, error in (
+            ("a/b", 1, InvalidTopic),
+            ("a_b", 1, InvalidTopic),
+            ("none", 0, InvalidPartitions),
+            ("a.b", 1, TopicExists),
+        ):
+            with pytest.raises(error):
+                await topics.create(name, partitions)
+        with pytest.raises(ConfigError, match=r"retention\.ms"):
+            await topics.create("t", 1, {"retention.ms": "soon"})
+        with pytest.raises(NoSuchTopic):
+            await topics.delete("t")
+
+    assert ["a.b"] == tool.get_children("/brokers/topics") == tool.get_children("/config/topics")
+
+
+async def test_of_two_that_make_the_same_topic_one_is_told_that_it_exists(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Auto-creation comes from many clients at once."""
+    async with catalogue(server, tool, tmp_path) as topics:
+        outcomes = await asyncio.gather(*(topics.create("t", 1) for _ in range(5)), return_exceptions=True)
+
+        assert 4 == sum(isinstance(one, TopicExists) for one in outcomes)
+        assert topics.find_log(P) is not None
+
+
+async def test_a_topic_that_an_admin_tool_writes_is_served(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Nobody tells the broker: it watches. Partitions added later are served, too."""
+    async with catalogue(server, tool, tmp_path) as topics:
+        put_topic(tool, "t", [7])
+        await eventually(lambda: end(topics, P) == 0)
+        write_records(topics, P, 3)
+        tool.set("/brokers/topics/t", b'{"version":1,"partitions":{"0":[7],"1":[7],"2":[7]}}')
+        await eventually(lambda: topics.partitions("t") == (0, 1, 2))
+
+        assert (3, 0) == (end(topics, P), end(topics, TopicPartition.modern("t", 2)))
+    assert STATE == json.loads(tool.get("/brokers/topics/t/partitions/2/state")[0])
+
+
+async def test_partitions_of_other_brokers_and_topics_that_make_no_sense_do_not_disturb(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """They are known, or left out; what is ours is served."""
+    tool.ensure_path("/brokers/topics")
+    tool.create("/brokers/topics/broken", b"{")
+    tool.create("/brokers/topics/a b", b'{"version":1,"partitions":{"0":[7]}}')
+    put_topic(tool, "t", [7], [8], [8, 7])
+    async with catalogue(server, tool, tmp_path) as topics:
+        assert ["t"] == topics.names()
+        assert (0, None, 0) == tuple(end(topics, TopicPartition.modern("t", number)) for number in range(3))
+    assert tool.exists("/brokers/topics/t/partitions/1") is None
+
+
+async def test_a_partition_that_has_lost_its_leader_is_led_again(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """In the next leader epoch, by the controller of now."""
+    put_topic(tool, "t", [7])
+    lost = {"controller_epoch": 2, "leader": -1, "version": 1, "leader_epoch": 4, "isr": [7]}
+    tool.create("/brokers/topics/t/partitions/0/state", json.dumps(lost).encode(), makepath=True)
+    tool.create("/controller_epoch", b"3")
+    async with catalogue(server, tool, tmp_path):
+        expected = {"controller_epoch": 3, "leader": 7, "version": 1, "leader_epoch": 5, "isr": [7]}
+        assert expected == json.loads(tool.get("/brokers/topics/t/partitions/0/state")[0])
+
+
+async def test_changed_settings_are_told_to_open_logs(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """As kafka-configs writes them: the settings, then a notification. One that makes no sense changes nothing."""
+    async with catalogue(server, tool, tmp_path) as topics:
+        await topics.create("t", 1)
+        tool.ensure_path("/config/changes")
+        tool.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"77","cleanup.policy":"compact"}}')
+        tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/t"}', sequence=True)
+        log = topics.find_log(P)
+        assert log is not None
+        await eventually(lambda: log.settings.retention_ms == 77)
+        compacted = log.settings.cleanup_policy
+        tool.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"never"}}')
+        tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/t"}', sequence=True)
+        await eventually(lambda: log.settings.retention_ms == LogSettings().retention_ms)
+
+        assert compacted is CleanupPolicy.COMPACT
+
+
+async def test_a_deleted_topic_takes_its_records_with_it(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """By the node that admin tools write; one of the same name begins anew."""
+    async with catalogue(server, tool, tmp_path) as topics:
+        for name in ("t", "kept"):
+            await topics.create(name, 2)
+        write_records(topics, P, 3)
+        tool.create("/admin/delete_topics/t", b"", makepath=True)
+        tool.create("/admin/delete_topics/never", b"")
+        await eventually(lambda: not tool.get_children("/admin/delete_topics"))
+        nodes = (tool.exists("/brokers/topics/t"), tool.exists("/config/topics/t"))
+        folders = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+        names = topics.names()
+        await topics.create("t", 1)
+
+        assert ((None, None), ["kept-0", "kept-1"], ["kept"], 0) == (nodes, folders, names, end(topics, P))
+        await topics.delete("kept")
+        assert ["t"] == topics.names()
+
+
+async def test_a_broker_that_deletes_no_topics_drops_the_request(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """``delete.topic.enable`` is off by default before 1.0."""
+    async with catalogue(server, tool, tmp_path, delete_topics=False) as topics:
+        await topics.create("t", 1)
+        write_records(topics, P, 3)
+        tool.create("/admin/delete_topics/t", b"", makepath=True)
+        await eventually(lambda: not tool.get_children("/admin/delete_topics"))
+
+        assert (["t"], 3) == (topics.names(), end(topics, P))
+        with pytest.raises(ConfigError, match=r"delete\.topic\.enable"):
+            await topics.delete("t")
+
+
+async def test_records_of_a_topic_whose_nodes_are_lost_stay_on_disk_and_are_not_the_next_ones(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Nobody asked for their deletion; a topic that is made again has none of them."""
+    async with catalogue(server, tool, tmp_path) as topics:
+        await topics.create("t", 1)
+        write_records(topics, P, 3)
+        tool.delete("/brokers/topics/t", recursive=True)
+        await eventually(lambda: topics.names() == [])
+        await topics.create("t", 1)
+        made_again = end(topics, P)
+        write_records(topics, P, 1)
+
+    assert 0 == made_again
+    (stray,) = tmp_path.glob("t-0.*-stray")
+    assert (stray / f"{0:020}.log").stat().st_size > (tmp_path / "t-0" / f"{0:020}.log").stat().st_size > 0
+
+
+async def test_a_topic_made_again_while_the_broker_was_away_begins_empty(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Its directory has the name of one whose topic is no more."""
+    async with catalogue(server, tool, tmp_path) as topics:
+        await topics.create("t", 1)
+        write_records(topics, P, 3)
+    tool.delete("/brokers/topics/t", recursive=True)
+    tool.delete("/config/topics/t")
+    put_topic(tool, "t", [7])
+    async with catalogue(server, tool, tmp_path) as topics:
+        assert 0 == end(topics, P)
+
+
+async def test_topics_are_served_while_zookeeper_is_away_and_caught_up_with_after(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Producers and consumers need no ZooKeeper; what came meanwhile is found."""
+    async with TcpProxy(server.port) as proxy, catalogue(server, tool, tmp_path, port=proxy.port) as topics:
+        await topics.create("t", 1)
+        proxy.refuse()
+        put_topic(tool, "u", [7])
+        write_records(topics, P, 3)
+        meanwhile = (topics.names(), end(topics, P))
+        proxy.heal()
+        await eventually(lambda: topics.names() == ["t", "u"])
+
+        assert (["t"], 3) == meanwhile
