@@ -65,6 +65,8 @@ CLAIM_GONE = (OwnershipLost, IncarnationChanged, SessionLost)
 MAY_PASS = (RetriableSinkError, CoordinationError, BrokerError, ConnectionLost, ProtocolError)
 REFUSED = (PermanentSinkError, ConfigError, CorruptMessageError, RecordTooLarge)
 
+_LOOK_S: Final = 1.0
+"""How often a partition that goes on behind a stop looks whether there is anything left that could stop it."""
 _SLACK_S: Final = 0.001  # timers fire within the clock's resolution of their time, on either side
 
 
@@ -145,14 +147,31 @@ class Flow:
         await self.secure()
         raise StopDelivery(stop)
 
-    async def secure(self) -> None:
-        """Make what was written safe, if the sink takes it."""
+    async def secure(self) -> bool:
+        """Make what was written safe, if the sink takes it; False where it refuses."""
         try:
             if self._tracker.unacknowledged:
                 await self._flush()
         except REFUSED as error:
             self._log.warning("stop_flush_failed", error=str(error))
             self._hooks.trouble(Trouble.STOP_FLUSH_FAILED, str(error), self._partition)
+            return False
+        return True
+
+    async def secure_all(self) -> bool:
+        """Make all that was delivered safe, if the sink takes it: what it drops is read and written again, however often
+        that takes; False where a drain came first. Raises as :meth:`run`.
+        """
+        delivered = self._tracker.delivered
+        try:
+            while self._tracker.acknowledged < delivered and not self._attention.draining:
+                if self._tracker.delivered < delivered:
+                    await self._step()
+                elif not await self.secure():
+                    break
+        except REFUSED as error:
+            await self.halt(plan_stop(error))
+        return not self._attention.draining
 
     async def finish(self) -> None:
         """Flush once, for a drain: what fails now is fetched again by whoever delivers the partition next."""
@@ -173,7 +192,8 @@ class Flow:
             await self._flush()
             return
         settled = self._calls.settled_at
-        times = [at for at in (due, settled) if at is not None]
+        look = now + _LOOK_S if self._condition.stop is not None else None
+        times = [at for at in (due, settled, look) if at is not None]
         wait_s = max(_SLACK_S, min(times) - now) if times else None
         try:
             batch = await self._attention.bound(self._feed.next(), wait_s)
@@ -191,6 +211,8 @@ class Flow:
         if batch is None:
             if settled is not None and settled <= self._now() + _SLACK_S:
                 self._calls.recover()  # a quiet partition has no record to prove it by
+            if self._feed.high_watermark == self._tracker.delivered:
+                self._condition.resume()  # the log has lost what stopped it: answered, and nothing is there
             return
         behind_damage = batch.start == self._passed_to
         if behind_damage and await self._search_hole(batch):

@@ -357,7 +357,9 @@ class PartitionPipeline:
                 asyncio.get_running_loop().call_later(delay_s, self._attention.look_up)
                 continue
             if request is not None:
-                await flow.secure()
+                # what was delivered before it was asked for is not left out: the request begins behind it
+                if not await flow.secure_all():
+                    break
                 raise _Reopen
         await flow.finish()
 

@@ -268,6 +268,16 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="a-request-leaves-out-what-was-dropped",
+        promise=1,
+        file="delivery/pipeline.py",
+        old="                if not await flow.secure_all():\n",
+        new="                if not await flow.secure():\n",
+        tests=(
+            "tests/unit/delivery/test_requests.py::test_what_the_sink_drops_when_a_request_comes_is_read_again_first",
+        ),
+    ),
+    Mutant(
         name="the-search-trusts-its-steps",
         promise=1,
         file="delivery/search.py",

@@ -9,7 +9,13 @@ from consumerd.aio.timeouts import timeout
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
-from consumerd.errors import CorruptMessageError, IncarnationChanged, PermanentSinkError, RetriableSinkError
+from consumerd.errors import (
+    CorruptMessageError,
+    IncarnationChanged,
+    PermanentSinkError,
+    RecordTooLarge,
+    RetriableSinkError,
+)
 from consumerd.model import Gap, Incarnation, TopicPartition
 from consumerd.sinks.base import Start
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
@@ -182,6 +188,46 @@ def test_what_stopped_a_partition_is_over_when_the_log_has_lost_it():
             await asyncio.sleep(60)
             assert DeliveryState.RUNNING is rig.status(P).state
             assert [(P,)] == rig.hooks.named("partition_resumed")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("cause", ["corrupt", "oversized"])
+def test_what_stopped_a_partition_is_over_when_the_log_ends_right_before_it(cause):
+    """The position is valid, there is just nothing behind it yet: no record can prove that it goes on."""
+    corrupt = CorruptMessageError("bad", partition=P, offset=30, next_offset=33)
+    error = corrupt if cause == "corrupt" else RecordTooLarge(P, 30, 10, 20, next_offset=33)
+
+    async def scenario():
+        async with DeliveryRig(sink=chains(), settings=settings()) as rig:
+            log = rig.log(P, 0, 40)
+            log.lasting_faults[30] = error
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            log.truncate(30)
+            await until(lambda: rig.status(P).state is DeliveryState.RUNNING)
+            assert [(P,)] == rig.hooks.named("partition_resumed")
+            assert 30 == rig.store.position(P)
+            log.append(5)
+            await until(lambda: rig.store.position(P) == 35)
+            assert list(range(35)) == rig.landed(P)
+
+    run(scenario())
+
+
+def test_a_leader_that_says_nothing_ends_no_stop():
+    """Silence proves nothing: what stopped the partition may stand there still."""
+
+    async def scenario():
+        async with DeliveryRig(sink=chains(), settings=settings()) as rig:
+            log = rig.log(P, 0, 40)
+            log.lasting_faults[30] = CorruptMessageError("bad", partition=P, offset=30, next_offset=33)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            log.silent_from = 30
+            await asyncio.sleep(200)
+            assert DeliveryState.STOPPED is rig.status(P).state
+            assert [] == rig.hooks.named("partition_resumed")
 
     run(scenario())
 

@@ -9,7 +9,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
-from consumerd.errors import CoordinationError, CorruptMessageError
+from consumerd.errors import CoordinationError, CorruptMessageError, RetriableSinkError
 from consumerd.model import Gap, GapReason, TopicPartition
 from tests.support.delivery import DeliveryRig, FakeSink, until
 from tests.support.virtual_time import run
@@ -68,6 +68,69 @@ def test_what_was_delivered_before_the_request_is_made_safe_first():
             rig.requests.put(P, 15)
             await carried_out(rig)
             assert list(range(40)) == sink.landed[P].chains[0].offsets
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("position", [60, 45, 30])
+@pytest.mark.parametrize("failures", [1, 3])
+def test_what_the_sink_drops_when_a_request_comes_is_read_again_first(failures, position):
+    """It was delivered before anybody asked for another position: the request leaves out what comes after."""
+
+    async def scenario():
+        sink = chains(roll_s=10_000)
+        async with DeliveryRig(sink=sink) as rig:
+            rig.log(P, 0, 80)
+            log = rig.brokers.logs[P]
+            log.silent_from = 40
+            await rig.claim(P)
+            await until(lambda: rig.status(P).position == 40)
+            left = [failures]
+
+            async def trap(step, writer, _batch):
+                if step == "flush" and left[0]:
+                    left[0] -= 1
+                    writer.drop()
+                    raise RetriableSinkError("disk full", resume_position=writer.safe)
+
+            sink.trap = trap
+            rig.requests.put(P, position)
+            await carried_out(rig)
+            assert 0 == left[0]
+            log.silent_from = None
+            sink.roll_s = 5
+            await until(lambda: rig.store.position(P) == 80)
+            first = sink.landed[P].chains[0] if sink.landed[P].chains else sink.landed[P]
+            assert list(range(40)) == first.offsets[:40]
+            expected = [Gap(40, position, GapReason.RESET)] if position > 40 else []
+            assert expected == sink.landed[P].gaps
+            assert list(range(position, 80)) == sink.landed[P].offsets[-(80 - position) :]
+
+    run(scenario())
+
+
+def test_a_drain_does_not_wait_for_a_request_that_a_sink_holds_up():
+    """Whoever is next finds the request, and what was not safe."""
+
+    async def scenario():
+        sink = chains(roll_s=10_000)
+        async with DeliveryRig(sink=sink) as rig:
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).position == 40)
+
+            async def trap(step, writer, _batch):
+                if step == "flush":
+                    writer.drop()
+                    raise RetriableSinkError("disk full", resume_position=writer.safe)
+
+            sink.trap = trap
+            rig.requests.put(P, 60)
+            await asyncio.sleep(5)
+            await rig.deliveries.drain([P], 3)
+            assert P in rig.store.requests
+            assert [] == rig.landed(P)
+            assert [] == sink.landed[P].gaps
 
     run(scenario())
 
