@@ -24,7 +24,7 @@ from consumerd.wire.modern import record_batch
 from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT, find_end
 from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES
 from consumerd.wire.modern.message_reader import CHECKED_FROM, HEADS, MessageReader, crc_fault
-from consumerd.wire.modern.message_row import find_row_end, write_offsets
+from consumerd.wire.modern.message_row import measure_row, write_offsets
 from consumerd.wire.modern.message_set import read_wrapper_value
 from consumerd.wire.records import NO_TIMESTAMP, NULL_SPAN, Limits
 
@@ -45,14 +45,15 @@ class UnsupportedForFormat(CorruptMessageError):
 class Rules:
     """What is asked of a record set beyond its format.
 
-    With ``max_difference_ms`` no timestamp may be further than that from ``now_ms``. ``codecs`` are those that are taken.
+    With ``max_difference_ms`` no timestamp may be further than that from ``now_ms``. ``codecs`` are those that are taken;
+    zstd came with 2.1 and is not among them by itself.
     ``stored_magic`` is what the log converts to, before 2 without headers and producers' ids.
     """
 
     keys_required: bool = False
     now_ms: int = 0
     max_difference_ms: int | None = None
-    codecs: Collection[int] = tuple(Codec)
+    codecs: Collection[int] = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
     stored_magic: int = BATCH_MAGIC
     limits: Limits = _LIMITS
 
@@ -114,7 +115,8 @@ def _check_part(raw: bytes, at: int, rules: Rules) -> Part:
 def _check_row(raw: bytes, at: int, rules: Rules) -> Part:
     """Check messages from ``at`` on; a faulty one among them ends the part, and begins the next, which finds the fault."""
     _refuse_log_append_time(raw, at)
-    row = bytearray(raw[at : find_row_end(raw, at)])
+    _, end = measure_row(raw, at)
+    row = bytearray(raw[at:end])
     write_offsets(row, 0, len(row), 0)
     columns = ColumnBuilder(bytes(row), _NOWHERE, 0)
     stop = MessageReader(bytes(row), 0, len(row), 0, columns, 0).read(0)
@@ -179,9 +181,8 @@ def _check_inner_heads(block: bytes, magic: int) -> int:
             raise CorruptMessageError(f"a message of magic {block[at + MAGIC_AT]} in a wrapper of magic {magic}")
         if block[at + MAGIC_AT + 1] & CODEC_MASK:
             raise CorruptMessageError("a compressed set within a compressed set")
-        (last, _) = ENTRY.unpack_from(block, at)
-        at = find_row_end(block, at)
-    return last
+        last, at = measure_row(block, at)
+    return int(ENTRY.unpack_from(block, last)[0])
 
 
 def _check_wrapper_offset(offset: int, last_inner: int) -> None:

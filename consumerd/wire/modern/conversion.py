@@ -17,7 +17,7 @@ from consumerd.wire.modern import message_set, record_batch
 from consumerd.wire.modern.building import NO_HEADERS, build_batch, build_messages
 from consumerd.wire.modern.entry import CODEC_MASK, MAGIC_AT, find_end
 from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES
-from consumerd.wire.modern.message_row import find_row_end
+from consumerd.wire.modern.message_row import measure_row
 from consumerd.wire.records import Limits, RecordBatch
 
 _LIMITS: Final = Limits()
@@ -27,12 +27,18 @@ _BY_BROKER: Final = TimestampType.LOG_APPEND_TIME + 1
 
 
 def convert(
-    data: bytes | bytearray | memoryview, *, magic: int, log_append_time_ms: int | None = None, limits: Limits = _LIMITS
+    data: bytes | bytearray | memoryview,
+    *,
+    magic: int,
+    log_append_time_ms: int | None = None,
+    leader_epoch: int = 0,
+    limits: Limits = _LIMITS,
 ) -> bytes:
-    """Return all records of whole units, whose offsets are right, in ``magic``.
+    """Return all records of whole units, whose offsets are right, in ``magic``, as a log keeps them.
 
     ``log_append_time_ms`` becomes the time of those that are converted, as on their way into a log whose topic has the
-    broker's time. Raises CorruptMessageError with the byte, LocalProtocolError for zstd below magic 2.
+    broker's time; ``leader_epoch`` goes into batches that are made. Raises CorruptMessageError with the byte,
+    LocalProtocolError for zstd below magic 2.
     """
     raw = bytes(data)
     pieces = []
@@ -42,7 +48,8 @@ def convert(
         if raw[at + MAGIC_AT] == magic:
             pieces.append(raw[at:end])
         else:
-            pieces.append(_build(_read(raw, at, end, limits), _codec(raw, at), magic, log_append_time_ms))
+            batch = _read(raw, at, end, limits)
+            pieces.append(_build(batch, _codec(raw, at), magic, log_append_time_ms, leader_epoch))
         at = end
     return b"".join(pieces)
 
@@ -65,7 +72,7 @@ def convert_down(
         else:
             codec = _codec(raw, at)
             batch = _read(raw, at, end, limits)
-            pieces.append(_build(batch if codec else batch.slice_from(start), codec, magic, None))
+            pieces.append(_build(batch if codec else batch.slice_from(start), codec, magic))
         at = end
     return b"".join(pieces)
 
@@ -79,7 +86,7 @@ def _find_end(raw: bytes, at: int) -> int:
     if end is None or end > len(raw):
         raise CorruptMessageError(f"byte {at} of {len(raw)}: the last unit is cut off")
     if raw[at + MAGIC_AT] < BATCH_MAGIC and not _codec(raw, at):
-        return find_row_end(raw, at)
+        return measure_row(raw, at)[1]
     return end
 
 
@@ -105,7 +112,9 @@ def _read(raw: bytes, at: int, end: int, limits: Limits) -> RecordBatch:
     return columns.finish(len(piece))
 
 
-def _build(batch: RecordBatch, codec: int, magic: int, log_append_time_ms: int | None) -> bytes:
+def _build(
+    batch: RecordBatch, codec: int, magic: int, log_append_time_ms: int | None = None, leader_epoch: int = 0
+) -> bytes:
     """Write records, which all have one type of timestamp, in another magic."""
     if not len(batch):
         return b""
@@ -119,4 +128,10 @@ def _build(batch: RecordBatch, codec: int, magic: int, log_append_time_ms: int |
         (offset, timestamp, key, value, NO_HEADERS)
         for offset, timestamp, key, value in zip(batch.offsets, batch.timestamps, keys, values, strict=True)
     ]
-    return build_batch(headed, base_offset=batch.offsets[0], codec=codec, log_append_time_ms=log_append_time_ms)
+    return build_batch(
+        headed,
+        base_offset=batch.offsets[0],
+        codec=codec,
+        log_append_time_ms=log_append_time_ms,
+        leader_epoch=leader_epoch,
+    )

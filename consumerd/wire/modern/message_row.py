@@ -24,15 +24,16 @@ _LEAST_SKIP: Final = 8
 """Fewer messages at once are not worth it."""
 
 
-def find_row_end(data: bytes, at: int) -> int:
-    """Return where the row ends that begins with the whole message at ``at``: what has its magic and its attributes.
+def measure_row(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the last message of a row begins, and where it ends.
 
-    A message that is cut off, or too small, does not belong to it.
+    The row begins with the whole message at ``at``; what follows belongs to it if it has its magic and its attributes, and
+    is neither cut off nor too small.
     """
     kind = data[at + MAGIC_AT : at + MAGIC_AT + 2]
     least = LEAST_SIZES[kind[0]]
     end = len(data)
-    last_size, most = 0, _FIRST_SKIP
+    last_at, last_size, most = at, 0, _FIRST_SKIP
     while end - at > MAGIC_AT + 1 and data[at + MAGIC_AT : at + MAGIC_AT + 2] == kind:
         (size,) = _SIZE.unpack_from(data, at + _SIZE_AT)
         stride = ENTRY_BYTES + size
@@ -43,8 +44,9 @@ def find_row_end(data: bytes, at: int) -> int:
             skipped = count_alike(data, at, stride, min((end - at) // stride, most))
             most = most * 8 if skipped == most else _FIRST_SKIP
         at += skipped * stride
+        last_at = at - stride
         last_size = size
-    return at
+    return last_at, at
 
 
 def write_offsets(data: bytearray, at: int, end: int, offset: int) -> int:
