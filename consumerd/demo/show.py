@@ -36,10 +36,10 @@ _START_TIMEOUT_S: Final = 60.0
 _STEP_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 25.0
 _PARTITIONS: Final = 8
-# how much of the stream may have been sent before the third member has joined, and before one is killed: whatever the
-# machine's pace, records flow before, while and after that happens
-_BEFORE_JOIN: Final = 0.5
-_BEFORE_KILL: Final = 0.75
+# a disturbance begins when so much of the stream is acknowledged, and no more than so much is sent until it is over:
+# whatever the machine's pace, records flow before, while and after it happens
+_JOIN: Final = (0.25, 0.6)
+_KILL: Final = (0.5, 0.85)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +88,7 @@ class Demo:
         self._ledger = Ledger()
         self._totals: dict[str, int] = {}
         self._members: list[Member] = []
+        self._patience_s = _STEP_TIMEOUT_S + 2 * settings.seconds
         self._partitions: list[Partition] = [(topic, number) for topic in TOPICS for number in range(_PARTITIONS)]
 
     async def run(self) -> Outcome:
@@ -143,7 +144,7 @@ class Demo:
                 await self._disturb(stack, watch, production, zookeeper)
                 await asyncio.wait([producing])
                 self._display.say(f"{len(self._ledger):,} records are acknowledged")
-                await watch.wait(lambda: _all_landed(watch, self._ledger), "everything landed", _STEP_TIMEOUT_S)
+                await watch.wait(lambda: _all_landed(watch, self._ledger), "everything landed", self._patience_s)
                 self._display.say("all of them have landed; the group ends in order")
                 await asyncio.gather(*(one.stop(_STOP_TIMEOUT_S) for one in self._members if one.running))
             await cluster.stop(_STOP_TIMEOUT_S)
@@ -151,15 +152,15 @@ class Demo:
 
     async def _disturb(self, stack: AsyncExitStack, watch: GroupWatch, production: Production, zookeeper: str) -> None:
         """Two members, then a third, then one less."""
-        production.allow(_BEFORE_JOIN)
+        production.allow(_JOIN[1])
         first, second = [await self._start(stack, watch, zookeeper) for _ in range(2)]
         await watch.wait(lambda: first.find_url() is not None, f"{first.name} serves its status page", _STEP_TIMEOUT_S)
         self._display.say(f"status page of {first.name}, while this runs: {first.find_url()}/")
         await self._wait_shared(watch, [first, second])
         self._display.say(f"{first.name} and {second.name} share {len(self._partitions)} partitions of group {GROUP}")
 
+        await self._wait_produced(watch, _JOIN[0])
         third = await self._start(stack, watch, zookeeper)
-        production.allow(_BEFORE_KILL)
         before = {member: watch.owned_by(member) for member in (first, second)}
         await self._wait_shared(watch, [first, second, third])
         stayed = sum(len(watch.owned_by(member) & owned) for member, owned in before.items())
@@ -168,16 +169,18 @@ class Demo:
             "move, and did not stop"
         )
 
+        production.allow(_KILL[1])
+        await self._wait_produced(watch, _KILL[0])
         held = watch.owned_by(second)
         await second.kill()
         killed_at = self._now()
-        production.allow(1)
         self._display.say(f"{second.name} was killed (SIGKILL) with {counted(len(held), 'partition')} and open files")
         await self._wait_shared(watch, [first, third])
         self._display.say(
             f"{first.name} and {third.name} have inherited them {self._now() - killed_at:.1f} s later (a session lasts "
             f"{SESSION_TIMEOUT_MS / 1000:.0f} s)"
         )
+        production.allow(1)
 
     async def _start(self, stack: AsyncExitStack, watch: GroupWatch, zookeeper: str) -> Member:
         member = Member(f"worker-{len(self._members) + 1}", zookeeper=zookeeper, folder=self._settings.folder)
@@ -186,6 +189,12 @@ class Demo:
         self._members.append(member)
         watch.add(member)
         return member
+
+    async def _wait_produced(self, watch: GroupWatch, share: float) -> None:
+        wanted = share * self._settings.records
+        await watch.wait(
+            lambda: len(self._ledger) >= wanted, f"{wanted:.0f} records are acknowledged", self._patience_s
+        )
 
     async def _wait_shared(self, watch: GroupWatch, members: Sequence[Member]) -> None:
         names = ", ".join(member.name for member in members)
