@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
 
+from consumerd.telemetry.metrics import GAUGES, MetricsHooks, Reading, StatusCollector
 from tests.architecture.queries import DEPLOY, faults
 from tests.support.tools import require_tool
 
@@ -21,9 +24,11 @@ RULES: list[dict[str, Any]] = [
 NAMES = [rule["alert"] for rule in RULES]
 
 
-def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+def promtool(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     program = require_tool("promtool", "prometheus")
-    return subprocess.run([program, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [program, *arguments], cwd=PROMETHEUS, input=given, capture_output=True, text=True, check=False
+    )
 
 
 def anchors(page: Path) -> list[str]:
@@ -110,3 +115,23 @@ def test_the_rules_fire_when_they_should_and_not_otherwise() -> None:
     done = promtool("test", "rules", "alerts.test.yml")
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_finds_no_fault_with_the_series() -> None:
+    """Names, units and help texts, by its own linter."""
+    registry = CollectorRegistry()
+    MetricsHooks(registry)
+    readings = [Reading(spec.name, 1, tuple("x" for _ in spec.labels)) for spec in GAUGES]
+    registry.register(StatusCollector(lambda: readings))
+
+    done = promtool("check", "metrics", given=generate_latest(registry).decode())
+
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_rules_go_by_the_name_of_the_job() -> None:
+    """``up`` is every target's; only the job says that it is one of ours."""
+    (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    (pattern,) = re.findall(r'up\{job=~"([^"]+)"\}', (PROMETHEUS / "alerts.yml").read_text())
+
+    assert re.fullmatch(pattern, job["job_name"])
