@@ -13,14 +13,13 @@ from typing import Final, NamedTuple
 
 from consumerd.errors import CorruptMessageError
 from consumerd.wire.checksum import crc32, crc32c
-from consumerd.wire.modern.entry import ENTRY_BYTES, LEAST_SIZES, find_end
+from consumerd.wire.modern.entry import ENTRY_BYTES, LEAST_SIZES
 from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES
 
 LEAST_UNIT_BYTES: Final = ENTRY_BYTES + LEAST_SIZES[0]
 
-_MAGIC_AT: Final = 16
-_OFFSET: Final = struct.Struct(">q")
-_TIMESTAMP_AT: Final = 18
+_HEAD: Final = struct.Struct(">qi4xBxq")
+"""Offset, size, magic, and what is the timestamp in magic 1; there are that many bytes in any unit."""
 _BATCH: Final = struct.Struct(">iqq")
 """Last offset delta, base timestamp, max timestamp."""
 _BATCH_AT: Final = 23
@@ -55,21 +54,21 @@ def parse_header(data: bytes | bytearray | memoryview, at: int, position: int) -
 
     None where too little is there to tell. Raises CorruptMessageError for what cannot be a unit.
     """
-    end = find_end(data, at, UNIT_SIZES)
     left = len(data) - at
-    if end is None or left < LEAST_UNIT_BYTES:
+    if left < LEAST_UNIT_BYTES:
         return None
-    (offset,) = _OFFSET.unpack_from(data, at)
-    magic = data[at + _MAGIC_AT]
+    offset, length, magic, timestamp = _HEAD.unpack_from(data, at)
+    if magic > BATCH_MAGIC or length < UNIT_SIZES[magic]:
+        raise CorruptMessageError(f"a unit of {length} bytes and magic {magic}")
+    size = ENTRY_BYTES + length
     if magic != BATCH_MAGIC:
-        timestamp = _OFFSET.unpack_from(data, at + _TIMESTAMP_AT)[0] if magic else _NO_TIMESTAMP
-        return UnitHeader(position, end - at, offset, offset, timestamp, magic)
+        return UnitHeader(position, size, offset, offset, timestamp if magic else _NO_TIMESTAMP, magic)
     if left < _BATCH_HEAD_BYTES:
         return None
     delta, _, newest = _BATCH.unpack_from(data, at + _BATCH_AT)
     if delta < 0:
         raise CorruptMessageError(f"a last offset delta of {delta}")
-    return UnitHeader(position, end - at, offset, offset + delta, newest, magic)
+    return UnitHeader(position, size, offset, offset + delta, newest, magic)
 
 
 def parse_headers(data: bytes | bytearray | memoryview) -> list[UnitHeader]:
@@ -79,9 +78,11 @@ def parse_headers(data: bytes | bytearray | memoryview) -> list[UnitHeader]:
     """
     headers: list[UnitHeader] = []
     at, end = 0, len(data)
-    while (header := parse_header(data, at, at)) is not None and header.end <= end:
+    while (header := parse_header(data, at, at)) is not None:
+        at += header.size
+        if at > end:
+            break
         headers.append(header)
-        at = header.end
     return headers
 
 

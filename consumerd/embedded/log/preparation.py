@@ -55,7 +55,8 @@ def prepare(
         stored_magic=settings.message_format,
     )
     try:
-        _check_sizes(parse_headers(record_set), partition, settings)
+        if len(record_set) > settings.max_message_bytes:  # otherwise no unit in it can be larger
+            _check_sizes(parse_headers(record_set), partition, settings)
         parts = check(record_set, rules)
     except TimestampRefused as error:
         raise InvalidTimestamp(f"{partition}: {error}") from error
