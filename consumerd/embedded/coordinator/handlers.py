@@ -223,9 +223,10 @@ class PositionRequests:
             }
             return _fetched(kept)
         error, positions = self._coordinator.positions(request.group_id)
+        if error is not ErrorCode.NONE and context.version >= 2:
+            return _fetched({}, error)
         wanted = list(positions) if request.topics is None else _partitions(request)
-        kept = {partition: _kept(partition, positions.get(partition), error) for partition in wanted}
-        return _fetched(kept, error if context.version >= 2 else ErrorCode.NONE)
+        return _fetched({partition: _kept(partition, positions.get(partition), error) for partition in wanted})
 
     def _exists(self, partition: TopicPartition) -> bool:
         return partition.partition.number in (self._topics.partitions(partition.topic) or ())
