@@ -1,4 +1,4 @@
-"""``consumerd offsets show | export | set | reset``."""
+"""``consumerd offsets show | export | set | reset | cancel``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from consumerd.aio.timeouts import timeout
+from consumerd.cli.offsets_cancel import add_cancel_options
 from consumerd.cli.options import add_connection_options, inspection_settings, seconds
 from consumerd.cli.tables import print_rows
 from consumerd.daemon.access import ClusterAccess
@@ -50,6 +51,7 @@ examples:
   consumerd offsets reset -z zk1:2181 -g lake orders/3 --to earliest --new-chain --yes
   consumerd offsets export -z zk1:2181 -g lake --output lake.json
   consumerd offsets set -z zk1:2181 -g lake --from-file lake.json
+  consumerd offsets cancel -z zk1:2181 -g lake orders/3
 """
 
 _WHO: Final = """\
@@ -65,7 +67,8 @@ def add_offset_commands(offsets: argparse.ArgumentParser) -> None:
     """Add what is below ``offsets``."""
     offsets.description = (
         "Look at the stored positions of a group, keep them as a document, and move them: to a position, to the beginning\n"
-        "or the end of the log, or to a time. `show` and `export` change nothing."
+        "or the end of the log, or to a time. What was asked for and not done yet can be cancelled. `show` and `export`\n"
+        "change nothing."
     )
     offsets.epilog = _EXAMPLES
     offsets.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -118,6 +121,8 @@ def add_offset_commands(offsets: argparse.ArgumentParser) -> None:
     )
     _add_move_options(one)
     one.set_defaults(command=reset_positions)
+
+    add_cancel_options(below.add_parser("cancel", help="take back requests that nobody has carried out yet"))
 
 
 def _add_move_options(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -37,7 +38,7 @@ from consumerd.daemon.budget import SINK_SHARE, explain_small_budget, held_by_ki
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
 from consumerd.daemon.sinks import check_paths, check_sinks
-from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
+from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings
@@ -54,6 +55,7 @@ from consumerd.net.versions import parse_broker_version
 from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.roots import ZooKeeperQuarantineRoot, ZooKeeperRootRegistry
+from consumerd.offsets.store import OffsetRequest
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.sinks.base import Quarantine, Sink, SinkContext
 from consumerd.sinks.quarantine import FileQuarantine
@@ -365,6 +367,7 @@ class Daemon:
             events=self._recent.events(),
             buffered_bytes=held_by_kind(self._settings, parts.budget) if parts is not None else {},
             memory_budget_bytes=self._settings.fetch.memory_budget_bytes,
+            requests=tuple(map(_describe_request, parts.requests.waiting)) if parts is not None else (),
         )
 
     def _partition_statuses(self, parts: _Running) -> list[PartitionStatus]:
@@ -384,6 +387,18 @@ class Daemon:
             )
             for one in parts.deliveries.statuses
         ]
+
+
+def _describe_request(request: OffsetRequest) -> RequestStatus:
+    asked = datetime.fromtimestamp(request.created_ms / 1000, UTC).isoformat(timespec="seconds")
+    return RequestStatus(
+        topic=request.partition.topic,
+        partition=str(request.partition.partition),
+        position=request.position,
+        new_chain=request.new_chain,
+        author=request.author,
+        asked=asked,
+    )
 
 
 def plan_patience(settings: Settings) -> float:

@@ -12,7 +12,7 @@ from html import escape
 from typing import Final
 
 from consumerd.daemon.page_style import STYLE
-from consumerd.daemon.status import DaemonStatus, PartitionStatus
+from consumerd.daemon.status import DaemonStatus, PartitionStatus, RequestStatus
 from consumerd.delivery.status import DeliveryState
 from consumerd.group.transitions import MemberState
 from consumerd.telemetry.wording import counted
@@ -73,6 +73,13 @@ _PARTITIONS: Final = (
     _Column("records/s", "n"),
 )
 _HOLDERS: Final = (_Column("partition", "title"), _Column("holder", "wide"))
+_REQUESTS: Final = (
+    _Column("partition", "title"),
+    _Column("position", "n"),
+    _Column("how"),
+    _Column("asked by"),
+    _Column("asked", "wide"),
+)
 _REBALANCES: Final = (
     _Column("when", "s"),
     _Column("took", "s"),
@@ -106,6 +113,9 @@ def _document(status: DaemonStatus) -> Iterator[str]:
     if status.conflicts:
         yield "<h2>Held by others</h2>"
         yield _table(_HOLDERS, (_row(_HOLDERS, (escape(p), escape(h))) for p, h in sorted(status.conflicts.items())))
+    if status.requests:
+        yield "<h2>Operators' requests that wait</h2>"
+        yield _table(_REQUESTS, map(_request_row, status.requests))
     yield "<h2>Last rebalances</h2>"
     yield _table(_REBALANCES, _rebalance_rows(status))
     yield "<h2>Last events</h2>"
@@ -177,6 +187,12 @@ def _partition_rows(one: PartitionStatus) -> Iterator[str]:
     )
     if one.reason:
         yield f'<tr class="why"><td colspan="{len(_PARTITIONS)}">{escape(one.reason)}</td></tr>'
+
+
+def _request_row(one: RequestStatus) -> str:
+    chain = "in a new chain" if one.new_chain else ""
+    cells = (f"{one.topic}/{one.partition}", f"{one.position:,}", chain, one.author, one.asked)
+    return _row(_REQUESTS, [escape(cell) for cell in cells])
 
 
 def _rebalance_rows(status: DaemonStatus) -> Iterator[str]:

@@ -32,6 +32,18 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStatus:
+    """An operator's request that waits, for a partition of a topic that is consumed here; ``asked`` is ISO 8601."""
+
+    topic: str
+    partition: str
+    position: int
+    new_chain: bool
+    author: str
+    asked: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceStatus:
     """One finished rebalance pass; ``at`` is seconds before the status was taken."""
 
@@ -77,6 +89,7 @@ class DaemonStatus:
     events: tuple[EventStatus, ...]
     buffered_bytes: Mapping[str, int]
     memory_budget_bytes: int
+    requests: tuple[RequestStatus, ...] = ()
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Operators' requests: where a partition is to go on, kept in ZooKeeper until a member carries them out.
 
 A request is a JSON object at ``/consumers/G/consumerd/requests/T/P``. It goes in the ``multi`` that commits its position
-(:class:`consumerd.offsets.zookeeper.ZooKeeperOffsetStore`), and by nobody else. One that is put over another replaces
-it *in place*, so that the node's version grows and a commit that carries out the older one fails: deleting and creating
+(:class:`consumerd.offsets.zookeeper.ZooKeeperOffsetStore`), or is cancelled on the condition of its version: then a
+commit that would carry it out fails. One that is put over another replaces it *in place*, so that the node's version grows and a commit that carries out the older one fails: deleting and creating
 it would begin at version 0 again, and such a commit would take the newer one away with it.
 
 What is watched is a topic's folder, not each request. Setting a node's data changes nothing there, so a replacement
@@ -12,6 +12,7 @@ creates and deletes a child beside it in the same ``multi``: nobody ever sees th
 from __future__ import annotations
 
 import asyncio
+import enum
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,12 +98,22 @@ def _get(payload: Mapping[str, object], key: str, kind: type[_T], legal: Callabl
     return value
 
 
+class Cancelled(enum.Enum):
+    """What became of taking a request away; the values are shown."""
+
+    CANCELLED = "cancelled"
+    GONE = "carried out or cancelled meanwhile"
+    REPLACED = "replaced by a newer one meanwhile"
+    ABSENT = "there is no request"
+
+
 @dataclass(slots=True, eq=False)
 class _Watched:
     """A topic that somebody wants to hear of."""
 
     watch: Watch
     listeners: list[_Listener]
+    waiting: tuple[OffsetRequest, ...] = ()
 
 
 class _Listener:
@@ -187,7 +198,7 @@ class ZooKeeperOffsetRequests:
             try:
                 while looking:
                     topic = min(looking)
-                    self._tell(topic, await list_names(self._zk, requests_path(self._group, topic)))
+                    await self._look(topic)
                     looking.discard(topic)
             except CoordinationError as error:
                 if not failing:
@@ -199,6 +210,12 @@ class ZooKeeperOffsetRequests:
                 self._woken.set()
             else:
                 failing = False
+
+    @property
+    def waiting(self) -> Sequence[OffsetRequest]:
+        """The requests for topics that are watched, in order, as they were seen last."""
+        found = [request for watched in self._topics.values() for request in watched.waiting]
+        return sorted(found, key=lambda request: request.partition)
 
     # -- for operators
 
@@ -239,14 +256,37 @@ class ZooKeeperOffsetRequests:
                 unheard = True
         raise CoordinationError(f"{path}: the request could not be written in {_ATTEMPTS} tries; try again")
 
-    async def list_requests(self) -> Sequence[OffsetRequest]:
-        """Return every request of the group, in order; malformed ones are logged and left out. Raises CoordinationError."""
+    async def cancel(self, partition: TopicPartition) -> Cancelled:
+        """Take a request away, whatever it holds; one that is there by the time of the call, and no later one.
+
+        Raises CoordinationError.
+        """
+        path = request_path(self._group, partition)
+        found = await self._zk.find(path)
+        if found is None:
+            return Cancelled.ABSENT
+        for _ in range(_ATTEMPTS):
+            try:
+                await self._zk.delete(path, version=found[1].version)
+            except NoNode:
+                return Cancelled.GONE
+            except BadVersion:
+                return Cancelled.REPLACED
+            except OutcomeUnknown:
+                continue  # if it took effect it is gone now, which is all that can be known
+            return Cancelled.CANCELLED
+        raise CoordinationError(f"{path}: the request could not be taken away in {_ATTEMPTS} tries; try again")
+
+    async def list_partitions(self) -> Sequence[TopicPartition]:
+        """Return the partitions that have a request, whatever it holds, in order. Raises CoordinationError."""
         root = requests_root(self._group)
         paths = {topic: await list_names(self._zk, f"{root}/{topic}") for topic in await list_names(self._zk, root)}
-        partitions = [
-            partition for topic, names in paths.items() for name in names if (partition := self._read_name(topic, name))
-        ]
-        found = await map_bounded(sorted(partitions), self.find)
+        names = ((topic, name) for topic, names in paths.items() for name in names)
+        return sorted(partition for topic, name in names if (partition := self._read_name(topic, name)) is not None)
+
+    async def list_requests(self) -> Sequence[OffsetRequest]:
+        """Return every request of the group, in order; malformed ones are logged and left out. Raises CoordinationError."""
+        found = await map_bounded(await self.list_partitions(), self.find)
         return [request for request in found.values() if request is not None]
 
     # -- the inside
@@ -271,11 +311,18 @@ class ZooKeeperOffsetRequests:
             watched.watch.close()
             del self._topics[topic]
 
-    def _tell(self, topic: str, names: Sequence[str]) -> None:
+    async def _look(self, topic: str) -> None:
+        names = await list_names(self._zk, requests_path(self._group, topic))
+        partitions = [partition for name in names if (partition := self._read_name(topic, name)) is not None]
+        self._tell(topic, partitions)
+        found = await map_bounded(partitions, self.find)
+        if (watched := self._topics.get(topic)) is not None:
+            watched.waiting = tuple(request for request in found.values() if request is not None)
+
+    def _tell(self, topic: str, partitions: Sequence[TopicPartition]) -> None:
         watched = self._topics.get(topic)
         if watched is None:
             return
-        partitions = [partition for name in names if (partition := self._read_name(topic, name)) is not None]
         for listener in list(watched.listeners):
             for partition in partitions:
                 if listener.open:

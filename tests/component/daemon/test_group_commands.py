@@ -38,7 +38,7 @@ def ask(server: EmbeddedZooKeeper, command: str, *arguments: str, group: str = "
     return main([*command.split(), "-z", server.connect_string, "-g", group, "--timeout", "5", *arguments])
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "offsets reset --all-topics --to latest --yes"])
+@pytest.mark.parametrize("command", [*COMMANDS, "offsets reset --all-topics --to latest --yes", "offsets cancel --all"])
 def test_a_group_that_is_not_there_is_said_with_those_that_are(
     server: EmbeddedZooKeeper, foreign: KazooClient, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -92,6 +92,28 @@ def test_a_position_that_is_no_number_is_quoted_with_what_to_do(
     shown = capsys.readouterr()
     assert "offset: expected a number, got 'junk'" in shown.out + shown.err
     assert "say where to go on: consumerd offsets set" in shown.out + shown.err
+
+
+def test_requests_are_taken_back(
+    server: EmbeddedZooKeeper, foreign: KazooClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One partition's, then all that are left, also such that nobody can read; and what is not there is said."""
+    folder = "/consumers/asked/consumerd/requests/orders"
+    for partition in range(3):
+        foreign.create(f"{folder}/{partition}", b"junk", makepath=True)
+    assert ask(server, "offsets cancel orders/1", group="asked") == DONE
+    assert "cancelled" in capsys.readouterr().out
+    assert sorted(foreign.get_children(folder)) == ["0", "2"]
+    assert ask(server, "offsets cancel orders/1", group="asked") == FAILED
+    assert "orders/1: there is no request" in capsys.readouterr().err
+    assert ask(server, "offsets cancel", group="asked") == CONFIGURATION
+    capsys.readouterr()
+    assert ask(server, "offsets cancel --all --json", group="asked") == DONE
+    cancelled = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert cancelled == [{"topic": "orders", "partition": number, "outcome": "cancelled"} for number in ("0", "2")]
+    assert foreign.get_children(folder) == []
+    assert ask(server, "offsets cancel --all", group="asked") == DONE
+    assert capsys.readouterr().out == "no requests\n"
 
 
 def test_what_is_left_of_a_deleted_topic_is_not_waiting_for_an_owner(

@@ -3,9 +3,10 @@
 import pytest
 
 from consumerd.cli.offsets import parse_target, parse_time
+from consumerd.cli.offsets_cancel import choose
 from consumerd.daemon.offsets_export import ExportedOffset, OffsetsExport, split_orphans
 from consumerd.daemon.operations import Target
-from consumerd.errors import ConfigError
+from consumerd.errors import ConfigError, NotFound
 from consumerd.model import PartitionKey, TopicPartition
 
 
@@ -80,3 +81,17 @@ def test_positions_of_topics_that_were_gone_at_the_export_do_not_come_back():
     export = OffsetsExport(group="lake", cluster="9-1", exported_ms=1, offsets=[gone, orders, more])
 
     assert split_orphans(export) == ([orders], ["old"])
+
+
+def test_what_is_cancelled_is_what_was_named():
+    """A name without a request is told: it may be misspelt."""
+    waiting = [TopicPartition.modern("a", 0), TopicPartition.modern("a", 1), TopicPartition.modern("b", 0)]
+
+    assert waiting == choose(waiting, [])
+    assert waiting[:2] == choose(waiting, ["a"])
+    assert [waiting[1], waiting[2]] == choose(waiting, ["a/1", "b", "b/0"])
+    for wrong in ("c", "a/7"):
+        with pytest.raises(NotFound, match=f"{wrong}: there is no request"):
+            choose(waiting, [wrong])
+    with pytest.raises(ConfigError, match="a/x"):
+        choose(waiting, ["a/x"])

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.page import render_page
-from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
+from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
 from consumerd.errors import ConfigError
 from consumerd.group.transitions import MemberState
 from consumerd.model import Gap, GapReason, TopicPartition
@@ -236,3 +236,22 @@ def test_positions_that_moved_are_remembered() -> None:
         ("committed behind", "orders/0: 5 was committed, 50 had landed"),
         ("foreign commit", "orders/0: somebody else wrote its position; 60 was written over it"),
     ]
+
+
+def test_requests_that_wait_are_on_the_page_and_in_the_api():
+    """Whoever asked, or has the pager now, must see that nobody has done it yet."""
+    request = RequestStatus(
+        topic="orders",
+        partition="3",
+        position=4711,
+        new_chain=True,
+        author="<ops>@desk",
+        asked="2024-05-01T00:00:00+00:00",
+    )
+
+    page = render_page(replace(STATUS, requests=(request,)))
+
+    assert "requests that wait" in page
+    for shown in ("orders/3", "4,711", "in a new chain", "&lt;ops&gt;@desk", "2024-05-01T00:00:00+00:00"):
+        assert shown in page
+    assert "requests that wait" not in render_page(STATUS)

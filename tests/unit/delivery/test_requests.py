@@ -498,3 +498,34 @@ def test_a_stopped_partition_whose_lease_pauses_waits_with_the_request():
             await until(lambda: rig.store.position(P) == 40)
 
     run(scenario())
+
+
+@pytest.mark.parametrize("position", [15, 60])
+@pytest.mark.parametrize("keeps_chains", [True, False])
+def test_a_request_that_is_cancelled_while_it_is_carried_out_loses_nothing(position, keeps_chains):
+    """Its chain or its gap may be there already: every offset is landed or explained, and nothing is committed twice."""
+
+    async def scenario():
+        sink = chains() if keeps_chains else FakeSink(buffered=True, roll_s=5)
+        async with DeliveryRig(sink=sink) as rig:
+            rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+
+            async def cancel(_commits):
+                rig.store.requests.pop(P, None)
+
+            rig.store.before_commit = cancel
+            rig.requests.put(P, position)
+            await until(lambda: P not in rig.store.requests)
+            rig.log(P, 0, 80)
+            await until(lambda: rig.store.position(P) == 80)
+            newest = sink.landed[P]
+            landed = {offset for chain in (*newest.chains, newest) for offset in chain.offsets}
+            explained = {
+                at for chain in (*newest.chains, newest) for gap in chain.gaps for at in range(gap.start, gap.end)
+            }
+            assert set(range(80)) <= landed | explained
+            assert set(range(40)) <= landed
+
+    run(scenario())

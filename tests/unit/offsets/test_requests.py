@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from consumerd.errors import CoordinationError, OffsetError
 from consumerd.model import TopicPartition
-from consumerd.offsets.requests import ZooKeeperOffsetRequests, encode_request, parse_request
+from consumerd.offsets.requests import Cancelled, ZooKeeperOffsetRequests, encode_request, parse_request
 from consumerd.offsets.store import OffsetRequest
 from consumerd.zk.layout import request_path, requests_path, topic_path
 from consumerd.zk.port import OutcomeUnknown
@@ -291,5 +291,76 @@ def test_a_put_whose_answer_was_lost_is_never_made_again_where_it_may_have_been_
             await put
         assert 1 == unheard.writes
         assert await zk.find(request_path(G, P)) is None
+
+    run(scenario())
+
+
+def test_the_requests_that_wait_are_known_for_as_long_as_they_do():
+    """The status page shows them: an operator must see what nobody has carried out."""
+
+    async def scenario():
+        server = FakeZooKeeper()
+        server.put_topic("t", 100)
+        desk, member = server.client("desk"), server.client("member")
+        desk.connect()
+        member.connect()
+        asking, carrying = ZooKeeperOffsetRequests(desk, G), ZooKeeperOffsetRequests(member, G)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(carrying.run())
+            watch = carrying.watch("t", lambda _partition: None)
+            await asking.put(make_request(Q, 7))
+            await asking.put(make_request(P, 42))
+            await asyncio.sleep(1)
+            assert [(P, 42), (Q, 7)] == [(one.partition, one.position) for one in carrying.waiting]
+            await asking.put(make_request(P, 43, id="a2"))
+            await asyncio.sleep(1)
+            assert [43, 7] == [one.position for one in carrying.waiting]
+            assert Cancelled.CANCELLED is await asking.cancel(P)
+            await asyncio.sleep(1)
+            assert [Q] == [one.partition for one in carrying.waiting]
+            watch.close()
+            assert [] == carrying.waiting
+            running.cancel()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("data", [None, b"what nobody can read"])
+def test_a_request_is_cancelled_and_one_that_came_meanwhile_is_not(data):
+    """Who cancels has seen one request, and means that one; also where it is spoilt."""
+
+    async def scenario():
+        server = FakeZooKeeper()
+        server.put_topic("t", 100)
+        zk = server.client("desk")
+        zk.connect()
+        requests = ZooKeeperOffsetRequests(zk, G)
+        assert Cancelled.ABSENT is await requests.cancel(P)
+        await requests.put(make_request())
+        if data is not None:
+            await zk.set(request_path(G, P), data)
+        assert [P] == await requests.list_partitions()
+        delete = zk.delete
+
+        async def replace_first(path, *, version=-1, epoch=None):
+            zk.delete = delete
+            await zk.set(path, encode_request(make_request(position=99, id="a2")))
+            await delete(path, version=version, epoch=epoch)
+
+        zk.delete = replace_first
+        assert Cancelled.REPLACED is await requests.cancel(P)
+        assert 99 == (await requests.find(P)).position
+        assert Cancelled.CANCELLED is await requests.cancel(P)
+        assert [] == await requests.list_partitions()
+
+        await requests.put(make_request())
+
+        async def lose(path, *, version=-1, epoch=None):
+            zk.delete = delete
+            await delete(path, version=version, epoch=epoch)
+            raise OutcomeUnknown("the connection broke")
+
+        zk.delete = lose
+        assert Cancelled.GONE is await requests.cancel(P)
 
     run(scenario())
