@@ -9,8 +9,9 @@ COPY consumerd consumerd
 RUN python3 -m venv /opt/consumerd && /opt/consumerd/bin/pip install --no-cache-dir ".[parquet]"
 
 FROM ${BASE}
-RUN groupadd --system --gid 10001 consumerd && \
-    useradd --system --uid 10001 --gid 10001 --home-dir /var/lib/consumerd --create-home consumerd
+RUN groupadd --gid 10001 consumerd && \
+    useradd --no-log-init --uid 10001 --gid 10001 --home-dir /var/lib/consumerd --no-create-home consumerd && \
+    install --directory --owner=10001 --group=10001 /var/lib/consumerd
 COPY --from=build /opt/consumerd /opt/consumerd
 ENV PATH=/opt/consumerd/bin:$PATH \
     PYTHONUNBUFFERED=1 \

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user clean
+.PHONY: help venv demo test unit check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -81,8 +81,11 @@ coverage: venv  ## branch coverage of unit and property tests
 	$(BIN)/coverage run -m pytest tests/unit tests/property
 	$(BIN)/coverage report
 
-new-user:  ## the README's commands on a bare Debian (needs root and debootstrap)
-	tests/newuser/run
+new-user:  ## the README's commands on a bare Debian (needs root and debootstrap; BARE_SYSTEM is a folder that keeps it)
+	tests/newuser/run $(BARE_SYSTEM)
+
+image-test: venv  ## build the container image without Docker and land with it (needs root, debootstrap, buildah)
+	PYTHON=$(abspath $(BIN))/python tests/image/run $(BARE_SYSTEM)
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
