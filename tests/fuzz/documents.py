@@ -1,4 +1,5 @@
-"""What is read beside brokers' answers: ZooKeeper's answers, the payloads of its nodes, and the records beside landed data.
+"""What is read beside brokers' answers: ZooKeeper's answers, the payloads of its nodes, the records beside landed data, and
+what the embedded broker is sent: requests, and record sets to be checked, stored and converted.
 
 Part of ``frames``, which damages them: each comes whole with what reads it and with the errors that it may raise. Nodes are
 recorded ones; ZooKeeper's answers are made here, after ``zookeeper.jute``, by none of the code that reads them.
@@ -15,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from consumerd.errors import CoordinationError, OffsetError
+from consumerd.errors import CoordinationError, CorruptMessageError, OffsetError, RemoteProtocolError
 from consumerd.model import BrokerId, GapReason, Incarnation, SessionEpoch, TimestampType, TopicPartition
 from consumerd.offsets.requests import encode_request, parse_request
 from consumerd.offsets.store import OffsetRequest
@@ -23,7 +24,10 @@ from consumerd.sinks.base import QuarantinedUnit
 from consumerd.sinks.chain import ChainRecord, FileMetadata, LandedGap, RootRecord
 from consumerd.sinks.quarantine_record import KeptUnit, encode_unit, holds_unit, parse_unit
 from consumerd.sinks.record_fields import MalformedRecord
+from consumerd.wire.framing import SIZE_BYTES
+from consumerd.wire.modern.building import NewRecord, build_record_set
 from consumerd.wire.records import Record
+from consumerd.wire.server_session import read_request
 from consumerd.zk.aiozk_client import AiozkClient, AiozkCodec
 from consumerd.zk.connection import Connection, Listener, Reply, Request
 from consumerd.zk.port import Create, Delete, SetData
@@ -38,6 +42,9 @@ from consumerd.zk.znodes import (
     parse_registration,
     parse_topic,
 )
+from tests.property.test_produced_sets import FORMATS, check_any, check_stored
+from tests.property.test_records_decoding import mend
+from tests.support.frames import REQUESTS, load_frames
 
 PARTITION: Final = TopicPartition.modern("orders", 7)
 _NODES: Final = Path(__file__).parents[1] / "vectors" / "znodes"
@@ -61,7 +68,7 @@ class Document:
 def documents() -> list[Document]:
     """Return all there are, each kind of them about as often as the others."""
     kinds: dict[str, list[Document]] = {}
-    for one in (*_nodes(), *_answers(), _conversation(), *_records()):
+    for one in (*_nodes(), *_answers(), _conversation(), *_records(), *_sent()):
         kinds.setdefault(one.name, []).append(one)
     longest = max(map(len, kinds.values()))
     return [kind[index % len(kind)] for index in range(longest) for kind in kinds.values()]
@@ -291,3 +298,30 @@ def _records() -> Iterator[Document]:
         yield Document(
             f"quarantined {name}, met again", data, lambda got, unit=unit: holds_unit(got, unit), (MalformedRecord,)
         )
+
+
+# -- what a broker is sent
+
+
+def _sent() -> Iterator[Document]:
+    for frame in load_frames():
+        if len(frame.request) <= _MOST_BYTES:
+            yield Document("request", frame.request[SIZE_BYTES:], _read_request, (RemoteProtocolError,))
+    records = [NewRecord(key=b"key", value=b"value %d" % row * row, timestamp=1000 + row) for row in range(7)]
+    for magic, codec in FORMATS:
+        data = build_record_set(records, magic=magic, codec=codec)
+        yield Document("produced set", data, _store, (CorruptMessageError,))
+
+
+def _read_request(data: bytes) -> object:
+    return read_request(data, {request: request.versions for request in REQUESTS.values()})
+
+
+def _store(data: bytes) -> None:
+    """Check, number and convert a set, half of them with checksums that are put right."""
+    mended = bytearray(data)
+    if len(data) % 2:
+        mend(mended)
+    check_stored(bytes(mended), 3)
+    if not check_any(bytes(mended), 70):
+        raise CorruptMessageError("refused, with its place")

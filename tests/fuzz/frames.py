@@ -8,7 +8,8 @@ stored and around made ones of each magic and codec. Each is damaged as a networ
 half of the record sets below their checksums, too, so that what these cover is met. What comes out must be an answer,
 records, "more is needed", or ``RemoteProtocolError`` / ``CorruptMessageError``; a record that passes a checksum which
 was not put right must be one that was written. Every fifth is no broker's but of :mod:`tests.fuzz.documents`: an answer
-of ZooKeeper's, the payload of a node, or a record beside landed data; of these comes a value or their own error. Memory
+of ZooKeeper's, the payload of a node, a record beside landed data, or what the embedded broker is sent, a request or a
+record set; of these comes a value or their own error. Memory
 is capped twice: the address space of the process, over all frames, and what Python takes for each frame of every seventh
 thousand.
 

@@ -9,7 +9,7 @@ import random
 
 from tests.fuzz import frames
 
-FRAMES = 7000
+FRAMES = 9000
 
 
 def test_mutated_frames_give_records_or_more_or_a_named_error() -> None:

@@ -14,8 +14,9 @@ import pytest
 import snappy
 import zstandard
 
-from consumerd.errors import CorruptMessageError
+from consumerd.errors import ConfigError, CorruptMessageError, LocalProtocolError
 from consumerd.wire.compression import Codec, decompress, expected_size
+from consumerd.wire.compression import compress as pack
 from consumerd.wire.varint import encode_varint
 from tests.support.record_sets import break_lz4_header, compress, xerial
 
@@ -243,3 +244,52 @@ def test_a_missing_library_is_named(codec: Codec, module: str, package: str, mon
 
     with pytest.raises(CorruptMessageError, match=f"package {package} is not usable"):
         read(codec, packed)
+
+
+# -- what is written
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, TEXT * 5], ids=["empty", "one byte", "text", "long"])
+def test_what_is_packed_is_read_with_its_quirks(codec: Codec, magic: int, data: bytes) -> None:
+    """Whether Java reads it, too, is an interop test."""
+    if codec is Codec.ZSTD and magic < 2:
+        return
+    assert data == read(codec, pack(codec, data, magic=magic), magic=magic)
+
+
+def test_lz4_frames_are_what_the_first_java_reader_knows() -> None:
+    """KafkaLZ4BlockInputStream refuses blocks that depend on each other, and reads nothing beside the blocks."""
+    frame = pack(Codec.LZ4, TEXT * 5, magic=1)
+
+    version_and_flags, blocks = frame[4], frame[5]
+    assert (0b01_1_0_0_0_0_0, 4 << 4) == (version_and_flags, blocks)
+    assert break_lz4_header(frame) == pack(Codec.LZ4, TEXT * 5, magic=0) != frame
+
+
+def test_snappy_blocks_are_those_of_snappy_java() -> None:
+    """32 KiB each, behind its head of two versions."""
+    data = TEXT * 5
+
+    packed = pack(Codec.SNAPPY, data, magic=1)
+
+    assert xerial(data[at : at + (32 << 10)] for at in range(0, len(data), 32 << 10)) == packed
+
+
+@pytest.mark.parametrize(("codec", "magic"), [(Codec.ZSTD, 1), (0, 2), (5, 2), (7, 0), (-1, 1)])
+def test_codecs_that_do_not_exist_are_our_own_mistake(codec: int, magic: int) -> None:
+    """Nothing is sent that no client could read."""
+    with pytest.raises(LocalProtocolError, match=f"codec {int(codec)}"):
+        pack(codec, b"data", magic=magic)
+
+
+@pytest.mark.parametrize(
+    ("codec", "module"), [(Codec.SNAPPY, "snappy"), (Codec.LZ4, "lz4.frame"), (Codec.ZSTD, "zstandard")]
+)
+def test_a_library_that_is_not_usable_is_named(codec: Codec, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers cannot do without it; the message says what to install."""
+    monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(ConfigError, match=f"{codec.name.lower()}: cannot be written, the package"):
+        pack(codec, b"data", magic=2)
