@@ -73,7 +73,7 @@ async def demo(args: argparse.Namespace) -> int:
     from consumerd.demo.show import Demo, DemoSettings
 
     if args.setup_log is not None:
-        sys.stdout.write(_describe_downloads(args.setup_log))
+        sys.stdout.write(describe_downloads(args.setup_log))
     with stopped_by_signals() as stop, _folder(args.directory) as folder:
         settings = DemoSettings(folder=folder.path, records=args.records, seconds=args.seconds, seed=args.seed)
         with make_display(monotonic) as display:
@@ -84,7 +84,7 @@ async def demo(args: argparse.Namespace) -> int:
         assert stop.number is not None
         sys.stderr.write("consumerd: interrupted; everything was stopped and removed\n")
         return 128 + stop.number
-    sys.stdout.write(_report(outcome))
+    sys.stdout.write(render_report(outcome))
     return 0 if outcome.sound else 1
 
 
@@ -131,7 +131,8 @@ def _folder(given: Path | None) -> Iterator[_Folder]:
             shutil.rmtree(folder.path, ignore_errors=True)
 
 
-def _report(outcome: Outcome) -> str:
+def render_report(outcome: Outcome) -> str:
+    """Return what is printed at the end."""
     heads = ["topic", "produced", "landed", "lost", "twice", "changed", "misplaced", "unknown"]
     rows = [
         (one.topic, one.produced, one.landed, one.lost, one.twice, one.changed, one.misplaced, one.unknown)
@@ -175,7 +176,8 @@ def look_lines(parquet: Path) -> list[str]:
     return [shlex.join([sys.executable, "-c", program])]
 
 
-def _describe_downloads(log: Path) -> str:
+def describe_downloads(log: Path) -> str:
+    """Return how much pip has downloaded, by its log, as a line."""
     found = find_downloads(log)
     if not found:
         return "set-up had nothing to download\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from consumerd.aio.timeouts import timeout
@@ -46,10 +46,8 @@ class GroupWatch:
         return frozenset() if status is None or not member.running else status.owned
 
     def share(self, members: Collection[Member], partitions: Collection[Partition]) -> bool:
-        """Whether these members are ready and own these partitions, each one of them, and each by one."""
-        statuses = [self._statuses.get(member.name) for member in members]
-        owned = [partition for status in statuses if status is not None and status.ready for partition in status.owned]
-        return sorted(owned) == sorted(partitions) and all(status is not None and status.owned for status in statuses)
+        """Whether these members own these partitions, by their last words: see :func:`is_shared`."""
+        return is_shared([self._statuses.get(member.name) for member in members], partitions)
 
     async def wait(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
         """Wait until a condition holds that depends on what is watched. Raises ChildFailed when it does not in time."""
@@ -81,3 +79,10 @@ class GroupWatch:
         self._statuses[member.name] = status
         for partition, position in status.acknowledged.items():
             self._landed[partition] = max(position, self._landed.get(partition, 0))
+
+
+def is_shared(statuses: Sequence[MemberStatus | None], partitions: Collection[Partition]) -> bool:
+    """Whether members are all ready, each owns something, and every partition is owned by one of them."""
+    known = [status for status in statuses if status is not None and status.ready and status.owned]
+    owned = [partition for status in known for partition in status.owned]
+    return len(known) == len(statuses) and sorted(owned) == sorted(partitions)

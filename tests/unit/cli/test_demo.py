@@ -1,0 +1,74 @@
+"""What ``consumerd demo`` prints at its end, where the figures are not what one hopes for."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from consumerd.cli.demo import describe_downloads, look_lines, render_report
+from consumerd.demo.audit import TopicAudit
+from consumerd.demo.members import Rebalance
+from consumerd.demo.show import Files, Outcome
+
+
+def outcome(*findings: str) -> Outcome:
+    lost = len(findings)
+    audited = TopicAudit(
+        topic="orders", produced=9, landed=9 - lost, lost=lost, twice=0, changed=0, misplaced=0, unknown=0, findings=findings
+    )  # fmt: skip
+    moved = Rebalance(member="worker-1", ended=1012.5, took_s=0.254, cause="joined", gained=8, lost=2, stayed=6)
+    files = Files(folder=Path("/data/parquet"), count=1, size_bytes=3 << 20)
+    return Outcome(
+        audits=[audited], rebalances=[moved], files=[files], ledger=Path("/data/ledger.tsv"), began=1000.0, seconds=21.6
+    )
+
+
+def test_a_sound_outcome_says_so_with_its_figures() -> None:
+    """Audit, rebalances with their times, places."""
+    text = render_report(outcome())
+
+    assert outcome().sound
+    assert "orders         9       9     0      0        0          0        0\n" in text
+    assert "12.5 s  worker-1  joined       8     2       6  0.25 s\n" in text
+    assert "/data/parquet (1 file, 3.0 MiB)\n" in text
+    assert text.endswith("every record has landed exactly once; the demo took 22 s\n")
+
+
+def test_findings_are_told_and_no_success_is() -> None:
+    """Figures alone are easily overlooked."""
+    text = render_report(outcome("orders: 1 lost: orders/0@2"))
+
+    assert not outcome("x").sound
+    assert "  orders: 1 lost: orders/0@2\n" in text
+    assert "THE AUDIT HAS FOUND FAULTS" in text
+    assert "exactly once" not in text
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "it's", 'a "quote" \\ and $HOME'])
+def test_the_line_to_look_at_the_files_works_wherever_they_are(tmp_path: Path, name: str) -> None:
+    """It is there to be copied."""
+    folder = tmp_path / name / "topic=orders" / "partition=0"
+    folder.mkdir(parents=True)
+    values = [b'{"channel": "web", "total_cents": 5}', None, b'{"channel": "web", "total_cents": 6}']
+    pq.write_table(pa.table({"value": pa.array(values, pa.binary())}), folder / "a.parquet")
+
+    (line,) = look_lines(tmp_path / name)
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split()[-3:] == ["web", "2", "11"]
+
+
+def test_downloads_are_summed_and_the_largest_named(tmp_path: Path) -> None:
+    """What set-up costs is told, with why."""
+    log = tmp_path / "pip.log"
+    log.write_text("Downloading big-1.tar.gz (400.5 MB)\nDownloading small-1-py3-none-any.whl (600 kB)\n")
+
+    assert describe_downloads(log) == (
+        "set-up has downloaded 401 MB in 2 files: big-1.tar.gz 400 MB, small-1-py3-none-any.whl 1 MB\n"
+    )
+    assert describe_downloads(tmp_path / "none") == "set-up had nothing to download\n"
