@@ -14,7 +14,7 @@ from consumerd.model import TopicPartition
 from consumerd.wire.modern.building import NewRecord, build_record_set
 from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Record
-from tests.support.log_check import StoredUnit, check_folder
+from tests.support.log_check import StoredUnit, check_folder, read_file
 
 PARTITION = TopicPartition.modern("orders", 0)
 START_MS = 1_500_000_000_000
@@ -78,6 +78,10 @@ class LogRig:
     def folder(self) -> Path:
         """Where the log's files are."""
         return self.path / "orders-0"
+
+    def files_content(self, name: str) -> bytes:
+        """Return the content of a file of the log."""
+        return read_file(self.files, self.folder / name)
 
     def append(self, count: int = 1, *, size: int = 10, magic: int | None = None, codec: int = 0) -> Appended:
         """Append that many records whose values are numbered."""

@@ -9,8 +9,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+_WHOLE_FILE: Final = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""A ``struct flock``. An open file's own lock excludes Java's FileLock, and unlike that it outlives the closing of another
+descriptor of the same file in this process.
+"""
 
 
 class LogFiles(Protocol):
@@ -160,5 +166,4 @@ class OsLogFiles:
 
     def lock(self, descriptor: int) -> None:
         """See LogFiles."""
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # what Java's FileLock is; no bar to our own process
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)

@@ -180,13 +180,18 @@ class Segment:
         try:
             first = next(iter(UnitWalker(self.file.read, 0, file_bytes, chunk_bytes=NEAR_BYTES)), None)
             self.first_timestamp = first.max_timestamp if first else -1
-            self.size = self._since_entry = offset_index.positions[-1] if offset_index else 0
+            self.size = offset_index.positions[-1] if offset_index else 0
             tail = list(UnitWalker(self.file.read, self.size, file_bytes, chunk_bytes=NEAR_BYTES))
         except CorruptMessageError:
             return False
         self._since_entry = 0
         self.note(tail)
-        return self.size == file_bytes and (next_base is None or self.next_offset <= next_base)
+        last_known = max((index.offsets[-1] for index in (offset_index, time_index) if index), default=-1)
+        return (
+            self.size == file_bytes
+            and self.base_offset + last_known < self.next_offset
+            and self.next_offset - 1 <= self._most_offset(next_base)
+        )
 
     def recover(self, file_bytes: int, *, checked_from: int, next_base: int | None = None) -> None:
         """Take up as much of the file as is whole, making the indexes anew.

@@ -6,16 +6,14 @@ Source: Kafka's documentation, "Topic Configs" (LogConfig).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 from consumerd.errors import ConfigError
 from consumerd.model import TimestampType
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 _INT32_MAX: Final = (1 << 31) - 1
-_INT64_MAX: Final = (1 << 63) - 1
 
 
 class CleanupPolicy(enum.StrEnum):
@@ -68,54 +66,3 @@ class LogSettings:
             raise ConfigError("message.timestamp.type is none, expected CreateTime or LogAppendTime")
         if not 0 <= self.min_cleanable_ratio <= 1:
             raise ConfigError(f"min.cleanable.dirty.ratio is {self.min_cleanable_ratio}, expected 0 to 1")
-
-    def with_configs(self, configs: Mapping[str, str]) -> Self:
-        """Return these settings with a topic's own in their place, as they stand in ``/config/topics``.
-
-        Names that this log has no use for are passed over, as a broker does with those of other releases. Raises
-        ConfigError for a value that cannot be read.
-        """
-        changes: dict[str, object] = {}
-        for name, text in configs.items():
-            if name in _CONFIGS:
-                field, read = _CONFIGS[name]
-                try:
-                    changes[field] = read(text.strip())
-                except (ValueError, KeyError) as error:
-                    raise ConfigError(f"{name} cannot be {text!r}") from error
-        return replace(self, **changes)  # type: ignore[arg-type]  # fields by their names
-
-
-def _limit(text: str) -> int | None:
-    """Read a number that stands for "no limit" when it is negative, or the largest that Java has."""
-    number = int(text)
-    return None if number < 0 or number >= _INT64_MAX else number
-
-
-def _message_format(text: str) -> int:
-    """Read a version of Kafka: the format came with 0.10 (magic 1) and with 0.11 (magic 2)."""
-    major, minor = (int(part) for part in text.partition("-")[0].split(".")[:2])
-    return 2 if (major, minor) >= (0, 11) else 1 if (major, minor) >= (0, 10) else 0
-
-
-_CONFIGS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    "cleanup.policy": ("cleanup_policy", CleanupPolicy),
-    "delete.retention.ms": ("delete_retention_ms", int),
-    "flush.messages": ("flush_messages", _limit),
-    "flush.ms": ("flush_interval_ms", _limit),
-    "index.interval.bytes": ("index_interval_bytes", int),
-    "max.message.bytes": ("max_message_bytes", int),
-    "message.format.version": ("message_format", _message_format),
-    "message.timestamp.difference.max.ms": ("max_timestamp_difference_ms", _limit),
-    "message.timestamp.type": (
-        "timestamp_type",
-        {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}.__getitem__,
-    ),
-    "min.cleanable.dirty.ratio": ("min_cleanable_ratio", float),
-    "retention.bytes": ("retention_bytes", _limit),
-    "retention.ms": ("retention_ms", _limit),
-    "segment.bytes": ("segment_bytes", int),
-    "segment.index.bytes": ("segment_index_bytes", int),
-    "segment.ms": ("segment_ms", int),
-}
-"""Kafka's names, what they set here, and how their values are read."""
