@@ -79,6 +79,8 @@ async def demo(args: argparse.Namespace) -> int:
         with make_display(monotonic) as display:
             outcome = await unless(stop.told, Demo(settings, display, monotonic).run())
         if outcome is None:
+            # a thread cannot be cancelled: the audit's may still write into the folder, for a second or two
+            await asyncio.get_running_loop().shutdown_default_executor()
             folder.keep = False
     if outcome is None:
         assert stop.number is not None
@@ -100,24 +102,26 @@ async def _check_extra() -> None:
 class _Folder:
     """Where everything is put; kept, unless somebody says otherwise."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, ours: bool) -> None:
         self.path = path
         self.keep = True
+        self._ours = ours
+
+    def remove(self) -> None:
+        """Remove what is in it, and itself if it was not there before."""
+        for entry in self.path.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+        if self._ours:
+            self.path.rmdir()
 
 
 @contextmanager
 def _folder(given: Path | None) -> Iterator[_Folder]:
     """Make the folder; remove it again where it is not to be kept. Raises ConfigError."""
-    if given is None:
-        folder = _Folder(Path(tempfile.mkdtemp(prefix="consumerd-demo-")))
-    else:
-        folder = _Folder(given.absolute())
-        try:
-            folder.path.mkdir(parents=True, exist_ok=True)
-            if any(folder.path.iterdir()):
-                raise ConfigError(f"--directory: {folder.path} is not empty; the demo wants a folder of its own")
-        except OSError as error:
-            raise ConfigError(f"--directory: {folder.path} cannot be used: {error}") from error
+    folder = _make_folder(given)
     try:
         yield folder
     except BaseException as error:
@@ -128,7 +132,21 @@ def _folder(given: Path | None) -> Iterator[_Folder]:
         raise
     finally:
         if not folder.keep:
-            shutil.rmtree(folder.path, ignore_errors=True)
+            folder.remove()
+
+
+def _make_folder(given: Path | None) -> _Folder:
+    if given is None:
+        return _Folder(Path(tempfile.mkdtemp(prefix="consumerd-demo-")), ours=True)
+    path = given.absolute()
+    try:
+        ours = not path.exists()
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise ConfigError(f"--directory: {path} is not empty; the demo wants a folder of its own")
+    except OSError as error:
+        raise ConfigError(f"--directory: {path} cannot be used: {error}") from error
+    return _Folder(path, ours=ours)
 
 
 def render_report(outcome: Outcome) -> str:
@@ -140,7 +158,7 @@ def render_report(outcome: Outcome) -> str:
     ]
     lines = ["", *render_table(heads, rows).splitlines(), ""]
     lines += [f"  {finding}" for one in outcome.audits for finding in one.findings]
-    lines.append(f"rebalances ({len(outcome.rebalances)}; the partitions that stayed did not stop):")
+    lines.append(f"rebalances ({len(outcome.rebalances)}), as the members' logs tell them:")
     table = [
         (
             f"{one.ended - outcome.began:.1f} s",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,7 +74,8 @@ class Member(Child):
         url = self.find_url()
         if url is None or not self.running:
             return None
-        with contextlib.suppress(OSError, ValueError):
+        # one that is killed while it answers says half of it
+        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
             return _parse_status(await asyncio.to_thread(_get, f"{url}/api/v1/status"))
         return None
 

@@ -160,13 +160,13 @@ class Demo:
         self._display.say(f"{first.name} and {second.name} share {len(self._partitions)} partitions of group {GROUP}")
 
         await self._wait_produced(watch, _JOIN[0])
-        third = await self._start(stack, watch, zookeeper)
         before = {member: watch.owned_by(member) for member in (first, second)}
+        third = await self._start(stack, watch, zookeeper)
         await self._wait_shared(watch, [first, second, third])
         stayed = sum(len(watch.owned_by(member) & owned) for member, owned in before.items())
         self._display.say(
-            f"{third.name} has joined and owns {len(watch.owned_by(third))}; {stayed} of {len(self._partitions)} did not "
-            "move, and did not stop"
+            f"{third.name} has joined and owns {len(watch.owned_by(third))}; {stayed} of {len(self._partitions)} stayed where "
+            "they were"
         )
 
         production.allow(_KILL[1])
@@ -174,7 +174,7 @@ class Demo:
         held = watch.owned_by(second)
         await second.kill()
         killed_at = self._now()
-        self._display.say(f"{second.name} was killed (SIGKILL) with {counted(len(held), 'partition')} and open files")
+        self._display.say(f"{second.name} was killed (SIGKILL); it owned {counted(len(held), 'partition')}")
         await self._wait_shared(watch, [first, third])
         self._display.say(
             f"{first.name} and {third.name} have inherited them {self._now() - killed_at:.1f} s later (a session lasts "

@@ -110,8 +110,9 @@ def test_the_audit_ends_it_with_exit_code_1_when_a_file_has_gone(tmp_path: Path)
         ("ZooKeeper on", signal.SIGINT),
         ("status page", signal.SIGTERM),
         ("was killed", signal.SIGINT),
+        ("all of them have landed", signal.SIGTERM),
     ],
-    ids=["at once", "with a cluster", "with members", "with a member dead"],
+    ids=["at once", "with a cluster", "with members", "with a member dead", "while they end"],
 )
 @pytest.mark.slow
 @pytest.mark.timeout(120)
@@ -130,6 +131,22 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, said: str | None, 
         assert err == "consumerd: interrupted; everything was stopped and removed\n"
         assert list(tmp_path.iterdir()) == []
         assert pids_in(tmp_path) == set()
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+    """What is in it is removed on Ctrl-C; the folder itself is somebody else's."""
+    with demo(tmp_path, "--directory", str(tmp_path / "given"), *SMALL) as process:
+        wait_until(lambda: any(tmp_path.iterdir()), "it has begun", interval_s=0.001)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        assert list(tmp_path.iterdir()) == []
+
+    (tmp_path / "given").mkdir()
+    with demo(tmp_path, "--directory", str(tmp_path / "given"), *SMALL) as process:
+        wait_until(lambda: any((tmp_path / "given").iterdir()), "it has begun", interval_s=0.001)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        assert [path.name for path in tmp_path.rglob("*")] == ["given"]
 
 
 def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
