@@ -198,6 +198,20 @@ def test_what_was_written_for_a_generation_that_is_over_changes_nothing() -> Non
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
+def test_what_was_written_for_a_generation_does_not_count_for_the_next_one() -> None:
+    """Its members have joined by then, and wait for an assignment of their own."""
+    driver = stable("a")
+    driver.stores_at_once = False
+    driver.rejoin("a")
+    driver.sync("a", 2, {"a": b"part"})
+    driver.join("b")
+    driver.rejoin("a")
+
+    driver.stored(ErrorCode.NONE)
+
+    assert (GroupState.COMPLETING_REBALANCE, 3) == (driver.group.state, driver.group.generation)
+
+
 def test_whoever_does_not_join_again_in_time_is_no_longer_a_member() -> None:
     """The longest rebalance timeout bounds the first barrier, however diligently one sends heartbeats."""
     driver = stable("a", "b")
@@ -269,17 +283,17 @@ def test_a_leader_that_never_sends_the_assignment_is_removed() -> None:
 
 def test_who_waits_at_a_barrier_does_not_expire() -> None:
     """It cannot send heartbeats on the connection that waits, and clients of 0.9 have no other."""
-    driver = stable("a")
-    waiting = driver.join("b")
+    driver = stable("a", "b")
+    new, old = driver.join("c"), driver.rejoin("b")
     for _ in range(5):
         driver.pass_to(driver.now + 8)
-        driver.heartbeat("a", 1)
+        driver.heartbeat("a", 2)
     driver.rejoin("a")
 
     assert driver.now > 2 * SESSION_S
-    assert driver.joined(waiting).error is ErrorCode.NONE
+    assert (ErrorCode.NONE, ErrorCode.NONE) == (driver.joined(new).error, driver.joined(old).error)
     driver.pass_to(driver.now + SESSION_S - 0.001)
-    assert driver.heartbeat("b", 2) is ErrorCode.REBALANCE_IN_PROGRESS  # it lives: its session began with the answer
+    assert driver.heartbeat("b", 3) is ErrorCode.REBALANCE_IN_PROGRESS  # it lives: its session began with the answer
 
 
 def test_a_member_leaves_at_once() -> None:
@@ -495,7 +509,7 @@ def test_the_wait_for_more_first_members_ends_with_the_rebalance_timeout() -> No
     """However many come."""
     driver = Driver(initial_delay_s=3.0)
     first = driver.join("m0", rebalance_s=10)
-    for number in range(1, 9):
+    for number in range(1, 10):
         driver.pass_to(number + 0.5)
         driver.join(f"m{number}", rebalance_s=10)
     before = first in driver.answers
