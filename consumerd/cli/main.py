@@ -26,6 +26,7 @@ from consumerd.cli.options import (
     positive_count,
     positive_seconds,
 )
+from consumerd.cli.produce import add_produce_command
 from consumerd.cli.quarantine import add_quarantine_command
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, CoordinationError
 from consumerd.telemetry.logs import configure_logging
@@ -40,6 +41,8 @@ first steps:
   consumerd demo                                          all of it, with a cluster of its own
   consumerd topics --zookeeper zk1:2181/kafka             what is there
   consumerd lag --zookeeper zk1:2181/kafka --group G      how far a group is, ours or a Java one
+  echo hello | consumerd produce T --zookeeper zk1:2181/kafka
+                                                          a record, so that there is something
   consumerd doctor --zookeeper zk1:2181/kafka --group G   what is wrong with it, and what to do
   consumerd run --set cluster.zookeeper=zk1:2181/kafka --set group.id=try --topics orders
                                                           records to stdout, as JSON lines
@@ -151,6 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
     explain.set_defaults(command=inspection.explain_rebalance)
     add_doctor_command(commands)
     add_quarantine_command(commands)
+    add_produce_command(commands)
     add_broker_command(commands)
     add_demo_command(commands)
     return parser

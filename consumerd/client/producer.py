@@ -297,9 +297,13 @@ class Producer:
                     self._closing, self._directory.views.wait(lambda view: _settled(view.topics.get(topic)))
                 )
         except TimeoutError:
+            waited = f"within {self.settings.max_block_s:g} s"
+            if (failure := self._directory.failure) is not None:
+                raise TopicMissing(
+                    f"{topic}: no broker could be asked about it {waited}; check the addresses and that they are up: {failure}"
+                ) from failure
             raise TopicMissing(
-                f"{topic}: no such topic within {self.settings.max_block_s:g} s; create it, or let brokers do so "
-                "(auto.create.topics.enable), and check that they are up"
+                f"{topic}: no such topic with a leader {waited}; create it, or let brokers do so (auto.create.topics.enable)"
             ) from None
         if found is None:
             raise _closed(topic)

@@ -33,6 +33,10 @@ class TopicDirectory(Protocol):
     def views(self) -> Cell[ClusterView]:
         """What is believed of the cluster; replaced, never changed."""
 
+    @property
+    def failure(self) -> ConnectionLost | None:
+        """Why the cluster could not be asked just now; None if it could."""
+
     def find_leader(self, partition: TopicPartition) -> Broker | None:
         """Return the broker to send to, as believed now."""
 
