@@ -83,17 +83,26 @@ def read_last_offsets(
     return LastOffsets(by_key=by_key, start=cleaned_to, end=end)
 
 
-def plan_groups(segments: Sequence[Segment], most_bytes: int) -> Iterator[Sequence[Segment]]:
-    """Group neighbours that fit into one segment of ``most_bytes``, by what they hold now."""
-    group: list[Segment] = []
+def plan_groups(segments: Sequence[Segment], most_bytes: int, tombstones_from_ms: int) -> list[Sequence[Segment]]:
+    """Group neighbours that fit into one segment of ``most_bytes``, by what they hold now.
+
+    A segment whose tombstones stay is left alone: together with a younger one it would be as young, and its tombstones
+    would stay for ever (KAFKA-8522). Raises OSError.
+    """
+    groups: list[list[Segment]] = []
+    alone = True
     for segment in segments:
-        too_much = sum(one.size for one in group) + segment.size > most_bytes
-        if group and (too_much or segment.next_offset - group[0].base_offset > MOST_RELATIVE):
-            yield group
-            group = []
-        group.append(segment)
-    if group:
-        yield group
+        young = segment.modified_ms() > tombstones_from_ms
+        if alone or young or not _fits(groups[-1], segment, most_bytes):
+            groups.append([])
+        groups[-1].append(segment)
+        alone = young
+    return list(groups)
+
+
+def _fits(group: Sequence[Segment], segment: Segment, most_bytes: int) -> bool:
+    size = sum(one.size for one in group) + segment.size
+    return size <= most_bytes and segment.next_offset - group[0].base_offset <= MOST_RELATIVE
 
 
 def write_cleaned(

@@ -457,12 +457,13 @@ class PartitionLog:
                 last = read_last_offsets(segments, self.cleaned_to, active.base_offset, self.partition)
                 clean = [segment for segment in segments if segment.base_offset < self.cleaned_to]
                 horizon_ms = clean[-1].modified_ms() - self.settings.delete_retention_ms if clean else 0
+                to_clean = [segment for segment in segments if segment.base_offset < last.end]
+                groups = plan_groups(to_clean, self.settings.segment_bytes, horizon_ms)
             except OSError as error:
                 raise LogFailed(f"{self.partition}: a segment cannot be read: {error}") from error
             except CorruptMessageError as error:
                 raise LogDamaged(f"{self.partition}: the log cannot be compacted: {error}") from error
-            to_clean = [segment for segment in segments if segment.base_offset < last.end]
-            for group in plan_groups(to_clean, self.settings.segment_bytes):
+            for group in groups:
                 self._replace(group, self._write_cleaned(group, last, horizon_ms))
             self.cleaned_to = last.end
             return True
