@@ -21,7 +21,7 @@ from consumerd.embedded.topics import InvalidTopic, Topic, TopicExists
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.modern.metadata import MetadataBroker
 
-BROKER = BrokerId(7)
+BROKER = BrokerId(0)
 
 
 class FolderTopics:

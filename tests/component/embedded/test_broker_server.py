@@ -1,0 +1,232 @@
+"""The embedded broker's network layer over real sockets: order, limits, slow and vanishing peers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from consumerd.aio.timeouts import timeout
+from consumerd.embedded.connection import allocate_frame
+from consumerd.embedded.reply import FileRange, Reply
+from consumerd.embedded.sending import Sender
+from consumerd.errors import ConnectionLost
+from consumerd.wire.modern.api_versions import ApiVersionsRequest
+from consumerd.wire.modern.fetch import FetchRequest
+from consumerd.wire.modern.metadata import MetadataRequest
+from tests.support.broker_script import records
+from tests.support.raw_client import RawClient, fetch, produce, raw_client
+from tests.support.served_logs import ServedLogs, served_logs
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[ServedLogs]:
+    """Return a broker with the topic ``t``."""
+    async with served_logs(tmp_path) as broker:
+        broker.topics.add("t")
+        yield broker
+
+
+@pytest.fixture
+async def client(broker: ServedLogs) -> AsyncIterator[RawClient]:
+    """Return a connection to it."""
+    async with raw_client(broker.port) as client:
+        yield client
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that others bring about."""
+    async with timeout(20):
+        while not condition():  # noqa: ASYNC110 - the other side brings it about, and tells nobody
+            await asyncio.sleep(0.005)
+
+
+async def test_pipelined_requests_are_answered_one_after_the_other(broker: ServedLogs, client: RawClient) -> None:
+    """Clients match answers to requests by order: what takes no time must wait for the poll before it."""
+    client.send_request(fetch("t", wait_ms=20_000), 5, correlation_id=1)
+    client.send_request(MetadataRequest(topics=("t",)), 1, correlation_id=2)
+    client.send_request(ApiVersionsRequest(), 0, correlation_id=3)
+    await until(lambda: broker.server.connections == 1)
+    async with raw_client(broker.port) as other:
+        await other.ask(produce("t", records(2)), 3)
+    assert [(await client.receive())[0] for _ in range(3)] == [1, 2, 3]
+
+
+async def test_many_pipelined_requests_leave_others_their_turn(broker: ServedLogs, client: RawClient) -> None:
+    """A client that sends without waiting is read no further than a little ahead, and answered all the same."""
+    for number in range(3000):
+        client.send_request(MetadataRequest(topics=("t",)), 1, correlation_id=number)
+    async with raw_client(broker.port) as other:
+        await other.ask(MetadataRequest(topics=("t",)), 1)
+    assert [(await client.receive())[0] for _ in range(3000)] == list(range(3000))
+
+
+@pytest.mark.parametrize("size", [-1, 1_000_001, 0x7FFF_FFFF])
+async def test_frame_of_an_impossible_size_closes_its_connection_alone(size: int, tmp_path: Path) -> None:
+    """The size is all that is believed of a frame before it is there."""
+    async with served_logs(tmp_path, max_request_bytes=1_000_000) as broker, raw_client(broker.port) as client:
+        client.send(size.to_bytes(4, "big", signed=True) + b"\0\3\0\0")
+        assert b"" == await client.receive_rest()
+        async with raw_client(broker.port) as other:
+            await other.ask(MetadataRequest(topics=None), 1)
+
+
+def test_large_frame_takes_no_memory_before_its_bytes_are_there() -> None:
+    """A thousand connections that each announce 100 MiB and send nothing must not cost anything."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident()
+    frames = [allocate_frame(100 << 20) for _ in range(10)]
+    assert resident() - before < 20 << 20
+    frames[0][:3] = b"abc"
+    assert b"abc\0" == frames[0][:4]
+
+
+async def test_reader_that_takes_nothing_is_given_up(tmp_path: Path) -> None:
+    """What is being sent to it holds a file open, and a place."""
+    async with served_logs(tmp_path, write_timeout_s=0.3) as broker:
+        broker.topics.add("t")
+        async with raw_client(broker.port) as filler:
+            for number in range(20):
+                await filler.ask(produce("t", records(2, count=9, size=100_000, at=number)), 3)
+        async with raw_client(broker.port, buffer_bytes=1) as client:
+            client.send_request(fetch("t", limit=1 << 30), 4)
+            await until(lambda: broker.server.connections == 1)
+            await until(lambda: broker.server.connections == 0)
+
+
+async def test_slow_reader_is_waited_for_as_long_as_it_takes_something(tmp_path: Path) -> None:
+    """A slow network is no reason to lose a client, however long a large answer takes."""
+    async with served_logs(tmp_path, write_timeout_s=0.5) as broker:
+        broker.topics.add("t")
+        async with raw_client(broker.port) as client:
+            for number in range(10):
+                await client.ask(produce("t", records(2, count=9, size=100_000, at=number)), 3)
+            size = broker.log("t").size_bytes
+            client.send_request(fetch("t", limit=1 << 30), 4)
+            frame_bytes = int.from_bytes(await client.receive_bytes(4), "big")
+            assert frame_bytes > size
+            began = asyncio.get_running_loop().time()
+            for _ in range(20):
+                await client.receive_bytes(frame_bytes // 21)
+                await asyncio.sleep(0.05)
+            await client.receive_bytes(frame_bytes - 20 * (frame_bytes // 21))
+            assert asyncio.get_running_loop().time() - began > 0.5
+
+
+async def test_peer_that_ends_its_half_is_answered(client: RawClient) -> None:
+    """It may have nothing more to say; what it has asked is answered before the connection is closed."""
+    client.send_request(MetadataRequest(topics=("t",)), 1, correlation_id=8)
+    client.send_request(fetch("t", wait_ms=60_000), 5, correlation_id=9)
+    client.end()
+    assert 8 == (await client.receive())[0]
+    assert 9 == (await client.receive())[0]
+    assert b"" == await client.receive_rest()
+
+
+async def test_poll_ends_when_its_peer_has_gone(broker: ServedLogs, client: RawClient) -> None:
+    """Nobody waits for an answer that nobody reads, however long it was to be waited for."""
+    client.send_request(fetch("t", wait_ms=3_600_000), 5)
+    await until(lambda: broker.server.connections == 1)
+    client.close()
+    await until(lambda: broker.server.connections == 0)
+
+
+async def test_produce_without_acks_is_not_answered(broker: ServedLogs, client: RawClient) -> None:
+    """The next answer is the next request's."""
+    client.send_request(produce("t", records(2), acks=0), 3, correlation_id=1)
+    client.send_request(MetadataRequest(topics=("t",)), 1, correlation_id=2)
+    assert 2 == (await client.receive())[0]
+    assert 3 == broker.log("t").end_offset
+
+
+async def test_stored_bytes_are_what_arrives(broker: ServedLogs, client: RawClient) -> None:
+    """They go from the file to the socket as they are, several segments' worth of socket buffers at a time."""
+    for number in range(5):
+        await client.ask(produce("t", records(2, count=9, size=50_000, at=number)), 3)
+    answer = await client.ask(fetch("t", limit=1 << 30), 5)
+    (stored,) = broker.log("t").folder.glob("*.log")
+    assert stored.read_bytes() == bytes(answer.topics[0].partitions[0].record_set)
+
+
+@pytest.mark.parametrize("use_sendfile", [True, False])
+async def test_pieces_arrive_in_order_with_and_without_sendfile(use_sendfile: bool, tmp_path: Path) -> None:
+    """Where the system has no sendfile the same bytes are read and written."""
+    path = tmp_path / "log"
+    path.write_bytes(os.urandom(3_000_000))
+    descriptor = os.open(path, os.O_RDONLY)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(0)
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        pieces = [
+            b"head",
+            FileRange(descriptor, 7, 2_900_000),
+            b"",
+            memoryview(b"between"),
+            FileRange(descriptor, 0, 7),
+        ]
+        sender = Sender(ours, stall_s=20, use_sendfile=use_sendfile)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sender.send(Reply(pieces=list(pieces))))
+            data = path.read_bytes()
+            expected = b"head" + data[7:2_900_007] + b"between" + data[:7]
+            assert expected == await reader.readexactly(len(expected))
+        writer.close()
+    os.close(descriptor)
+
+
+async def test_file_that_ends_early_ends_the_connection(tmp_path: Path) -> None:
+    """What was promised in the frame's size cannot be kept; anything else in its place would be taken for records."""
+    path = tmp_path / "log"
+    path.write_bytes(b"short")
+    descriptor = os.open(path, os.O_RDONLY)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(0)
+        with pytest.raises(ConnectionLost, match="2 bytes before"):
+            await Sender(ours, stall_s=20).send(Reply(pieces=[FileRange(descriptor, 0, 7)]))
+    os.close(descriptor)
+
+
+async def test_release_0_8_closes_on_a_request_it_does_not_know(tmp_path: Path) -> None:
+    """This is how clients find out that they speak to one."""
+    async with served_logs(tmp_path, as_release="0.8.2") as broker, raw_client(broker.port) as client:
+        client.send_request(ApiVersionsRequest(), 0)
+        assert b"" == await client.receive_rest()
+
+
+async def test_release_0_9_says_nothing_more_and_stays_open(tmp_path: Path) -> None:
+    """A client must bring its own patience; here all that shows is that nothing comes."""
+    async with served_logs(tmp_path, as_release="0.9") as broker, raw_client(broker.port) as client:
+        client.send_request(ApiVersionsRequest(), 0)
+        client.send_request(MetadataRequest(topics=None), 0)
+        with pytest.raises(TimeoutError):
+            async with timeout(0.3):
+                await client.receive_bytes(1)
+        assert 1 == broker.server.connections
+        client.close()
+        await until(lambda: broker.server.connections == 0)
+
+
+async def test_handler_that_fails_costs_one_answer(broker: ServedLogs, client: RawClient) -> None:
+    """A fault in one request is told its client as an error of the server, and the broker lives."""
+    await client.ask(produce("t", records(2)), 3)
+    broker.log("t").settings = None  # type: ignore[assignment]  # which nothing survives that looks at it
+    answer = await client.ask(fetch("t"), 2)
+    assert -1 == answer.topics[0].partitions[0].error_code
+    assert 1 == len((await client.ask(MetadataRequest(topics=("t",)), 1)).topics)
+
+
+async def test_same_partition_twice_is_answered_once(client: RawClient) -> None:
+    """A small request must not multiply what a broker has to send."""
+    one = fetch("t").topics[0]
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=(one,) * 1000)
+    answer = await client.ask(request, 5)
+    assert 1 == len(answer.topics)
