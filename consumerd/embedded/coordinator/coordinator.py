@@ -7,6 +7,8 @@ own, so that a client that hangs up leaves nothing half done.
 A group belongs to one partition of the log, by its name. While that partition is read after a start its requests are
 answered COORDINATOR_LOAD_IN_PROGRESS (14), before there is a log NOT_COORDINATOR (16).
 
+Members, positions, timers and loading stand together, since each of them decides whether a group is there at all.
+
 Sources: Kafka's ``GroupCoordinator.scala`` and ``GroupMetadataManager.scala`` of 1.1.
 """
 
@@ -20,16 +22,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import structlog
 
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.coordinator.deadlines import Deadlines
-from consumerd.embedded.coordinator.group import (
+from consumerd.embedded.coordinator.exchange import (
     UNKNOWN_MEMBER,
     Effect,
-    Group,
     GroupDescription,
     GroupState,
     Join,
@@ -39,11 +40,13 @@ from consumerd.embedded.coordinator.group import (
     SyncAnswer,
     Synced,
 )
+from consumerd.embedded.coordinator.group import Group
 from consumerd.embedded.coordinator.group_log import GroupLog, NoLog, NotWritten, TooLarge
 from consumerd.embedded.coordinator.journal import Journal, Replay, partition_of
 from consumerd.embedded.coordinator.member import Protocol, Ticket
 from consumerd.embedded.coordinator.positions import Position, Positions
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
+from consumerd.embedded.coordinator.waiting import Waiting
 from consumerd.embedded.handlers.context import Hangup
 from consumerd.embedded.topic_names import OFFSETS_TOPIC
 from consumerd.errors import ConsumerdError
@@ -52,8 +55,6 @@ from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.building import NewRecord
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 NO_DESCRIPTION: Final = GroupDescription(state=GroupState.DEAD)
 """What is said of a group that is not there."""
@@ -102,8 +103,8 @@ class GroupCoordinator:
         self._loading: set[int] = set()
         self._making = False
         self._tickets = itertools.count(1)
-        self._joins: dict[Ticket, asyncio.Future[JoinAnswer]] = {}
-        self._syncs: dict[Ticket, asyncio.Future[SyncAnswer]] = {}
+        self._joins = Waiting[JoinAnswer]()
+        self._syncs = Waiting[SyncAnswer]()
         self._deadlines = Deadlines()
         self._rearm = asyncio.Event()
         self._active = False
@@ -204,9 +205,9 @@ class GroupCoordinator:
             protocols=tuple(protocols),
         )
         lost = JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member_id)
-        return await self._wait(
-            self._joins, ticket, lambda: self._carry_out(entry, entry.group.join(request, self._now())), lost, hangup
-        )
+        with self._joins.expect(ticket) as answer:
+            self._carry_out(entry, entry.group.join(request, self._now()))
+            return await answer.unless(hangup, lost)
 
     async def sync(
         self, group_id: str, *, member_id: str, generation: int, assignment: Mapping[str, bytes], hangup: Hangup
@@ -217,13 +218,9 @@ class GroupCoordinator:
             return SyncAnswer(error=entry)
         group, ticket = entry.group, Ticket(next(self._tickets))
         lost = SyncAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID)
-        return await self._wait(
-            self._syncs,
-            ticket,
-            lambda: self._carry_out(entry, group.sync(ticket, member_id, generation, assignment, self._now())),
-            lost,
-            hangup,
-        )
+        with self._syncs.expect(ticket) as answer:
+            self._carry_out(entry, group.sync(ticket, member_id, generation, assignment, self._now()))
+            return await answer.unless(hangup, lost)
 
     def heartbeat(self, group_id: str, *, member_id: str, generation: int) -> ErrorCode:
         """Take a sign of life. While the group is loaded all is well, since nobody can know better."""
@@ -307,33 +304,14 @@ class GroupCoordinator:
             self._entries[group_id] = _Entry(Group(group_id, initial_delay_s=delay_s))
         return self._entries[group_id]
 
-    async def _wait(
-        self,
-        waiting: dict[Ticket, asyncio.Future[T]],
-        ticket: Ticket,
-        ask: Callable[[], None],
-        lost: T,
-        hangup: Hangup,
-    ) -> T:
-        """Ask, and wait for the ticket's answer, or give ``lost`` to nobody when the client hangs up."""
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        waiting[ticket] = answer
-        ask()
-        forget_hangup = hangup.add(lambda: _answer(waiting, ticket, lost))
-        try:
-            return await answer
-        finally:
-            forget_hangup()
-            waiting.pop(ticket, None)
-
     def _carry_out(self, entry: _Entry, effects: Iterable[Effect]) -> None:
         """Give answers, begin to write, and look when the group's next deadline is."""
         for effect in effects:
             match effect:
                 case Joined(ticket, answer):
-                    _answer(self._joins, ticket, answer)
+                    self._joins.answer(ticket, answer)
                 case Synced(ticket, synced):
-                    _answer(self._syncs, ticket, synced)
+                    self._syncs.answer(ticket, synced)
                 case Store():
                     self._tasks.create_task(self._store_group(entry, effect), name="store-group")
         before = self._deadlines.next
@@ -468,10 +446,3 @@ class GroupCoordinator:
             entry = _Entry(group, replay.positions.get(group_id, Positions()))
             self._entries[group_id] = entry
             self._carry_out(entry, ())
-
-
-def _answer(waiting: Mapping[Ticket, asyncio.Future[T]], ticket: Ticket, answer: T) -> None:
-    """Give an answer to whoever still waits for it."""
-    future = waiting.get(ticket)
-    if future is not None and not future.done():
-        future.set_result(answer)

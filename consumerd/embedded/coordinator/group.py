@@ -5,15 +5,19 @@ Theory
 A *generation* is a set of members that agree on a protocol and have one assignment. Any change of the membership makes
 a new one, in two barriers: every member joins (PREPARING_REBALANCE; whoever has not by the longest rebalance timeout
 is removed), then the leader sends the assignment and every member gets its part (COMPLETING_REBALANCE). Requests that
-wait at a barrier are known by their :data:`~consumerd.embedded.coordinator.member.Ticket`; each ticket is answered once.
+wait at a barrier are known by their ticket; each ticket is answered once.
 
 Two rules hold:
 
-* Methods return :data:`Effect` values, in order, and do nothing else: the caller answers requests and writes to the log.
+* Methods return effects (``exchange.Effect``), in order, and do nothing else: the caller answers requests and writes
+  to the log.
 * What is stored decides: the assignment counts once ``stored`` says that the log has it.
 
 A member that waits at a barrier does not expire, since it cannot send heartbeats. Where Kafka forgets a waiting request
 (its member left on another connection, or sent the request again), the ticket is answered with an error here.
+
+The states are few and each request depends on most of them, so that the machine stands in one piece; its values are in
+``exchange``, a member is in ``member``.
 
 Sources: Kafka's ``GroupCoordinator.scala``, ``GroupMetadata.scala`` and ``DelayedJoin.scala`` of 1.1, which do as those of
 0.9 do but for EMPTY (0.10.1: a group outlives its members) and the first rebalance's delay (0.11, KIP-134).
@@ -21,137 +25,27 @@ Sources: Kafka's ``GroupCoordinator.scala``, ``GroupMetadata.scala`` and ``Delay
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
+from consumerd.embedded.coordinator.exchange import (
+    UNKNOWN_MEMBER,
+    Effect,
+    GroupDescription,
+    GroupState,
+    Join,
+    JoinAnswer,
+    Joined,
+    Store,
+    StoredGroup,
+    StoredMember,
+    SyncAnswer,
+    Synced,
+)
 from consumerd.embedded.coordinator.member import Member, Protocol, Ticket
 from consumerd.wire.errorcodes import ErrorCode
-
-UNKNOWN_MEMBER: Final = ""
-"""The member id of one that joins for the first time, and of clients that only commit."""
-
-
-class GroupState(enum.Enum):
-    """Where a group stands; the values are those that DescribeGroups gives in 1.1."""
-
-    EMPTY = "Empty"
-    """No members: a new group, one whose members have left, or one that only keeps positions."""
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    """Until 1.0 it was called AwaitingSync."""
-    STABLE = "Stable"
-    DEAD = "Dead"
-    """Removed: whoever still holds it starts over."""
-
-
-# -- requests and answers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
-    """A JoinGroup; ``member_id`` is empty at the first time, and then ``new_member_id`` is given to the member."""
-
-    ticket: Ticket
-    member_id: str
-    new_member_id: str
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: tuple[Protocol, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAnswer:
-    """What a JoinGroup gets; ``members`` (id and metadata) for the leader only."""
-
-    error: ErrorCode = ErrorCode.NONE
-    member_id: str
-    generation: int = 0
-    protocol: str = ""
-    leader: str = ""
-    members: tuple[tuple[str, bytes], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncAnswer:
-    """What a SyncGroup gets."""
-
-    error: ErrorCode = ErrorCode.NONE
-    assignment: bytes = b""
-
-
-# -- effects
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Answer a JoinGroup."""
-
-    ticket: Ticket
-    answer: JoinAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """Answer a SyncGroup."""
-
-    ticket: Ticket
-    answer: SyncAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Write the group to the log, then call :meth:`Group.stored` with the same generation and assignment."""
-
-    group: StoredGroup
-    assignment: Mapping[str, bytes]
-
-
-Effect = Joined | Synced | Store
-
-
-# -- what is stored and described
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMember:
-    """A member as the log keeps it and DescribeGroups shows it."""
-
-    member_id: str
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredGroup:
-    """A generation as the log keeps it; ``protocol`` and ``leader`` are None without members."""
-
-    group_id: str
-    protocol_type: str
-    generation: int
-    protocol: str | None
-    leader: str | None
-    members: tuple[StoredMember, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
-    """What DescribeGroups says; subscriptions, assignments and protocol only of a stable group."""
-
-    state: GroupState
-    protocol_type: str = ""
-    protocol: str = ""
-    members: tuple[StoredMember, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from consumerd.embedded.coordinator.group import StoredGroup, StoredMember
+from consumerd.embedded.coordinator.exchange import StoredGroup, StoredMember
 from consumerd.embedded.coordinator.positions import Position, Positions
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TopicPartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consumerd.embedded.coordinator.group import GroupState
+from consumerd.embedded.coordinator.exchange import GroupState
 from consumerd.net.versions import Release
 
 _HOUR_MS = 60 * 60 * 1000

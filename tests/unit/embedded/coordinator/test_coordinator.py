@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.coordinator.coordinator import GroupCoordinator
-from consumerd.embedded.coordinator.group import GroupState, JoinAnswer, SyncAnswer
+from consumerd.embedded.coordinator.exchange import GroupState, JoinAnswer, SyncAnswer
 from consumerd.embedded.coordinator.group_log import NoLog, NotWritten, TooLarge
 from consumerd.embedded.coordinator.journal import partition_of
 from consumerd.embedded.coordinator.member import Protocol

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from consumerd.embedded.coordinator.group import (
+from consumerd.embedded.coordinator.exchange import (
     Effect,
-    Group,
     GroupState,
     Join,
     JoinAnswer,
@@ -19,6 +18,7 @@ from consumerd.embedded.coordinator.group import (
     SyncAnswer,
     Synced,
 )
+from consumerd.embedded.coordinator.group import Group
 from consumerd.embedded.coordinator.member import Protocol, Ticket
 from consumerd.wire.errorcodes import ErrorCode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.embedded.coordinator.group import StoredGroup, StoredMember
+from consumerd.embedded.coordinator.exchange import StoredGroup, StoredMember
 from consumerd.embedded.coordinator.journal import Journal, Replay, partition_of
 from consumerd.embedded.coordinator.positions import Position, Positions
 from consumerd.model import TimestampType, TopicPartition
