@@ -10,6 +10,7 @@ import dataclasses
 import json
 import re
 import subprocess
+from base64 import b64encode
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +20,19 @@ from hypothesis import HealthCheck, Phase, given, settings
 from consumerd.wire.declaration import declaration_of
 from consumerd.wire.modern.api_versions import ApiVersionsResponse
 from consumerd.wire.modern.fetch import FetchedTopic, FetchRequest, FetchResponse
+from consumerd.wire.modern.groups import DescribedGroup, DescribedMember
 from consumerd.wire.modern.list_offsets import ListedPartition, ListedTopic, ListPartition, ListTopic
 from consumerd.wire.modern.metadata import MetadataPartition, MetadataRequest, MetadataTopic
+from consumerd.wire.modern.offset_commit import CommitPartition, CommittedPartition, CommittedTopic, CommitTopic
+from consumerd.wire.modern.offset_fetch import KeptPartition, KeptTopic, OffsetFetchTopic
+from consumerd.wire.modern.produce import (
+    ProducedPartition,
+    ProducedTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
 from consumerd.wire.schema import compile_codec
 from tests.interop.conftest import require
 from tests.support.frames import VERSIONS
@@ -32,9 +44,23 @@ EXAMPLES: Final = 25
 
 NAMES: Final[dict[tuple[type, str], str]] = {
     (ApiVersionsResponse, "api_versions"): "apiKeys",
+    (CommitPartition, "metadata"): "committedMetadata",
+    (CommitPartition, "offset"): "committedOffset",
+    (CommitPartition, "partition"): "partitionIndex",
+    (CommitPartition, "timestamp"): "commitTimestamp",
+    (CommitTopic, "topic"): "name",
+    (CommittedPartition, "partition"): "partitionIndex",
+    (CommittedTopic, "topic"): "name",
+    (DescribedGroup, "protocol"): "protocolData",
+    (DescribedGroup, "state"): "groupState",
+    (DescribedMember, "assignment"): "memberAssignment",
+    (DescribedMember, "metadata"): "memberMetadata",
     (FetchRequest, "forgotten_topics"): "forgottenTopicsData",
     (FetchResponse, "topics"): "responses",
     (FetchedTopic, "partitions"): "partitionResponses",
+    (KeptPartition, "offset"): "committedOffset",
+    (KeptPartition, "partition"): "partitionIndex",
+    (KeptTopic, "topic"): "name",
     (ListPartition, "partition"): "partitionIndex",
     (ListTopic, "topic"): "name",
     (ListedPartition, "offsets"): "oldStyleOffsets",
@@ -45,6 +71,17 @@ NAMES: Final[dict[tuple[type, str], str]] = {
     (MetadataPartition, "partition"): "partitionIndex",
     (MetadataPartition, "replicas"): "replicaNodes",
     (MetadataTopic, "topic"): "name",
+    (OffsetFetchTopic, "partitions"): "partitionIndexes",
+    (OffsetFetchTopic, "topic"): "name",
+    (ProducePartition, "partition"): "index",
+    (ProducePartition, "record_set"): "records",
+    (ProduceRequest, "topics"): "topicData",
+    (ProduceResponse, "topics"): "responses",
+    (ProduceTopic, "partitions"): "partitionData",
+    (ProduceTopic, "topic"): "name",
+    (ProducedPartition, "partition"): "index",
+    (ProducedTopic, "partitions"): "partitionResponses",
+    (ProducedTopic, "topic"): "name",
 }
 """Where Kafka 2.8 calls a field something else than its protocol guide of 1.1 or this package does."""
 
@@ -53,6 +90,8 @@ def in_java(value: Any, version: int) -> Any:
     """Return a message as Kafka's JSON converter shows it."""
     if isinstance(value, tuple):
         return [in_java(one, version) for one in value]
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     if not dataclasses.is_dataclass(value):
         return value
     shown = {}
