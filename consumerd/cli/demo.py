@@ -197,10 +197,11 @@ def look_lines(parquet: Path) -> list[str]:
 def describe_downloads(log: Path) -> str:
     """Return how much pip has downloaded, by its log, as a line."""
     found = find_downloads(log)
-    if not found:
+    if not found.sizes and not found.built:
         return "set-up had nothing to download\n"
-    largest = [f"{name} {size:.0f} MB" for name, size in found.items()]
+    largest = [f"{name} {size:.0f} MB" for name, size in found.sizes.items()]
+    built = f"; without what pip has built before: {', '.join(found.built)}" if found.built else ""
     return (
-        f"set-up has downloaded {sum(found.values()):.0f} MB in {counted(len(found), 'file')}: "
-        f"{join_shown(largest, _SHOWN_DOWNLOADS)}\n"
+        f"set-up has downloaded {sum(found.sizes.values()):.0f} MB in {counted(len(found.sizes), 'file')}: "
+        f"{join_shown(largest, _SHOWN_DOWNLOADS)}{built}\n"
     )

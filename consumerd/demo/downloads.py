@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_DOWNLOAD: Final = re.compile(
-    r"(?:Downloading|Using cached) (?:\S*/)?(?P<name>[^\s/]+\.(?:whl|tar\.gz|zip)) \((?P<size>[0-9.]+) (?P<unit>bytes|kB|MB|GB)\)"
+_FILE: Final = re.compile(
+    r"(?:Downloading|Using cached) (?:\S*/)?(?P<name>[^\s/]+\.(?:whl|tar\.gz|zip))"
+    r"(?: \((?P<size>[0-9.]+) (?P<unit>bytes|kB|MB|GB)\))?$",
+    re.MULTILINE,
 )
 """What pip says of each file, with its address or without; metadata that it reads ahead ends in ``.metadata``."""
 _UNITS: Final[Mapping[str, float]] = {"bytes": 1e-6, "kB": 1e-3, "MB": 1.0, "GB": 1e3}
 
 
-def find_downloads(log: Path) -> dict[str, float]:
-    """Return the size in MB (10^6 bytes) of each file that pip has downloaded or had in its cache, the largest first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Downloads:
+    """The files of a set-up. ``sizes`` in MB (10^6 bytes), the largest first, of those that pip has downloaded at some time.
+
+    ``built``: packages that pip had built before out of something that it does not tell of any more.
+    """
+
+    sizes: Mapping[str, float]
+    built: tuple[str, ...]
+
+
+def find_downloads(log: Path) -> Downloads:
+    """Return what a log tells of; nothing where there is no log."""
     try:
         text = log.read_text(errors="replace")
     except OSError:
-        return {}
-    found = {match["name"]: float(match["size"]) * _UNITS[match["unit"]] for match in _DOWNLOAD.finditer(text)}
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+        return Downloads(sizes={}, built=())
+    found = {match["name"]: match for match in _FILE.finditer(text)}
+    sizes = {name: float(match["size"]) * _UNITS[match["unit"]] for name, match in found.items() if match["size"]}
+    return Downloads(
+        sizes=dict(sorted(sizes.items(), key=lambda one: -one[1])),
+        built=tuple(name for name in found if name not in sizes),
+    )

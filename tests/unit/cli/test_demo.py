@@ -71,4 +71,9 @@ def test_downloads_are_summed_and_the_largest_named(tmp_path: Path) -> None:
     assert describe_downloads(log) == (
         "set-up has downloaded 401 MB in 2 files: big-1.tar.gz 400 MB, small-1-py3-none-any.whl 1 MB\n"
     )
+    log.write_text("Using cached built-1-py3-none-any.whl\nUsing cached small-1-py3-none-any.whl (2.0 MB)\n")
+    assert describe_downloads(log) == (
+        "set-up has downloaded 2 MB in 1 file: small-1-py3-none-any.whl 2 MB; without what pip has built before: "
+        "built-1-py3-none-any.whl\n"
+    )
     assert describe_downloads(tmp_path / "none") == "set-up had nothing to download\n"
