@@ -56,6 +56,9 @@ from consumerd.wire.modern.building import NewRecord
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+_STRING_BYTES: Final = 2**15 - 1
+"""What a string of the protocol holds at most."""
+
 NO_DESCRIPTION: Final = GroupDescription(state=GroupState.DEAD)
 """What is said of a group that is not there."""
 
@@ -189,6 +192,11 @@ class GroupCoordinator:
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         if error is ErrorCode.NONE and group_id not in self._entries and member_id != UNKNOWN_MEMBER:
             error = ErrorCode.UNKNOWN_MEMBER_ID
+        new_member_id = member_id
+        if error is ErrorCode.NONE and member_id == UNKNOWN_MEMBER:
+            new_member_id = f"{client_id}-{self._new_id()}"
+        if error is ErrorCode.NONE and len(new_member_id.encode()) > _STRING_BYTES:
+            error = ErrorCode.INVALID_REQUEST  # a client's name that leaves no room for more
         if error is not ErrorCode.NONE:
             return JoinAnswer(error=error, member_id=member_id)
         entry = self._entry(group_id)
@@ -196,7 +204,7 @@ class GroupCoordinator:
         request = Join(
             ticket=ticket,
             member_id=member_id,
-            new_member_id=f"{client_id}-{self._new_id()}",
+            new_member_id=new_member_id,
             client_id=client_id,
             client_host=client_host,
             session_timeout_ms=session_timeout_ms,

@@ -27,6 +27,7 @@ from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern import find_coordinator, groups, offset_commit, offset_fetch
 
 _NO_BROKER: Final = -1
+_LAST_MS: Final = 2**63 - 1
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -240,9 +241,9 @@ class PositionRequests:
             retention_ms = self._coordinator.settings.offsets_retention_ms
         now_ms = self._now_ms()
         from_ms = now_ms if one.timestamp == offset_commit.NOW_TIMESTAMP else one.timestamp
-        return Position(
-            offset=one.offset, metadata=one.metadata or "", commit_ms=now_ms, expire_ms=from_ms + retention_ms
-        )
+        # a client may ask for any int64; what does not fit is for ever, or for no time
+        expire_ms = max(0, min(from_ms + retention_ms, _LAST_MS))
+        return Position(offset=one.offset, metadata=one.metadata or "", commit_ms=now_ms, expire_ms=expire_ms)
 
     async def _commit_to_zookeeper(
         self, group_id: str, partition: TopicPartition, one: offset_commit.CommitPartition

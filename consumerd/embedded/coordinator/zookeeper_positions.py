@@ -7,8 +7,8 @@ kept. Source: ``handleOffsetCommitRequest`` and ``handleOffsetFetchRequest`` in 
 from __future__ import annotations
 
 from consumerd.model import TopicPartition
-from consumerd.zk.layout import offset_path
-from consumerd.zk.port import NoNode, ZkClient
+from consumerd.zk.layout import offset_path, offsets_path
+from consumerd.zk.port import NodeExists, NoNode, ZkClient
 from consumerd.zk.znodes import encode_offset, parse_offset
 
 
@@ -24,7 +24,11 @@ class ZooKeeperPositions:
         try:
             await self._zk.set(path, data)
         except NoNode:
-            await self._zk.ensure_path(path, data)
+            await self._zk.ensure_path(offsets_path(group_id, partition.topic))
+            try:
+                await self._zk.create(path, data)
+            except NodeExists:  # another commit was first; the later one counts
+                await self._zk.set(path, data)
 
     async def find(self, group_id: str, partition: TopicPartition) -> int | None:
         """Read a position; None where there is none. Raises CoordinationError (MalformedZnode among them)."""

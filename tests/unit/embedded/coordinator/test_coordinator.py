@@ -52,13 +52,14 @@ async def join(
     member_id: str = "",
     *,
     group: str = "g",
+    client_id: str = "c",
     session_timeout_ms: int = 10_000,
     hangup: Hangup | None = None,
 ) -> JoinAnswer:
     return await coordinator.join(
         group,
         member_id=member_id,
-        client_id="c",
+        client_id=client_id,
         client_host="/127.0.0.1",
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=60_000,
@@ -185,9 +186,11 @@ async def test_session_timeouts_out_of_bounds_and_groups_without_a_name_are_refu
         long = (await join(coordinator, session_timeout_ms=300_001)).error
         nameless = (await join(coordinator, group="")).error
         stranger = (await join(coordinator, "c-77")).error
+        endless = (await join(coordinator, client_id="é" * 16_383)).error
 
         assert [ErrorCode.INVALID_SESSION_TIMEOUT] * 2 == [short, long]
         assert (ErrorCode.INVALID_GROUP_ID, ErrorCode.UNKNOWN_MEMBER_ID) == (nameless, stranger)
+        assert endless is ErrorCode.INVALID_REQUEST  # its member's id would fit into no answer
         assert coordinator.groups() == (ErrorCode.NONE, [])
 
 
