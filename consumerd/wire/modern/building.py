@@ -174,18 +174,23 @@ def build_batch(
 def _encode_records(rows: Iterable[BatchRow], base_offset: int, base_timestamp: int) -> list[bytes]:
     pieces: list[bytes] = []
     append = pieces.append
+    small, most = _SMALL, len(_SMALL)
     for offset, timestamp, key, value, headers in rows:
-        body = b"".join(
-            (
-                b"\0",
-                _varint(timestamp - base_timestamp),
-                _varint(offset - base_offset),
-                b"\1" if key is None else _varint(len(key)) + key,
-                b"\1" if value is None else _varint(len(value)) + value,
-                headers,
-            )
-        )
-        append(_varint(len(body)))
+        late, delta = timestamp - base_timestamp, offset - base_offset
+        body = b"\0" + (small[late] if 0 <= late < most else encode_varint(late))
+        body += small[delta] if 0 <= delta < most else encode_varint(delta)
+        if key is None:
+            body += b"\1"
+        else:
+            length = len(key)
+            body += (small[length] if length < most else encode_varint(length)) + key
+        if value is None:
+            body += b"\1" + headers
+        else:
+            length = len(value)
+            body += (small[length] if length < most else encode_varint(length)) + value + headers
+        length = len(body)
+        append(small[length] if length < most else encode_varint(length))
         append(body)
     return pieces
 
@@ -194,16 +199,12 @@ def encode_headers(headers: Headers) -> bytes:
     """Write a record's headers: their count, then key and value of each."""
     if not headers:
         return NO_HEADERS
-    pieces = [_varint(len(headers))]
+    pieces = [encode_varint(len(headers))]
     for name, value in headers:
         key = name.encode()
-        pieces += (_varint(len(key)), key)
-        pieces += (b"\1",) if value is None else (_varint(len(value)), value)
+        pieces += (encode_varint(len(key)), key)
+        pieces += (b"\1",) if value is None else (encode_varint(len(value)), value)
     return b"".join(pieces)
-
-
-def _varint(value: int) -> bytes:
-    return _SMALL[value] if 0 <= value < 8192 else encode_varint(value)
 
 
 assert _BATCH_HEAD.size + _BATCH_REST.size == _BATCH_HEADER.size

@@ -9,8 +9,9 @@ import pytest
 from consumerd.errors import LocalProtocolError
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.compression import Codec, decompress
-from consumerd.wire.modern.building import NewRecord, build_record_set
-from consumerd.wire.modern.produce import ProduceRequest
+from consumerd.wire.modern.building import NO_HEADERS, NewRecord, build_batch, build_record_set
+from consumerd.wire.modern.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProduceRequest
+from consumerd.wire.modern.units import walk_units
 from consumerd.wire.records import Limits
 from consumerd.wire.schema import compile_codec
 from tests.support import naive_records
@@ -153,3 +154,23 @@ def test_what_cannot_be_written_is_refused(records: list[NewRecord], magic: int,
 def test_a_timestamp_is_not_kept_in_magic_0() -> None:
     """It has no place for one."""
     assert [-1] == [row[1] for row in decoded(build_record_set(RECORDS[:1], magic=0))]
+
+
+def test_a_compacted_batch_keeps_the_end_that_it_had() -> None:
+    """So that what follows it still follows; also when none of its records is left."""
+    kept = build_batch([(12, 5, b"k", b"v", NO_HEADERS)], base_offset=10, last_offset=19, producer=(7, 1, 3))
+    emptied = build_batch([], base_offset=20, last_offset=29)
+
+    assert [(10, 19, 1), (20, 29, 0)] == [
+        (unit.base_offset, unit.last_offset, unit.count) for unit in walk_units(kept + emptied)
+    ]
+    assert [(12, b"k", b"v")] == [(row[0], row[3], row[4]) for row in decoded(kept + emptied)]
+    assert (7, 1, 3) == struct.unpack_from(">qhi", kept, 43)
+
+
+def test_a_producer_that_wants_no_acknowledgement_gets_no_answer() -> None:
+    """Else its session would wait for the answer of its next request with this one's id."""
+    assert [False, True, True] == [
+        ProduceRequest(acks=acks, timeout_ms=0, topics=()).expects_response
+        for acks in (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
+    ]
