@@ -192,11 +192,19 @@ class EmbeddedBroker:
             new_id=lambda: str(uuid.uuid4()),
         )
         await stack.enter_async_context(coordinator)
+        registration = Registration(
+            zk,
+            address=address,
+            release=settings.imitation.release,
+            now_ms=_now_ms,
+            random_bytes=secrets.token_bytes,
+        )
         handlers = log_handlers(
             catalogue,
             appender,
             self._faults,
             broker=lambda: MetadataBroker(node_id=settings.broker_id, host=settings.host, port=self.port),
+            cluster_id=lambda: registration.cluster_id,
             partitions_of_new=settings.num_partitions if settings.auto_create_topics else 0,
         )
         positions = ZooKeeperPositions(zk)
@@ -211,13 +219,6 @@ class EmbeddedBroker:
             now=monotonic,
         )
         await stack.enter_async_context(alongside(housekeeper.run(), name="housekeeping"))
-        registration = Registration(
-            zk,
-            address=address,
-            release=settings.imitation.release,
-            now_ms=_now_ms,
-            random_bytes=secrets.token_bytes,
-        )
         await stack.enter_async_context(registration)
 
 

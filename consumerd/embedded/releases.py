@@ -21,7 +21,7 @@ SERVED: Final[Mapping[ApiKey, VersionRange]] = {
     ApiKey.PRODUCE: VersionRange(0, 3),
     ApiKey.FETCH: VersionRange(0, 5),
     ApiKey.LIST_OFFSETS: VersionRange(0, 2),
-    ApiKey.METADATA: VersionRange(0, 1),
+    ApiKey.METADATA: VersionRange(0, 5),
     ApiKey.OFFSET_COMMIT: VersionRange(0, 3),
     ApiKey.OFFSET_FETCH: VersionRange(0, 3),
     ApiKey.FIND_COORDINATOR: VersionRange(0, 1),
@@ -33,7 +33,10 @@ SERVED: Final[Mapping[ApiKey, VersionRange]] = {
     ApiKey.LIST_GROUPS: VersionRange(0, 1),
     ApiKey.API_VERSIONS: VersionRange(0, 0),
 }
-"""What this broker can speak at most."""
+"""What this broker can speak at most.
+
+Metadata goes further than it needs to: clients take its versions for the release, and 0.11's for the message format.
+"""
 
 MessageFormat = Literal[0, 1, 2]
 """The magic of what a log stores."""

@@ -105,6 +105,8 @@ class Asker:
         fields = plain(answer)
         if isinstance(fields, dict):
             fields["topics"] = sorted(fields.get("topics", ()), key=lambda topic: str(topic["topic"]))
+            if fields.get("cluster_id") is not None:
+                fields["cluster_id"] = "the cluster's own"
             for broker in fields.get("brokers", ()):
                 broker["port"] = {self._address[1]: "the port asked"}.get(broker["port"], broker["port"])
         return fields
@@ -194,11 +196,14 @@ def _newest(ranges: Any, key: ApiKey, ours: int) -> int:
 
 def _requests(ranges: Any) -> Iterator[tuple[str, Request[Any], int]]:
     produce, fetch = _newest(ranges, ApiKey.PRODUCE, 3), _newest(ranges, ApiKey.FETCH, 5)
-    offsets, metadata = _newest(ranges, ApiKey.LIST_OFFSETS, 2), _newest(ranges, ApiKey.METADATA, 1)
+    offsets, metadata = _newest(ranges, ApiKey.LIST_OFFSETS, 2), _newest(ranges, ApiKey.METADATA, 5)
     stored = 2 if produce >= 3 else 1 if produce >= 2 else 0
     for version in range(metadata + 1):
         for name, topics in (("one topic", ("plain",)), ("unknown topic", ("nothing",)), ("invalid topic", ("a b",))):
             yield f"Metadata of {name}", MetadataRequest(topics=topics), version
+        if version >= 4:
+            silent = MetadataRequest(topics=("nothing",), allow_auto_topic_creation=False)
+            yield "Metadata of unknown topic, not to be made", silent, version
     for version in range(produce + 1):
         yield from ((f"Produce {name}", request, version) for name, request in _produce(version, stored))
     for version in range(fetch + 1):

@@ -150,6 +150,7 @@ async def served_logs(
                 appender,
                 faults,
                 broker=lambda: MetadataBroker(node_id=BROKER, host="127.0.0.1", port=server.port),
+                cluster_id=lambda: "served-logs",
                 partitions_of_new=partitions_of_new,
             )
             async with server.serving(Dispatcher(handlers, imitation, faults)):

@@ -26,23 +26,31 @@ from consumerd.wire.modern.metadata import (
 )
 
 _FIRST_WITH_CONTROLLER: Final = 1
+_FIRST_WITH_CLUSTER_ID: Final = 2
 
 _NO_LEADER: Final = -1
 _NO_CONTROLLER: Final = -1
 
 
 class MetadataHandler:
-    """Describes ``topics``; ``broker`` is what clients are told of us, once we listen.
+    """Describes ``topics``; ``broker`` is what clients are told of us, once we listen, ``cluster_id`` what of the cluster.
 
     ``partitions_of_new`` is how many partitions a topic has that comes into being here; 0: none comes into being.
     """
 
     def __init__(
-        self, topics: Topics, faults: Faults, *, broker: Callable[[], MetadataBroker], partitions_of_new: int
+        self,
+        topics: Topics,
+        faults: Faults,
+        *,
+        broker: Callable[[], MetadataBroker],
+        cluster_id: Callable[[], str | None],
+        partitions_of_new: int,
     ) -> None:
         self._topics = topics
         self._faults = faults
         self._broker = broker
+        self._cluster_id = cluster_id
         self._partitions_of_new = partitions_of_new
 
     async def __call__(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -57,10 +65,13 @@ class MetadataHandler:
                 topics.append(self._describe(topic, BrokerId(broker.node_id), full=full))
             elif request.topics is not None:
                 internal = full and name in INTERNAL_TOPICS
-                code = await self._miss(name)
+                code = await self._miss(name, create=request.allow_auto_topic_creation)
                 topics.append(MetadataTopic(error_code=code, topic=name, is_internal=internal, partitions=()))
         return MetadataResponse(
-            brokers=(broker,), controller_id=broker.node_id if full else _NO_CONTROLLER, topics=tuple(topics)
+            brokers=(broker,),
+            cluster_id=self._cluster_id() if context.version >= _FIRST_WITH_CLUSTER_ID else None,
+            controller_id=broker.node_id if full else _NO_CONTROLLER,
+            topics=tuple(topics),
         )
 
     def _describe(self, topic: Topic, broker: BrokerId, *, full: bool) -> MetadataTopic:
@@ -86,9 +97,9 @@ class MetadataHandler:
             partition=number, leader=broker if leader is None else leader, replicas=replicas, isr=(broker,)
         )
 
-    async def _miss(self, name: str) -> ErrorCode:
+    async def _miss(self, name: str, *, create: bool) -> ErrorCode:
         """Create a topic that is not there, where that is wanted; return what the client is told."""
-        if not self._partitions_of_new or name in INTERNAL_TOPICS:
+        if not create or not self._partitions_of_new or name in INTERNAL_TOPICS:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             await self._topics.create(name, self._partitions_of_new)

@@ -23,18 +23,21 @@ def log_handlers(
     faults: Faults,
     *,
     broker: Callable[[], MetadataBroker],
+    cluster_id: Callable[[], str | None],
     partitions_of_new: int,
 ) -> Mapping[ApiKey, Handler]:
     """Return the handlers, and let long polls hear of whatever may end them.
 
-    ``broker`` and ``partitions_of_new`` are as ``MetadataHandler`` has them.
+    ``broker``, ``cluster_id`` and ``partitions_of_new`` are as ``MetadataHandler`` has them.
     """
     polls = LongPolls()
     appender.subscribe(polls.grown)
     faults.subscribe(polls.disturb)
     topics.subscribe(polls.disturb_topics)
     return {
-        ApiKey.METADATA: MetadataHandler(topics, faults, broker=broker, partitions_of_new=partitions_of_new),
+        ApiKey.METADATA: MetadataHandler(
+            topics, faults, broker=broker, cluster_id=cluster_id, partitions_of_new=partitions_of_new
+        ),
         ApiKey.PRODUCE: ProduceHandler(topics, appender, faults),
         ApiKey.FETCH: FetchHandler(topics, polls, faults),
         ApiKey.LIST_OFFSETS: ListOffsetsHandler(topics, faults),
