@@ -2,129 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
 
 import pytest
 
-from consumerd.embedded.coordinator.exchange import (
-    Effect,
-    GroupState,
-    Join,
-    JoinAnswer,
-    Joined,
-    Store,
-    SyncAnswer,
-    Synced,
-)
+from consumerd.embedded.coordinator.exchange import GroupState, JoinAnswer, SyncAnswer
 from consumerd.embedded.coordinator.group import Group
-from consumerd.embedded.coordinator.member import Protocol, Ticket
+from consumerd.embedded.coordinator.member import Protocol
 from consumerd.wire.errorcodes import ErrorCode
-
-RANGE = (Protocol("range", b"sub-range"),)
-BOTH = (Protocol("range", b"sub-range"), Protocol("roundrobin", b"sub-rr"))
-BOTH_RELUCTANT = (Protocol("roundrobin", b"sub-rr"), Protocol("range", b"sub-range"))
-SESSION_S, REBALANCE_S = 10.0, 60.0
-
-
-class Driver:
-    """Drives a group as the coordinator does, and keeps the answers by ticket."""
-
-    def __init__(self, group: Group | None = None, *, initial_delay_s: float = 0.0) -> None:
-        self.group = group or Group("g", initial_delay_s=initial_delay_s)
-        self.now = 0.0
-        self.answers: dict[Ticket, JoinAnswer | SyncAnswer] = {}
-        self.stores: list[Store] = []
-        self.stores_at_once = True
-        self._tickets = itertools.count(1)
-
-    def do(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Joined(ticket, answer) | Synced(ticket, answer):
-                    assert ticket not in self.answers, "each ticket is answered once"
-                    self.answers[ticket] = answer
-                case Store():
-                    self.stores.append(effect)
-                    if self.stores_at_once:
-                        self.stored(ErrorCode.NONE)
-
-    def stored(self, error: ErrorCode) -> None:
-        store = self.stores[-1]
-        self.do(self.group.stored(store.group.generation, store.assignment, error, self.now))
-
-    def join(
-        self,
-        name: str,
-        *,
-        new: bool = True,
-        protocols: tuple[Protocol, ...] = RANGE,
-        protocol_type: str = "consumer",
-        rebalance_s: float = REBALANCE_S,
-    ) -> Ticket:
-        ticket = Ticket(next(self._tickets))
-        request = Join(
-            ticket=ticket,
-            member_id="" if new else name,
-            new_member_id=name,
-            client_id="client",
-            client_host="/127.0.0.1",
-            session_timeout_ms=int(SESSION_S * 1000),
-            rebalance_timeout_ms=int(rebalance_s * 1000),
-            protocol_type=protocol_type,
-            protocols=protocols,
-        )
-        self.do(self.group.join(request, self.now))
-        return ticket
-
-    def rejoin(self, name: str, protocols: tuple[Protocol, ...] = RANGE) -> Ticket:
-        return self.join(name, new=False, protocols=protocols)
-
-    def sync(self, name: str, generation: int, assignment: Mapping[str, bytes] | None = None) -> Ticket:
-        ticket = Ticket(next(self._tickets))
-        self.do(self.group.sync(ticket, name, generation, assignment or {}, self.now))
-        return ticket
-
-    def leave(self, name: str) -> ErrorCode:
-        error, effects = self.group.leave(name, self.now)
-        self.do(effects)
-        return error
-
-    def heartbeat(self, name: str, generation: int) -> ErrorCode:
-        return self.group.heartbeat(name, generation, self.now)
-
-    def pass_to(self, when: float) -> None:
-        """Let time pass, waking the group when it asks for it."""
-        while (deadline := self.group.deadline) <= when:
-            self.now = deadline
-            self.do(self.group.expire(self.now))
-            assert self.group.deadline > self.now, "what was due is done"
-        self.now = when
-
-    def joined(self, ticket: Ticket) -> JoinAnswer:
-        answer = self.answers[ticket]
-        assert isinstance(answer, JoinAnswer)
-        return answer
-
-    def synced(self, ticket: Ticket) -> SyncAnswer:
-        answer = self.answers[ticket]
-        assert isinstance(answer, SyncAnswer)
-        return answer
-
-
-def stable(*names: str, protocols: tuple[Protocol, ...] = RANGE) -> Driver:
-    """Return a group with these members, stable; the first one leads, generation is the number of members."""
-    driver = Driver()
-    for count, name in enumerate(names, start=1):
-        driver.join(name, protocols=protocols)
-        for other in names[: count - 1]:
-            driver.rejoin(other, protocols)
-        for follower in names[1:count]:
-            driver.sync(follower, count)
-        driver.sync(names[0], count, {one: one.encode() for one in names[:count]})
-    assert driver.group.state is GroupState.STABLE
-    return driver
+from tests.support.group_driver import BOTH, BOTH_RELUCTANT, RANGE, REBALANCE_S, SESSION_S, Driver, stable
 
 
 def test_a_first_member_leads_a_generation_of_its_own() -> None:
