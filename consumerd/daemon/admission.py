@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.errors import ClusterChanged, CoordinationError
 from consumerd.model import SessionEpoch
-from consumerd.zk.layout import BROKER_TOPICS, member_path, members_root
+from consumerd.zk.layout import BROKER_TOPICS, ids_path, member_path, members_root
 from consumerd.zk.listing import list_names
 from consumerd.zk.port import NodeExists, NoNode, OutcomeUnknown, Stat, ZkClient
 
@@ -60,7 +61,8 @@ class Admission:
             try:
                 await self._zk.create(path, self._about, ephemeral=True, epoch=epoch)
             except NoNode:
-                await self._zk.ensure_path(members_root(self._group))
+                # a new group: what registering needs is made along with it
+                await map_bounded((members_root(self._group), ids_path(self._group)), self._zk.ensure_path)
             except NodeExists:
                 return  # by an earlier try: nobody else has this session
             except OutcomeUnknown:

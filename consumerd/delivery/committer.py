@@ -78,11 +78,12 @@ class Committer:
     async def commit_at_once(self, part: Committable) -> bool:
         """Commit this one without waiting for the interval, and return whether the store now holds its position.
 
-        Those who ask while a pass is under way share the next one.
+        Those who ask at the same time, or while a pass is under way, share one.
         """
         self._urgent[part] = None
         try:
             async with self._turn:
+                await asyncio.sleep(0)  # for those whose answers have come with ours
                 if part in self._urgent:
                     together = list(self._urgent)
                     self._urgent.clear()

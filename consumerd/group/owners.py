@@ -7,7 +7,7 @@ creating again finds our own node, deleting again finds none.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import structlog
@@ -25,6 +25,7 @@ from consumerd.zk.port import (
     BadVersion,
     Create,
     Delete,
+    MultiFailed,
     NodeExists,
     NoNode,
     NotConnected,
@@ -124,15 +125,26 @@ class PartitionOwners:
             Create(owner_path(self._group, partition), encode_owner(thread), ephemeral=True)
             for partition, thread in threads.items()
         ]
-        try:
-            if failpoints.ENABLED:
-                failpoints.reach("before_claim")
-            await self._zk.multi(operations, epoch=epoch)
-            if failpoints.ENABLED:
-                failpoints.reach("after_claim")
-        except CoordinationError:
-            return False  # one by one says why, and recognises what was created after all
+        for has_parents in (False, True):
+            try:
+                if failpoints.ENABLED:
+                    failpoints.reach("before_claim")
+                await self._zk.multi(operations, epoch=epoch)
+                if failpoints.ENABLED:
+                    failpoints.reach("after_claim")
+            except MultiFailed as error:
+                if has_parents or not isinstance(error.cause, NoNode) or not await self._make_parents(threads):
+                    return False  # one by one says why
+            except CoordinationError:
+                return False  # one by one recognises what was created after all
+            else:
+                break
         return True
+
+    async def _make_parents(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Make the folders of their topics, which a group has not had before."""
+        first = {partition.topic: partition for partition in partitions}
+        return all((await map_bounded(first.values(), self._make_parent)).values())
 
     async def _delete_all(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> bool:
         """Delete those nodes that are ours in one transaction; False where each has to be looked at."""

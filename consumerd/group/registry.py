@@ -150,15 +150,13 @@ class GroupRegistry:
 
     async def is_current(self, stamp: Stamp, topics: Collection[str]) -> bool:
         """Whether members, names and these topics are still what the stamp was made of. Raises CoordinationError."""
-        ids = await self._zk.exists(ids_path(self._group))
-        if ids is None or (ids.czxid, ids.cversion) != stamp.ids:
+        counted = [ids_path(self._group), *([] if stamp.names is None else [BROKER_TOPICS])]
+        paths = [*counted, *(topic_path(topic) for topic in sorted(topics))]
+        stats = await map_bounded(paths, self._zk.exists)
+        counters = [None if (stat := stats[path]) is None else (stat.czxid, stat.cversion) for path in counted]
+        if counters != [stamp.ids, *([] if stamp.names is None else [stamp.names])]:
             return False
-        if stamp.names is not None:
-            names = await self._zk.exists(BROKER_TOPICS)
-            if names is None or (names.czxid, names.cversion) != stamp.names:
-                return False
-        stats = await map_bounded(sorted(topics), lambda topic: self._zk.exists(topic_path(topic)))
-        return all(_topic_stamp(stat) == stamp.topics.get(topic) for topic, stat in stats.items())
+        return all(_topic_stamp(stats[topic_path(topic)]) == stamp.topics.get(topic) for topic in topics)
 
     async def read_topic(self, topic: str) -> TopicView | None:
         """Read a topic: None where there is none, without partitions where its node cannot be read. Raises CoordinationError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.model import TopicPartition
 from consumerd.zk.layout import offsets_path
 from consumerd.zk.layout_modern import partition_path
@@ -20,8 +21,7 @@ class ZooKeeperPartitionHistory:
 
         Raises CoordinationError.
         """
-        began = await self._zk.exists(offsets_path(self._group, partition.topic))
-        if began is None:
-            return False
-        made = await self._zk.exists(partition_path(partition))
-        return made is not None and made.czxid > began.czxid
+        group, cluster = offsets_path(self._group, partition.topic), partition_path(partition)
+        stats = await map_bounded((group, cluster), self._zk.exists)
+        began, made = stats[group], stats[cluster]
+        return began is not None and made is not None and made.czxid > began.czxid

@@ -33,15 +33,13 @@ class ZooKeeperRootRegistry:
         """Record a root unless one is recorded already, and return the one that is. Raises CoordinationError."""
         path = self.describe(sink, consumer_id=consumer_id)
         for _ in range(_ATTEMPTS):
-            found = await self._zk.find(path)
-            recorded = None if found is None else _read_root(found[0])
-            if recorded is not None:
-                return recorded
             try:
-                if found is None:
-                    await self._zk.ensure_path(path.rpartition("/")[0])
-                    await self._zk.create(path, root.encode())
-                else:
+                await self._zk.ensure_path(path, root.encode())
+                found = await self._zk.find(path)
+                recorded = None if found is None else _read_root(found[0])
+                if recorded is not None:
+                    return recorded
+                if found is not None:
                     # an empty node: the parent of the replicas' own roots, from before they began to share one path
                     await self._zk.set(path, root.encode(), version=found[1].version)
             except (NodeExists, BadVersion, NoNode, OutcomeUnknown):

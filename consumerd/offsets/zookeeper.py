@@ -145,6 +145,8 @@ class ZooKeeperOffsetStore:
         self._group = group
         self._hooks = hooks if hooks is not None else Hooks()
         self._nodes: dict[TopicPartition, _Node] = {}
+        self._folders: set[str] = set()
+        """Topics whose folders were there, or were made."""
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         self._failing = False
         self._requests = ZooKeeperOffsetRequests(zk, group, hooks=self._hooks)
@@ -249,9 +251,11 @@ class ZooKeeperOffsetStore:
         Leaves out what goes below a folder that is refused (no permission): it must not hold up other topics.
         """
         refused = set()
-        for topic in sorted({write.partition.topic for write in writes if write.node.version is None}):
+        needed = {write.partition.topic for write in writes if write.node.version is None}
+        for topic in sorted(needed - self._folders):
             try:
                 await self._zk.ensure_path(offsets_path(self._group, topic))
+                self._folders.add(topic)
             except (NotConnected, SessionLost, OutcomeUnknown):
                 raise
             except CoordinationError as error:
@@ -326,6 +330,8 @@ class ZooKeeperOffsetStore:
         refused: _Write,
         outcomes: _Outcomes,
     ) -> list[_Write]:
+        if isinstance(error.cause, NoNode):
+            self._folders.clear()  # one that was there is not any more
         if isinstance(error.cause, BadVersion | NodeExists | NoNode):
             return await self._judge(epoch, writes, outcomes)
         # refused for a reason of its own (no permission): it must not hold up the others

@@ -19,6 +19,7 @@ from aiozk import exc, protocol
 from aiozk.protocol.primitives import Int
 from aiozk.protocol.transaction import MultiHeader
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import SessionEpoch
 from consumerd.telemetry.hooks import Hooks
@@ -49,6 +50,7 @@ AIOZK_RELEASE: Final = "0.32.0"
 if (_installed := importlib.metadata.version("aiozk")) != AIOZK_RELEASE:
     raise ConfigError(f"needs aiozk {AIOZK_RELEASE} exactly, found {_installed}: pip install aiozk=={AIOZK_RELEASE}")
 
+_ENSURE_ATTEMPTS: Final = 8
 _ALL_ZXIDS: Final = 2**63 - 1
 _NO_NODE: Final = -101
 _MULTI_ERROR: Final = -1
@@ -216,17 +218,21 @@ class AiozkClient:
         return [_stat(result.stat) if isinstance(result, protocol.SetDataResponse) else None for result in results]
 
     async def ensure_path(self, path: str, data: bytes = b"") -> None:  # noqa: D102
-        if path == "/" or await self.exists(path) is not None:
-            return
-        names = path.strip("/").split("/")
-        for depth in range(1, len(names) + 1):
-            ancestor = "/" + "/".join(names[:depth])
-            last = depth == len(names)
-            if last or await self.exists(ancestor) is None:
-                try:
-                    await self.create(ancestor, data if last else b"")
-                except NodeExists:
-                    continue
+        # two round trips however deep: what is there is asked at once, what is missing is made in one transaction
+        names = path.strip("/").split("/") if path != "/" else []
+        ancestors = ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
+        for left in reversed(range(_ENSURE_ATTEMPTS)):
+            stats = await map_bounded(ancestors, self.exists)
+            missing = [ancestor for ancestor, stat in stats.items() if stat is None]
+            if not missing or stats[path] is not None:
+                return
+            try:
+                await self.multi([Create(one, data if one == path else b"") for one in missing])
+            except MultiFailed as error:
+                if not left or not isinstance(error.cause, NodeExists | NoNode):
+                    raise error.cause from error
+            else:
+                return
 
     def watch(self, path: str, kind: WatchKind, dirty: Callable[[], None]) -> Watch:  # noqa: D102
         return self._session.watches.add(self._full(path), kind, dirty)
