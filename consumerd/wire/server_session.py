@@ -95,8 +95,8 @@ def encode_response(correlation_id: int, response: object, version: int) -> byte
 def encode_response_pieces(correlation_id: int, response: object, version: int) -> list[Any]:
     """Write a whole response frame, with its size, as pieces to be sent one after the other.
 
-    A record set is a piece of its own, the very object that the response has: anything with a length, such as a part of
-    a file that is sent without being read. What stands between two record sets is one ``bytes``.
+    A record set that is not ``bytes`` is a piece of its own, the very object that the response has: anything with a
+    length, such as a part of a file that is sent without being read. What stands between two of them is one ``bytes``.
 
     Raises LocalProtocolError for what ``version`` cannot say.
     """

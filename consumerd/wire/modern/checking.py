@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from consumerd.errors import CorruptMessageError
@@ -85,89 +85,136 @@ def check(data: bytes | bytearray | memoryview, rules: Rules = _ANY) -> list[Par
     DecompressedTooLarge.
     """
     raw = bytes(data)
-    end = len(raw)
+    checker = _Checker(raw, rules)
     parts: list[Part] = []
     at = 0
-    while at < end:
+    while at < len(raw):
         try:
-            part = _check_part(raw, at, rules)
+            part = checker.check_part(at)
         except CorruptMessageError as error:
-            raise type(error)(f"byte {at} of {end}: {error}") from None
+            raise type(error)(f"byte {at} of {len(raw)}: {error}") from None
         parts.append(part)
         at = part.end
     return parts
 
 
-def _check_part(raw: bytes, at: int, rules: Rules) -> Part:
-    stop = find_end(raw, at, UNIT_SIZES)
-    if stop is None or stop > len(raw):
-        raise CorruptMessageError(f"the last unit is cut off, {len(raw) - at} bytes of it are there")
-    if raw[at + MAGIC_AT] == BATCH_MAGIC:
-        return _check_batch(raw, at, stop, rules)
-    if raw[at + MAGIC_AT + 1] & CODEC_MASK:
-        return _check_wrapper(raw, at, stop, rules)
-    return _check_row(raw, at, rules)
+class _Checker:
+    """Checks a set part by part; what is decompressed for it is limited for all of them together."""
 
+    def __init__(self, raw: bytes, rules: Rules) -> None:
+        self._raw = raw
+        self._rules = rules
+        self._limits = rules.limits
 
-# -- magic 0 and 1
+    def check_part(self, at: int) -> Part:
+        """Check what begins at ``at``. Raises CorruptMessageError, without the byte."""
+        raw = self._raw
+        stop = find_end(raw, at, UNIT_SIZES)
+        if stop is None or stop > len(raw):
+            raise CorruptMessageError(f"the last unit is cut off, {len(raw) - at} bytes of it are there")
+        if raw[at + MAGIC_AT] == BATCH_MAGIC:
+            return self._check_batch(at, stop)
+        if raw[at + MAGIC_AT + 1] & CODEC_MASK:
+            return self._check_wrapper(at, stop)
+        return self._check_row(at)
 
+    def _spend(self, decompressed_bytes: int) -> None:
+        left = self._limits.decompressed_bytes - decompressed_bytes
+        self._limits = replace(self._limits, decompressed_bytes=left)
 
-def _check_row(raw: bytes, at: int, rules: Rules) -> Part:
-    """Check messages from ``at`` on; a faulty one among them ends the part, and begins the next, which finds the fault."""
-    _refuse_log_append_time(raw, at)
-    _, end = measure_row(raw, at)
-    row = bytearray(raw[at:end])
-    write_offsets(row, 0, len(row), 0)
-    columns = ColumnBuilder(bytes(row), _NOWHERE, 0)
-    stop = MessageReader(bytes(row), 0, len(row), 0, columns, 0).read(0)
-    _check_columns(columns, rules)
-    return Part(
-        at=at,
-        end=at + stop,
-        magic=raw[at + MAGIC_AT],
-        codec=0,
-        count=len(columns),
-        max_timestamp=_latest(columns.timestamps),
-    )
+    # -- magic 0 and 1
+
+    def _check_row(self, at: int) -> Part:
+        """Check messages from ``at`` on; a faulty one ends the part, and begins the next, which finds the fault."""
+        raw = self._raw
+        _refuse_log_append_time(raw, at)
+        _, end = measure_row(raw, at)
+        numbered = bytearray(raw[at:end])
+        write_offsets(numbered, 0, len(numbered), 0)
+        row = bytes(numbered)
+        columns = ColumnBuilder(row, _NOWHERE, 0)
+        stop = MessageReader(row, 0, len(row), 0, columns, 0).read(0)
+        _check_columns(columns, self._rules)
+        return Part(
+            at=at,
+            end=at + stop,
+            magic=raw[at + MAGIC_AT],
+            codec=0,
+            count=len(columns),
+            max_timestamp=_latest(columns.timestamps),
+        )
+
+    def _check_wrapper(self, at: int, stop: int) -> Part:
+        """Check a wrapper, and then the messages in it as if they stood by themselves."""
+        raw, rules = self._raw, self._rules
+        (checksum,) = _CHECKSUM.unpack_from(raw, at + ENTRY_BYTES)
+        if crc32(memoryview(raw)[at + CHECKED_FROM : stop]) != checksum:
+            raise CorruptMessageError(crc_fault(raw, at, stop, checksum))
+        _refuse_log_append_time(raw, at)
+        magic, codec = raw[at + MAGIC_AT], raw[at + MAGIC_AT + 1] & CODEC_MASK
+        _check_codec(codec, rules)
+        value = read_wrapper_value(raw, at + HEADS[magic].size - 8, stop)
+        block = decompress(codec, value, limit=self._limits.decompressed_bytes, magic=magic)
+        self._spend(len(block))
+        if not block:
+            raise CorruptMessageError("a compressed set without messages")
+        last_inner = _check_inner_heads(block, magic)
+        numbered = bytearray(block)
+        count = write_offsets(numbered, 0, len(block), 0)
+        whole = bytes(numbered)
+        columns = ColumnBuilder(whole, _NOWHERE, 0)
+        done = 0
+        while done < len(whole):  # as many times as attributes differ, which mean nothing in here but the codec
+            done = MessageReader(whole, done, len(whole), 0, columns, len(columns)).read(done)
+        _check_columns(columns, rules)
+        if magic:
+            _check_wrapper_offset(ENTRY.unpack_from(raw, at)[0], last_inner)
+        return Part(
+            at=at,
+            end=stop,
+            magic=magic,
+            codec=codec,
+            count=count,
+            max_timestamp=_latest(columns.timestamps),
+            inner=None if magic and whole == block else whole,
+        )
+
+    # -- magic 2
+
+    def _check_batch(self, at: int, stop: int) -> Part:
+        raw, rules = self._raw, self._rules
+        (
+            base_offset, _, _, _, _, attributes, last_delta, _, _, producer_id, _, sequence, count
+        ) = record_batch.HEADER.unpack_from(raw, at)  # fmt: skip
+        codec = attributes & CODEC_MASK
+        columns = ColumnBuilder(raw, _NOWHERE, base_offset)
+        record_batch.read_batch(raw, at, stop, columns, self._limits, None)
+        self._spend(columns.decompressed_bytes)
+        if attributes & record_batch.CONTROL_FLAG:
+            raise CorruptMessageError("a control batch, which only brokers write")
+        _check_codec(codec, rules)
+        if base_offset:
+            raise CorruptMessageError(f"a batch with base offset {base_offset}, expected 0")
+        if not count or last_delta + 1 != count or columns.offsets[-1] != last_delta:
+            raise CorruptMessageError(f"{count} records up to offset delta {last_delta}")
+        if producer_id >= 0 and sequence < 0:
+            raise CorruptMessageError(f"sequence {sequence} of producer {producer_id}")
+        if attributes & LOG_APPEND_TIME_FLAG:
+            raise TimestampRefused("a producer's timestamp that claims to be the broker's")
+        if rules.stored_magic < BATCH_MAGIC:
+            if producer_id >= 0 or attributes & record_batch.TRANSACTIONAL_FLAG:
+                raise UnsupportedForFormat(f"a producer's id or a transaction, which magic {rules.stored_magic} lacks")
+            if columns.headers:
+                raise UnsupportedForFormat(f"headers, which magic {rules.stored_magic} lacks")
+        _check_columns(columns, rules)
+        return Part(
+            at=at, end=stop, magic=BATCH_MAGIC, codec=codec, count=count, max_timestamp=_latest(columns.timestamps)
+        )
 
 
 def _refuse_log_append_time(raw: bytes, at: int) -> None:
     if raw[at + MAGIC_AT] and raw[at + MAGIC_AT + 1] & LOG_APPEND_TIME_FLAG:
         raise TimestampRefused("a producer's timestamp that claims to be the broker's")
-
-
-def _check_wrapper(raw: bytes, at: int, stop: int, rules: Rules) -> Part:
-    """Check a wrapper, and then the messages in it as if they stood by themselves."""
-    (checksum,) = _CHECKSUM.unpack_from(raw, at + ENTRY_BYTES)
-    if crc32(memoryview(raw)[at + CHECKED_FROM : stop]) != checksum:
-        raise CorruptMessageError(crc_fault(raw, at, stop, checksum))
-    _refuse_log_append_time(raw, at)
-    magic, codec = raw[at + MAGIC_AT], raw[at + MAGIC_AT + 1] & CODEC_MASK
-    _check_codec(codec, rules)
-    value = read_wrapper_value(raw, at + HEADS[magic].size - 8, stop)
-    block = decompress(codec, value, limit=rules.limits.decompressed_bytes, magic=magic)
-    if not block:
-        raise CorruptMessageError("a compressed set without messages")
-    last_inner = _check_inner_heads(block, magic)
-    numbered = bytearray(block)
-    count = write_offsets(numbered, 0, len(block), 0)
-    whole = bytes(numbered)
-    columns = ColumnBuilder(whole, _NOWHERE, 0)
-    done = 0
-    while done < len(whole):  # as many times as attributes differ, which mean nothing in here but the codec
-        done = MessageReader(whole, done, len(whole), 0, columns, len(columns)).read(done)
-    _check_columns(columns, rules)
-    if magic:
-        _check_wrapper_offset(ENTRY.unpack_from(raw, at)[0], last_inner)
-    return Part(
-        at=at,
-        end=stop,
-        magic=magic,
-        codec=codec,
-        count=count,
-        max_timestamp=_latest(columns.timestamps),
-        inner=None if magic and whole == block else whole,
-    )
 
 
 def _check_inner_heads(block: bytes, magic: int) -> int:
@@ -189,39 +236,6 @@ def _check_wrapper_offset(offset: int, last_inner: int) -> None:
     """A wrapper of magic 1 has its last message's offset; that of librdkafka has 0 (Kafka's AbstractLegacyRecordBatch)."""
     if offset and offset < last_inner:
         raise CorruptMessageError(f"offset {offset} of a wrapper, less than the last one in it, {last_inner}")
-
-
-# -- magic 2
-
-
-def _check_batch(raw: bytes, at: int, stop: int, rules: Rules) -> Part:
-    (
-        base_offset, _, _, _, _, attributes, last_delta, _, _, producer_id, _, sequence, count
-    ) = record_batch.HEADER.unpack_from(raw, at)  # fmt: skip
-    codec = attributes & CODEC_MASK
-    columns = ColumnBuilder(raw, _NOWHERE, base_offset)
-    record_batch.read_batch(raw, at, stop, columns, rules.limits, None)
-    if attributes & record_batch.CONTROL_FLAG:
-        raise CorruptMessageError("a control batch, which only brokers write")
-    _check_codec(codec, rules)
-    if base_offset:
-        raise CorruptMessageError(f"a batch with base offset {base_offset}, expected 0")
-    if not count or last_delta + 1 != count or columns.offsets[-1] != last_delta:
-        raise CorruptMessageError(f"{count} records up to offset delta {last_delta}")
-    if producer_id >= 0 and sequence < 0:
-        raise CorruptMessageError(f"sequence {sequence} of producer {producer_id}")
-    if attributes & LOG_APPEND_TIME_FLAG:
-        raise TimestampRefused("a producer's timestamp that claims to be the broker's")
-    if rules.stored_magic < BATCH_MAGIC:
-        if producer_id >= 0 or attributes & record_batch.TRANSACTIONAL_FLAG:
-            raise UnsupportedForFormat(f"a producer's id or a transaction, which magic {rules.stored_magic} lacks")
-        if columns.headers:
-            raise UnsupportedForFormat(f"headers, which magic {rules.stored_magic} lacks")
-    _check_columns(columns, rules)
-    return Part(at=at, end=stop, magic=BATCH_MAGIC, codec=codec, count=count, max_timestamp=_latest(columns.timestamps))
-
-
-# -- all of them
 
 
 def _check_codec(codec: int, rules: Rules) -> None:

@@ -8,6 +8,7 @@ one batch, and an uncompressed batch a row of messages.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from consumerd.errors import CorruptMessageError
@@ -48,7 +49,7 @@ def convert(
         if raw[at + MAGIC_AT] == magic:
             pieces.append(raw[at:end])
         else:
-            batch = _read(raw, at, end, limits)
+            batch, limits = _read(raw, at, end, limits)
             pieces.append(_build(batch, _codec(raw, at), magic, log_append_time_ms, leader_epoch))
         at = end
     return b"".join(pieces)
@@ -71,7 +72,7 @@ def convert_down(
             pieces.append(raw[at:end])
         else:
             codec = _codec(raw, at)
-            batch = _read(raw, at, end, limits)
+            batch, limits = _read(raw, at, end, limits)
             pieces.append(_build(batch if codec else batch.slice_from(start), codec, magic))
         at = end
     return b"".join(pieces)
@@ -95,8 +96,8 @@ def _codec(raw: bytes, at: int) -> int:
     return raw[at + (_BATCH_ATTRIBUTES_AT if is_batch else MAGIC_AT + 1)] & CODEC_MASK
 
 
-def _read(raw: bytes, at: int, end: int, limits: Limits) -> RecordBatch:
-    """Read the records in ``[at, end)``; none of a control batch."""
+def _read(raw: bytes, at: int, end: int, limits: Limits) -> tuple[RecordBatch, Limits]:
+    """Read the records in ``[at, end)``, none of a control batch; returns what may be decompressed behind it, too."""
     piece = raw[at:end]
     columns = ColumnBuilder(piece, _NOWHERE, 0)
     place = 0
@@ -109,7 +110,8 @@ def _read(raw: bytes, at: int, end: int, limits: Limits) -> RecordBatch:
                 place = message_set.read_messages(piece, place, len(piece), columns, limits)
     except CorruptMessageError as error:
         raise type(error)(f"byte {at + place} of {len(raw)}: {error}") from None
-    return columns.finish(len(piece))
+    left = limits.decompressed_bytes - columns.decompressed_bytes
+    return columns.finish(len(piece)), replace(limits, decompressed_bytes=left)
 
 
 def _build(

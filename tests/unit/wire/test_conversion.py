@@ -149,3 +149,7 @@ def test_what_is_decompressed_is_limited() -> None:
 
     with pytest.raises(DecompressedTooLarge):
         convert_down(data, magic=1, limits=Limits(decompressed_bytes=1 << 19))
+    several = b"".join(batch(number, [RecordSpec(delta=0, value=bytes(1000))], codec=Codec.GZIP) for number in range(4))
+    assert 3 == len(rows(convert(several[: len(several) // 4 * 3], magic=1, limits=Limits(decompressed_bytes=4000))))
+    with pytest.raises(DecompressedTooLarge):
+        convert(several, magic=1, limits=Limits(decompressed_bytes=4000))

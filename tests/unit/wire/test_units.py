@@ -108,6 +108,16 @@ def test_a_decompressed_set_is_limited() -> None:
         check(data, Rules(limits=Limits(decompressed_bytes=1 << 19)))
 
 
+@pytest.mark.parametrize("magic", [1, 2])
+def test_the_limit_is_for_all_of_a_set(magic: int) -> None:
+    """Many small ones must not cost more than a large one."""
+    data = build_record_set([NewRecord(value=bytes(1000))], magic=magic, codec=Codec.GZIP)
+
+    assert check(data * 3, Rules(limits=Limits(decompressed_bytes=4000)))
+    with pytest.raises(DecompressedTooLarge, match=f"byte {3 * len(data)} of"):
+        check(data * 4, Rules(limits=Limits(decompressed_bytes=4000)))
+
+
 def test_zstd_is_taken_where_it_is_asked_for() -> None:
     """Brokers of the time of these formats do not know it."""
     data = build_record_set(RECORDS, magic=2, codec=Codec.ZSTD)
