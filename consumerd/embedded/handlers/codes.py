@@ -14,11 +14,12 @@ from consumerd.embedded.log.errors import (
 )
 from consumerd.errors import ConsumerdError, CorruptMessageError, LocalProtocolError
 from consumerd.wire.errorcodes import ErrorCode
-from consumerd.wire.modern.units import TimestampRefused
+from consumerd.wire.modern.units import TimestampRefused, UnsupportedForFormat
 
 _CODES: Final[tuple[tuple[type[ConsumerdError], ErrorCode], ...]] = (
     (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (TimestampRefused, ErrorCode.INVALID_TIMESTAMP),
+    (UnsupportedForFormat, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (CorruptMessageError, ErrorCode.CORRUPT_MESSAGE),
     (RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (RecordSetTooLarge, ErrorCode.RECORD_LIST_TOO_LARGE),
