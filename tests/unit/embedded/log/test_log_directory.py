@@ -141,6 +141,20 @@ def test_bytes_behind_the_last_unit_are_cut_off_even_after_a_clean_end() -> None
     rig.check_readable()
 
 
+def test_a_stale_block_that_holds_whole_units_is_cut_off() -> None:
+    """What a block held before may be a record with the right checksum: offsets that do not rise give it away."""
+    rig, files = make_rig(segment_bytes=1 << 20)
+    fill(rig)
+    data = files.content(last_log(rig))
+    data += data[:300]
+    files.kill()
+    rig.open()
+    rig.check_recovered()
+    assert len(rig.acknowledged) == rig.log.end_offset
+    rig.append(1)
+    rig.check_readable()
+
+
 def test_what_a_crash_of_kafka_leaves_is_tidied() -> None:
     """Segments that were to be deleted or cleaned, indexes without a segment."""
     rig, files = make_rig()
