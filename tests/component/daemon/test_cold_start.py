@@ -141,7 +141,8 @@ async def test_a_start_waits_for_few_answers_in_a_row(
 
         brokers = FakeBrokers()
         counted = 0, 0
-        for position in (10, 20) if known else (10,):
+        for _ in range(2 if known else 1):
+            position += 10
             for partition in partitions:
                 log = brokers.logs[partition]
                 log.append(10)
