@@ -21,7 +21,7 @@ from tests.support.faulty_log_files import FailOnce, MemoryLogFiles
 from tests.support.log_check import check_folder
 from tests.support.logs import PARTITION, LogRig, read_records, record_set
 
-SEEDS = 3
+SEEDS = 2
 
 
 def make_rig(seed: int, **changes: object) -> LogRig:

@@ -102,7 +102,7 @@ class LogDirectory:
         """Open a partition's log, or make it. A log that is open already is closed first.
 
         What is not known to be durable is checked: nothing after a clean end, otherwise what lies above the recovery
-        point, and everything where there is none. Raises LogFailed, LogDamaged.
+        point, and everything where there is none. Raises LogFailed.
         """
         if (before := self._logs.pop(partition, None)) is not None:
             self._recovery_points[partition] = before.recovery_point

@@ -119,16 +119,16 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open ``directory/<topic>-<partition>``, or make it, and recover what an unclean end has left.
 
-        ``directory`` holds the logs of all partitions; ``clean``, ``recovery_point`` and ``cleaned_to`` are
-        what it knows of the last end (see ``log_directory``): nothing, by default, so that the newest segment is checked.
+        ``directory`` holds the logs of all partitions; ``clean``, ``recovery_point`` and ``cleaned_to`` are what it knows
+        of the last end (see ``log_directory``): nothing, by default, so that the newest segment is checked.
 
-        Raises LogFailed if the disk fails, LogDamaged.
+        Raises LogFailed if the disk fails.
         """
         folder = directory / f"{partition.topic}-{partition.partition}"
         try:
             if not files.is_folder(folder):
                 files.make_folder(folder)
-                files.sync_folder(directory)
+            files.sync_folder(directory)  # whoever made it may not have come so far
             recovered = open_segments(
                 folder,
                 files,
@@ -175,8 +175,7 @@ class PartitionLog:
         All of them or none. Readers see them when this returns; they are durable after the next flush, at the latest.
 
         Raises CorruptMessageError (UnsupportedForFormat), RecordTooLarge, RecordSetTooLarge, InvalidTimestamp for what is
-        not taken;
-        LogWriteFailed (LogFull), after which the log is as before; LogFailed, after which it is offline.
+        not taken; LogWriteFailed (LogFull), after which the log is as before; LogFailed, after which it is offline.
         """
         with self._lock:
             self._check_online()
