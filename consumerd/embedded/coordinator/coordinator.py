@@ -408,10 +408,10 @@ class GroupCoordinator:
         if OFFSETS_TOPIC in changed:
             self._drop_closed_partitions()
             self._load_new_partitions()
+        gone = frozenset(topic for topic in changed if not self._log.knows(topic))
         for entry in tuple(self._entries.values()):
-            gone = [one for one in entry.positions.of_topics(changed) if not self._log.knows(one)]
-            if gone:
-                self._tasks.create_task(self._forget(entry, gone), name="forget-positions")
+            if positions := entry.positions.of_topics(gone):
+                self._tasks.create_task(self._forget(entry, positions), name="forget-positions")
 
     def _drop_closed_partitions(self) -> None:
         """Let go of groups whose part of the log is gone, with the topic."""

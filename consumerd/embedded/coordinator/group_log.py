@@ -50,8 +50,8 @@ class GroupLog(Protocol):
     def is_open(self, partition: int) -> bool:
         """Whether a partition can be read and written now."""
 
-    def knows(self, partition: TopicPartition) -> bool:
-        """Whether there is such a partition, of whatever topic: positions of others are forgotten."""
+    def knows(self, topic: str) -> bool:
+        """Whether there is such a topic, of whatever kind: positions of others are forgotten."""
 
     async def make(self) -> None:
         """Make the log; it is fine if there is one. Raises ConsumerdError. Bounded by the session's calls."""
@@ -87,9 +87,9 @@ class OffsetsTopic:
         """See GroupLog."""
         return self._topics.find_log(_partition(partition)) is not None
 
-    def knows(self, partition: TopicPartition) -> bool:
+    def knows(self, topic: str) -> bool:
         """See GroupLog."""
-        return partition.partition.number in (self._topics.partitions(partition.topic) or ())
+        return self._topics.find(topic) is not None
 
     async def make(self) -> None:
         """See GroupLog."""

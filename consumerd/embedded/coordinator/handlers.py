@@ -178,7 +178,7 @@ class PositionRequests:
     async def commit(
         self, request: offset_commit.OffsetCommitRequest, context: RequestContext
     ) -> offset_commit.OffsetCommitResponse:
-        """Keep positions; of partitions that are not there none is kept."""
+        """Keep positions; of topics that are not there none is kept."""
         asked = {
             TopicPartition.modern(topic.topic, one.partition): one
             for topic in request.topics
@@ -230,7 +230,8 @@ class PositionRequests:
         return _fetched({partition: _kept(partition, positions.get(partition), error) for partition in wanted})
 
     def _exists(self, partition: TopicPartition) -> bool:
-        return partition.partition.number in (self._topics.partitions(partition.topic) or ())
+        """Whether there is such a topic; nobody looks at the partition's number, here as in Kafka."""
+        return self._topics.find(partition.topic) is not None
 
     def _position(self, request: offset_commit.OffsetCommitRequest, one: offset_commit.CommitPartition) -> Position:
         """Say until when a position is kept: from its own timestamp (version 1) or from now, for the request's time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -14,7 +13,7 @@ from consumerd.embedded.coordinator.handlers import PositionRequests
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.coordinator.zookeeper_positions import ZooKeeperPositions
 from consumerd.embedded.handlers.context import RequestContext
-from consumerd.embedded.topics import Topics
+from consumerd.embedded.topics import Topic, Topics
 from consumerd.model import TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.offset_commit import CommitPartition, CommitTopic, OffsetCommitRequest
@@ -29,8 +28,8 @@ P = TopicPartition.modern("t", 0)
 
 
 class OneTopic:
-    def partitions(self, topic: str) -> Sequence[int] | None:
-        return (0,) if topic == "t" else None
+    def find(self, topic: str) -> Topic | None:
+        return Topic(name="t", replicas={0: ()}) if topic == "t" else None
 
 
 def context(version: int) -> RequestContext:

@@ -19,7 +19,7 @@ from consumerd.embedded.coordinator.handlers import group_handlers
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.coordinator.zookeeper_positions import ZooKeeperPositions
 from consumerd.embedded.handlers.context import RequestContext
-from consumerd.embedded.topics import Topics
+from consumerd.embedded.topics import Topic, Topics
 from consumerd.embedded.znodes import BrokerAddress
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.net.versions import Release
@@ -55,8 +55,8 @@ CLIENT = "recorder"
 class OneTopic:
     """A catalogue with topic ``t`` alone, as the recording brokers had it."""
 
-    def partitions(self, topic: str) -> Sequence[int] | None:
-        return (0,) if topic == "t" else None
+    def find(self, topic: str) -> Topic | None:
+        return Topic(name="t", replicas={0: ()}) if topic == "t" else None
 
 
 def answers(frames: Sequence[RecordedFrame], name: ApiKey, response: type[Any]) -> list[Any]:
