@@ -67,8 +67,9 @@ simulate: venv  ## whole groups on virtual time, SEEDS stories (20000), none of 
 mutants: venv  ## break the code on purpose, promise by promise: a named test must fail each time
 	$(BIN)/python -m tests.mutants
 
-fuzz: venv  ## the decoders under a coverage-guided fuzzer, FUZZ_SECONDS each (30)
+fuzz: venv  ## the decoders under a coverage-guided fuzzer, FUZZ_SECONDS each (30); damaged requests at a broker for BROKER_SECONDS (300)
 	$(BIN)/python tests/fuzz/run.py --seconds $${FUZZ_SECONDS:-30}
+	$(BIN)/python tests/fuzz/broker.py --seconds $${BROKER_SECONDS:-300}
 
 fuzz-frames: venv  ## a million mutated frames through every decoder, with memory capped (FRAMES for another number)
 	$(BIN)/python tests/fuzz/frames.py --count $${FRAMES:-1000000}

@@ -50,8 +50,12 @@ class BrokerServer:
 
     @asynccontextmanager
     async def serving(self, dispatcher: Dispatcher) -> AsyncIterator[None]:
-        """Accept and serve while the block runs; connections are cut off at its end."""
+        """Accept and serve while the block runs; connections are cut off at its end.
+
+        A failure of the block comes out as it is.
+        """
         loop = asyncio.get_running_loop()
+        failure: Exception | None = None
         async with TaskSet[str]() as tasks:
             resting: asyncio.TimerHandle | None = None
 
@@ -67,12 +71,16 @@ class BrokerServer:
             loop.add_reader(self._listener, accept)
             try:
                 yield
+            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group that would wrap it
+                failure = error
             finally:
                 loop.remove_reader(self._listener)
                 if resting is not None:
                     resting.cancel()
                 for key in tasks.keys:
                     tasks.cancel_soon(key)
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Stop listening. Idempotent."""

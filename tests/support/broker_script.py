@@ -188,6 +188,14 @@ def run(bootstrap: str, release: str) -> Answers:
         asker.close()
 
 
+def frames(release: str) -> list[bytes]:
+    """Return the requests alone, as frames."""
+    return [
+        encode_request(request, version, correlation_id=5, client_id="script")
+        for _, request, version in _requests(RELEASES[RELEASES_COMPARED[release]])
+    ]
+
+
 def _newest(ranges: Any, key: ApiKey, ours: int) -> int:
     spoken: VersionRange | None = ranges.get(key)
     assert spoken is not None
