@@ -273,6 +273,23 @@ async def test_records_of_a_topic_whose_nodes_are_lost_stay_on_disk_and_are_not_
     assert (stray / f"{0:020}.log").stat().st_size > (tmp_path / "t-0" / f"{0:020}.log").stat().st_size > 0
 
 
+async def test_a_topic_that_is_another_one_between_two_looks_begins_empty(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Deleted and made again in one step: only the transaction that made its node tells."""
+    async with catalogue(server, tool, tmp_path) as topics:
+        await topics.create("t", 1)
+        write_records(topics, P, 3)
+        at_once = tool.transaction()
+        for below in ("/partitions/0/state", "/partitions/0", "/partitions", ""):
+            at_once.delete(f"/brokers/topics/t{below}")
+        at_once.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[7]}}')
+        assert all(not isinstance(one, Exception) for one in at_once.commit())
+        await eventually(lambda: end(topics, P) == 0)
+
+        assert ["t"] == topics.names()
+
+
 async def test_a_topic_made_again_while_the_broker_was_away_begins_empty(
     server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
 ) -> None:
