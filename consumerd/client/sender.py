@@ -83,6 +83,7 @@ class Sender:
         self._wanted = asyncio.Event()
         self._in_flight: dict[BrokerId, int] = defaultdict(int)
         self._backoffs: dict[TopicPartition, Backoff] = {}
+        self._failing: set[TopicPartition] = set()
         self._log = structlog.get_logger(__name__)
 
     def wake(self) -> None:
@@ -184,10 +185,7 @@ class Sender:
 
     def _conclude(self, batch: Batch, outcome: Written | ConsumerdError) -> None:
         if isinstance(outcome, Written):
-            if self._backoffs.pop(batch.partition, None) is not None:
-                self._log.info(
-                    "produce_recovered", topic=batch.partition.topic, partition=str(batch.partition.partition)
-                )
+            self._note_recovery(batch.partition)
             self._finish(batch, outcome)
         elif isinstance(outcome, BrokerError) and outcome.code in _TOO_LARGE and len(batch.to_send) > 1:
             self._accumulator.split(batch, self._now())
@@ -200,9 +198,7 @@ class Sender:
         partition = batch.partition
         backoff = self._backoffs.get(partition)
         if backoff is None:
-            self._log.warning(
-                "produce_failed", topic=partition.topic, partition=str(partition.partition), reason=str(failure)
-            )
+            self._note_failure("produce_failed", partition, failure)
             backoff = self._backoffs[partition] = Backoff(
                 initial_s=self._settings.retry_backoff_s,
                 maximum_s=self._settings.retry_backoff_max_s,
@@ -219,15 +215,21 @@ class Sender:
     def _finish(self, batch: Batch, outcome: Written | ProduceError) -> None:
         if isinstance(outcome, ProduceError):
             self._backoffs.pop(batch.partition, None)
-            self._log.warning(
-                "records_not_delivered",
-                topic=batch.partition.topic,
-                partition=str(batch.partition.partition),
-                records=len(batch.records),
-                reason=str(outcome),
-            )
+            self._note_failure("records_not_delivered", batch.partition, outcome)
         self._accumulator.finish(batch, outcome)
         self._hooks.after_sending(batch.partition, batch.to_send, outcome)
+
+    def _note_failure(self, event: str, partition: TopicPartition, failure: ConsumerdError) -> None:
+        """Log the first of a partition's failures; each record's own is with its delivery."""
+        if partition not in self._failing:
+            self._failing.add(partition)
+            self._log.warning(event, topic=partition.topic, partition=str(partition.partition), reason=str(failure))
+
+    def _note_recovery(self, partition: TopicPartition) -> None:
+        self._backoffs.pop(partition, None)
+        if partition in self._failing:
+            self._failing.remove(partition)
+            self._log.info("produce_recovered", topic=partition.topic, partition=str(partition.partition))
 
     def give_up(self, explain: Callable[[Batch], ProduceError]) -> None:
         """Settle everything that is left, oldest first, for the end; requests under way must have been cancelled."""

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import itertools
+import os
 import random
+import tracemalloc
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -551,6 +556,33 @@ def test_a_full_buffer_holds_callers_back() -> None:
     assert room * 0.9 < most <= room
     assert took > 1, "the broker's pace"
     assert list(range(300)) == [int((value or b"")[:4]) for value in cluster.values("t")]
+
+
+@pytest.mark.parametrize(("key", "value"), [(False, 0), (False, 100), (True, 100), (True, 5_000)])
+def test_the_bound_of_the_buffer_is_that_of_memory(key: bool, value: int) -> None:
+    """What records take with the objects around them, their deliveries kept too: the bound holds for the process, but for a few percent."""
+    cluster = ProduceCluster()
+    cluster.topic("t", None)
+    bound = 2 << 20
+    settings = ProducerSettings(buffer_bytes=bound, max_block_s=1, delivery_timeout_s=30, close_timeout_s=0)
+
+    async def scenario(producer: Producer) -> int:
+        deliveries = []
+        await producer.enqueue("t", b"first")
+        gc.collect()
+        tracemalloc.start()
+        with contextlib.suppress(BufferFull):
+            for number in itertools.count():
+                record = await producer.enqueue("t", os.urandom(value), key=b"key-%d" % number if key else None)
+                deliveries += [record]
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    try:
+        taken = produce_to(cluster, scenario, settings=settings)
+    finally:
+        tracemalloc.stop()
+    assert bound / 3 < taken <= bound * 1.05
 
 
 def test_a_buffer_that_stays_full_is_a_named_error() -> None:
