@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.aio.signals import stopped_by_signals
 from consumerd.aio.tasks import unless
-from consumerd.cli.options import count, positive_count
+from consumerd.cli.options import port, positive_count
 from consumerd.daemon.runner import find_cause
+from consumerd.embedded.descriptors import raise_descriptor_limit
 from consumerd.embedded.releases import IMITATIONS
+from consumerd.embedded.topics import InvalidPartitions, InvalidTopic
 from consumerd.errors import ConfigError
 from consumerd.telemetry.logs import configure_logging
 
@@ -33,7 +35,7 @@ def add_broker_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
         "Speaks Kafka's protocol as the release of --as-release does. For development and tests: one node, no replication. "
         "SIGTERM and Ctrl-C stop both. A ZooKeeper of its own needs the extra: pip install 'consumerd[demo]'."
     )
-    parser.add_argument("--port", type=count, default=0, metavar="PORT", help="where it listens (a free port)")
+    parser.add_argument("--port", type=port, default=0, metavar="PORT", help="where it listens (a free port)")
     parser.add_argument(
         "-z",
         "--zookeeper",
@@ -70,6 +72,7 @@ async def broker(args: argparse.Namespace) -> int:
     from consumerd.embedded.cluster import EmbeddedCluster
 
     configure_logging("info")
+    raise_descriptor_limit()
     topics = {name: args.partitions if partitions is None else partitions for name, partitions in args.topics}
     make_broker = partial(
         BrokerSettings,
@@ -85,6 +88,8 @@ async def broker(args: argparse.Namespace) -> int:
             await unless(stop.told, _serve(cluster))
         except BaseExceptionGroup as failures:
             raise find_cause(failures) from None
+        except (InvalidTopic, InvalidPartitions) as error:
+            raise ConfigError(f"--topic: {error}") from error
         except TimeoutError:
             raise  # nobody answered, which is not a matter of options
         except OSError as error:

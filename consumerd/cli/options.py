@@ -6,10 +6,13 @@ import argparse
 import contextlib
 import math
 from pathlib import Path
+from typing import Final
 
 from consumerd.config.load import load_inspection_settings, load_settings
 from consumerd.config.settings import InspectionSettings, Settings
 from consumerd.errors import ConfigError
+
+_LAST_PORT: Final = 65535
 
 
 def seconds(text: str) -> float:
@@ -38,6 +41,13 @@ def positive_count(text: str) -> int:
     """Read a whole number from 1 on. Raises ArgumentTypeError."""
     if (value := count(text)) == 0:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or more")
+    return value
+
+
+def port(text: str) -> int:
+    """Read the number of a port, 0 for a free one. Raises ArgumentTypeError."""
+    if (value := count(text)) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port, 0 to {_LAST_PORT}")
     return value
 
 

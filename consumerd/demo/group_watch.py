@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.demo.children import Child, ChildFailed
 from consumerd.demo.members import Member, MemberStatus, Partition
@@ -66,8 +67,8 @@ class GroupWatch:
             for member in self._members:
                 member.check()
             running = [member for member in self._members if member.running]
-            statuses = await asyncio.gather(*(member.find_status() for member in running))
-            for member, status in zip(running, statuses, strict=True):
+            statuses = await map_bounded(running, lambda member: member.find_status())
+            for member, status in statuses.items():
                 if status is not None:
                     self._take(member, status)
             self._changed()

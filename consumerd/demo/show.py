@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.aio.tasks import alongside
 from consumerd.daemon.runner import find_cause
 from consumerd.demo.audit import Landed, TopicAudit, audit, read_json_lines, read_parquet
@@ -146,7 +147,8 @@ class Demo:
                 self._display.say(f"{len(self._ledger):,} records are acknowledged")
                 await watch.wait(lambda: _all_landed(watch, self._ledger), "everything landed", self._patience_s)
                 self._display.say("all of them have landed; the group ends in order")
-                await asyncio.gather(*(one.stop(_STOP_TIMEOUT_S) for one in self._members if one.running))
+                living = [member for member in self._members if member.running]
+                await map_bounded(living, lambda member: member.stop(_STOP_TIMEOUT_S))
             await cluster.stop(_STOP_TIMEOUT_S)
             self._show(watch)
 

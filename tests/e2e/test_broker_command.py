@@ -110,6 +110,14 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     wait_gone(tmp_path)
 
 
+def test_a_topic_that_cannot_be_is_told(tmp_path: Path) -> None:
+    """A slip of the finger, not a failure of the broker."""
+    with pytest.raises(EmbeddedFailed, match=r"(?s)ended with 2.*--topic: .*a b"):
+        EmbeddedProcess(tmp_path, "--topic", "a b").__enter__()
+
+    wait_gone(tmp_path)
+
+
 def test_a_zookeeper_that_does_not_answer_is_told(tmp_path: Path) -> None:
     """The same exit code as of any command that reaches nothing."""
     with pytest.raises(EmbeddedFailed, match="ended with 3"):

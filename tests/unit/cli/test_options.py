@@ -11,6 +11,9 @@ ACCEPTED = [
     ("explain-rebalance --replicas 0", "replicas", 0),
     ("explain-rebalance --streams 2", "streams", 2),
     ("quarantine show --bytes 0 t/0@1", "bytes", 0),
+    ("broker --port 65535", "port", 65535),
+    ("broker --topic orders:3", "topics", [("orders", 3)]),
+    ("broker --topic orders", "topics", [("orders", None)]),
 ]
 REFUSED = [
     "lag --watch 0",
@@ -23,11 +26,16 @@ REFUSED = [
     "explain-rebalance --streams 0",
     "explain-rebalance --java-retries x",
     "quarantine show --bytes=-1 t/0@1",
+    "broker --port 65536",
+    "broker --topic orders:0",
+    "broker --topic :3",
+    "broker --as-release 0.7",
+    "broker --message-format 3",
 ]
 
 
 @pytest.mark.parametrize(("line", "name", "value"), ACCEPTED)
-def test_numbers_that_mean_something_are_taken(line: str, name: str, value: float) -> None:
+def test_numbers_that_mean_something_are_taken(line: str, name: str, value: object) -> None:
     """Nothing to wait for, and no replica more, are answers too."""
     assert getattr(make_parser().parse_args(line.split()), name) == value
 
