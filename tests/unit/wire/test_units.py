@@ -91,6 +91,32 @@ def test_a_fault_is_found_at_its_own_message() -> None:
         check(good + bad + good)
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_a_wrappers_own_checksum_is_compared(codec: Codec) -> None:
+    """What it wraps may be intact, and the key or the attributes not."""
+    data = bytearray(build_record_set(RECORDS, magic=1, codec=codec))
+    data[12] ^= 1
+
+    with pytest.raises(CorruptMessageError, match="byte 0 of .* CRC-32 is"):
+        check(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (batch(5, [RecordSpec(delta=0)]), "a batch with base offset 5, expected 0"),
+        (batch(0, [RecordSpec(delta=0), RecordSpec(delta=2)]), "2 records up to offset delta 2"),
+        (batch(0, [RecordSpec(delta=1)], last_delta=0), "offset 1 in a unit that ends before 1"),
+        (batch(0, [RecordSpec(delta=0)], attributes=0x20), "a control batch, which only brokers write"),
+        (batch(0, [RecordSpec(delta=0)], producer_id=3), "sequence -1 of producer 3"),
+    ],
+)
+def test_a_batch_that_no_producer_may_send_is_named(data: bytes, match: str) -> None:
+    """In words that tell which of the many."""
+    with pytest.raises(CorruptMessageError, match=match):
+        check(data)
+
+
 def test_magics_and_codecs_beside_each_other_are_parts_of_their_own() -> None:
     """Clients before 0.11 send what they like."""
     data = message(0, b"v", magic=0) * 2 + message(0, b"v") + wrapper(0, message(0, b"v"), Codec.GZIP) + message(0, b"")
