@@ -97,7 +97,7 @@ def test_a_wrappers_own_checksum_is_compared(codec: Codec) -> None:
     data = bytearray(build_record_set(RECORDS, magic=1, codec=codec))
     data[12] ^= 1
 
-    with pytest.raises(CorruptMessageError, match="byte 0 of .* CRC-32 is"):
+    with pytest.raises(CorruptMessageError, match=r"byte 0 of .* CRC-32 is"):
         check(data)
 
 
