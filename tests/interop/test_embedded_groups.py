@@ -43,16 +43,15 @@ def test_topics_are_what_kafkas_own_tool_makes_of_them(java: JavaTools, tmp_path
     java.produce("made", LINES)
     described = java.topics("--describe", "--topic", "made")
     java.add_partitions("made", 3)
-    java.wait_topic("made", 3)
-    grown = folders(tmp_path, "made")
+    wait_until(lambda: len(folders(tmp_path, "made")) == 3, "the third partition is there")
     java.delete_topic("made")
-    wait_until(lambda: folders(tmp_path, "made") == [] and "made" not in java.topics("--list"), "the topic is gone")
-    java.create_topic("made", 1)
+    wait_until(lambda: folders(tmp_path, "made") == [], "the topic is gone")
+    java.topics("--create", "--topic", "made", "--partitions", "1", "--replication-factor", "1")
+    wait_until(lambda: folders(tmp_path, "made") == ["made-0"], "it is there again")
     offsets = java.run_tool(
         "kafka.tools.GetOffsetShell", "--broker-list", java.bootstrap, "--topic", "made", "--time", "-1", brisk=True
     )
 
-    assert ["made-0", "made-1", "made-2"] == grown
     assert "PartitionCount:2" in described
     assert "retention.ms=3600000" in described
     assert 2 == described.count("Leader: 0\tReplicas: 0\tIsr: 0")
