@@ -12,7 +12,7 @@ from consumerd.embedded.log.files import OsLogFiles
 from tests.support.faulty_files import PowerCut
 
 Before = Callable[[str, str], None]
-"""Called with operation and name before each change; may raise OSError, or PowerCut."""
+"""Called with operation and name before each change, and each read; may raise OSError, or PowerCut."""
 
 
 class FailOnce:
@@ -113,7 +113,7 @@ def _apply(names: dict[str, _File | _Folder], change: dict[str, _File | _Folder 
 class MemoryLogFiles:
     """See LogFiles. Names in a folder change in order, as in a journal; content reaches the disk in any order.
 
-    ``before`` is asked before each change. ``changes_left`` counts down with each change; at 0 the power goes in the
+    ``before`` is asked before each change, and each read. ``changes_left`` counts down with each change; at 0 the power goes in the
     middle of it. :meth:`restore` gives it back: what was synced is there. Of what was not, each block may have been
     written, or not (then it has what was there before, or zeros), or may be there without its content (then it has
     anything); the file may have any size between the old one and the new one. What a failed sync was to write is not
@@ -221,7 +221,9 @@ class MemoryLogFiles:
 
     def read(self, descriptor: int, position: int, size: int) -> bytes:
         """See LogFiles."""
-        return bytes(self._file(descriptor).content[position : position + size])
+        content = self._file(descriptor).content
+        self.before("read", self._open[descriptor][1])
+        return bytes(content[position : position + size])
 
     def write(self, descriptor: int, position: int, data: bytes | bytearray | memoryview) -> None:
         """See LogFiles."""

@@ -31,8 +31,6 @@ from consumerd.wire.modern.record_batch import CONTROL_FLAG, HEADER
 from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import RecordBatch
 
-_MOST_KEYS: Final = 1 << 20
-"""The keys of so many records are remembered at a time; a log with more is cleaned in several goes."""
 _MESSAGE_ATTRIBUTES_AT: Final = 17
 _BATCH_ATTRIBUTES: Final = struct.Struct(">h")
 _BATCH_ATTRIBUTES_AT: Final = 21
@@ -66,9 +64,12 @@ def dirty_ratio(segments: Sequence[Segment], cleaned_to: int) -> float:
 
 
 def read_last_offsets(
-    segments: Sequence[Segment], cleaned_to: int, end: int, partition: TopicPartition, *, most_keys: int = _MOST_KEYS
+    segments: Sequence[Segment], cleaned_to: int, end: int, partition: TopicPartition, most_keys: int
 ) -> LastOffsets:
-    """Read the keys of the segments from ``cleaned_to`` on, as many as fit. Raises CorruptMessageError, OSError."""
+    """Read the keys of the segments from ``cleaned_to`` on, until there are ``most_keys`` or more.
+
+    Raises CorruptMessageError, OSError.
+    """
     by_key: dict[bytes, int] = {}
     for segment in segments:
         if segment.base_offset < cleaned_to:

@@ -453,7 +453,9 @@ class PartitionLog:
             if not ratio or ratio < (self.settings.min_cleanable_ratio if min_ratio is None else min_ratio):
                 return False
             try:
-                last = read_last_offsets(segments, self.cleaned_to, active.base_offset, self.partition)
+                last = read_last_offsets(
+                    segments, self.cleaned_to, active.base_offset, self.partition, self.settings.cleaner_keys
+                )
                 clean = [segment for segment in segments if segment.base_offset < self.cleaned_to]
                 horizon_ms = clean[-1].modified_ms() - self.settings.delete_retention_ms if clean else 0
                 to_clean = [segment for segment in segments if segment.base_offset < last.end]

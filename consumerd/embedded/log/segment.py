@@ -8,6 +8,7 @@ record batch, the last of a compressed wrapper.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -146,16 +147,25 @@ class Segment:
         self.write_indexes()
 
     def write_indexes(self) -> None:
-        """Write the indexes and make them durable. Raises OSError."""
+        """Write the indexes and make them durable. Raises OSError; no half of one is left then."""
         self.time_index.append(self.max_timestamp, self._newest_at - self.base_offset)
         for suffix, data in zip(INDEX_SUFFIXES, (self.offset_index.encode(), self.time_index.encode()), strict=True):
-            descriptor = self._files.open(segment_path(self.folder, self.base_offset, suffix), create=True)
+            path = segment_path(self.folder, self.base_offset, suffix)
             try:
-                self._files.truncate(descriptor, len(data))
-                self._files.write(descriptor, 0, data)
-                self._files.sync(descriptor)
-            finally:
-                self._files.close(descriptor)
+                self._replace_content(path, data)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._files.unlink(path)
+                raise
+
+    def _replace_content(self, path: Path, data: bytes) -> None:
+        descriptor = self._files.open(path, create=True)
+        try:
+            self._files.truncate(descriptor, len(data))
+            self._files.write(descriptor, 0, data)
+            self._files.sync(descriptor)
+        finally:
+            self._files.close(descriptor)
 
     # --- loading -------------------------------------------------------------------------------------------------
 

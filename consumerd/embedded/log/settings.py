@@ -30,7 +30,8 @@ class LogSettings:
     """The settings of one log.
 
     ``flush_messages``, ``flush_interval_ms``, ``retention_ms``, ``retention_bytes`` and ``max_timestamp_difference_ms``
-    are None for "never" or "without limit". Raises ConfigError for values that no log can have.
+    are None for "never" or "without limit". A compaction remembers the keys of one segment and of those behind it, until
+    there are ``cleaner_keys`` or more, and leaves the rest to the next one. Raises ConfigError for values that no log can have.
     """
 
     segment_bytes: int = 1 << 30
@@ -48,6 +49,7 @@ class LogSettings:
     cleanup_policy: CleanupPolicy = CleanupPolicy.DELETE
     delete_retention_ms: int = _DAY_MS
     min_cleanable_ratio: float = 0.5
+    cleaner_keys: int = 1 << 20
 
     def __post_init__(self) -> None:
         if not 14 <= self.segment_bytes <= _INT32_MAX:

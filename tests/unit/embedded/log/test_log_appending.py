@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import google_crc32c
 import pytest
@@ -47,6 +46,22 @@ def test_records_are_stored_in_the_format_of_the_log(stored: int, sent: int, cod
     assert codec == data[17 if stored < 2 else 22] & 7
     there = [(one.offset, one.key, one.value) for one in read_records(rig.log, 3)]
     assert [(3, None, b"a"), (4, b"k", None), (5, b"", b"c")] == there
+
+
+@pytest.mark.parametrize("stored", [0, 1, 2])
+@pytest.mark.parametrize("timestamp_type", [TimestampType.CREATE_TIME, LOG_APPEND])
+def test_a_set_may_hold_units_of_several_formats(stored: int, timestamp_type: TimestampType) -> None:
+    """What is in the log's own format stays as it is, what is not is converted, in order."""
+    rig = open_rig(message_format=stored, timestamp_type=timestamp_type)
+    sent = b"".join(
+        record_set([f"{magic}.{codec}.{number}".encode() for number in range(2)], magic=magic, codec=codec)
+        for magic in (1, 2, 0)
+        for codec in (0, 1)
+    )
+    assert 12 == rig.log.append(sent).count
+    expected = [f"{magic}.{codec}.{number}".encode() for magic in (1, 2, 0) for codec in (0, 1) for number in range(2)]
+    assert list(enumerate(expected)) == [(one.offset, one.value) for one in read_records(rig.log)]
+    rig.check_readable()
 
 
 @pytest.mark.parametrize("stored", [1, 2])
@@ -196,8 +211,7 @@ def test_a_log_is_not_flushed_for_nothing() -> None:
     rig.append(1)
     rig.log.flush()
     synced: list[str] = []
-    note: Callable[[str, str], None] = lambda operation, name: synced.append(operation)  # noqa: E731
-    rig.files.before = note  # type: ignore[attr-defined]  # of the faulty ones
+    rig.files.before = lambda operation, name: synced.append(operation)  # type: ignore[attr-defined]  # of the faulty ones
     rig.now_ms += 1000
     rig.log.flush_if_due()
     rig.log.flush()

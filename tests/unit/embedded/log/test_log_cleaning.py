@@ -210,6 +210,22 @@ def test_headers_times_and_the_brokers_time_survive() -> None:
         assert before == [record for record in read_records(rig.log) if record.offset < 3]
 
 
+def test_a_log_of_many_keys_is_cleaned_in_several_goes() -> None:
+    """Memory is bounded by the keys that are remembered at a time; what they did not reach is still to be cleaned."""
+    rig, files = compacting(min_cleanable_ratio=0.0, cleaner_keys=3)
+    for number in range(24):
+        append(rig, (f"k{number % 8}".encode(), f"{number}".encode() * 10))
+    begin_segment(rig)
+    last = {key: value for _, key, value in pairs(rig)}
+    goes = 0
+    while rig.log.compact():
+        goes += 1
+        assert last == {key: value for _, key, value in pairs(rig)}
+    assert goes > 1
+    rig.log.close()
+    check_folder(files, rig.folder, indexed=True)
+
+
 def test_other_logs_are_not_compacted() -> None:
     """And compacted ones are not deleted from."""
     rig, _ = open_rig(segment_bytes=150)
