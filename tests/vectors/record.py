@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.framing import SIZE_BYTES, decode_frame_size, encode_frame
 from consumerd.wire.modern.api_versions import ApiVersionsRequest
+from consumerd.wire.modern.building import NewRecord, build_record_set
 from consumerd.wire.modern.consumer_protocol import (
     PROTOCOL_TYPE,
     AssignedTopic,
@@ -60,6 +61,7 @@ from consumerd.wire.modern.list_offsets import (
 from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.wire.modern.offset_commit import CommitPartition, CommitTopic, OffsetCommitRequest
 from consumerd.wire.modern.offset_fetch import OffsetFetchRequest, OffsetFetchTopic
+from consumerd.wire.modern.produce import ACKS_ALL, ProducePartition, ProduceRequest, ProduceTopic
 from consumerd.wire.schema import Request
 from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, RequestHeader, encode_request
 from tests.support.frames import VECTORS
@@ -356,6 +358,32 @@ def record_groups(recorder: Recorder, newest: int) -> None:
     recorder.ask("the offsets topic", fetch(OFFSETS_TOPIC), fetch_version)
 
 
+# -- producing
+
+
+def record_produced(recorder: Recorder, versions: dict[int, tuple[int, ...]]) -> None:
+    """A batch in each version, with these codecs; what is refused, too."""
+    for version, codecs in versions.items():
+        for codec in codecs:
+            records = [NewRecord(key=b"key", value=b"value %d" % number, timestamp=1000) for number in range(3)]
+            partition = ProducePartition(partition=0, record_set=build_record_set(records, magic=2, codec=codec))
+            topics = (ProduceTopic(topic="produced", partitions=(partition,)),)
+            request = ProduceRequest(acks=ACKS_ALL, timeout_ms=5000, topics=topics)
+            recorder.ask(f"a batch of codec {codec}", request, version, broker=recorder.leaders("produced")[0])
+
+
+def record_produced_1_1(recorder: Recorder) -> None:
+    """The versions between those of the Java clients."""
+    recorder.cluster.create_topic("produced")
+    record_produced(recorder, {4: (0,), 5: (3,)})
+
+
+def record_produced_2_8(recorder: Recorder) -> None:
+    """With zstd, which a broker takes from version 7 on."""
+    recorder.cluster.create_topic("produced")
+    record_produced(recorder, {6: (1, 4), 7: (0, 4)})
+
+
 # -- clusters
 
 
@@ -372,8 +400,12 @@ class RackCluster(Cluster):
 RELEASES: Final[dict[str, dict[str, Callable[[Recorder], None]]]] = {
     "0.8.2.2": {"": record_0_8, "-groups": record_offsets_0_8},
     "0.10.2.2": {"": record_0_10, "-groups": lambda recorder: record_groups(recorder, 0)},
-    "1.1.1": {"": record_1_1, "-groups": lambda recorder: record_groups(recorder, 1)},
-    "2.8.2": {"": record_2_8},
+    "1.1.1": {
+        "": record_1_1,
+        "-groups": lambda recorder: record_groups(recorder, 1),
+        "-produced": record_produced_1_1,
+    },
+    "2.8.2": {"": record_2_8, "-produced": record_produced_2_8},
 }
 """What is asked of each release, by the ending of the file's name."""
 

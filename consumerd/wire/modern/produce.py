@@ -1,10 +1,14 @@
-"""Produce: record sets to be appended (Kafka protocol guide, ProduceRequest v0 to v3).
+"""Produce: record sets to be appended (Kafka protocol guide, ProduceRequest v0 to v7).
 
 | version | adds |
 |---|---|
 | 1 | throttle time |
 | 2 | messages of magic 1; the time that the broker gave the records, for topics with LogAppendTime (KIP-32) |
 | 3 | record batches, magic 2; transactional id (KIP-98) |
+| 4 | error 56, KAFKA_STORAGE_ERROR (KIP-112) |
+| 5 | the log's first offset in the answer (KIP-107) |
+| 6 | on a quota violation the broker answers first and goes silent then (KIP-219) |
+| 7 | zstd (KIP-110); before it error 76 |
 
 Versions 0 and 1 carry messages of magic 0, version 2 those of magic 1 (a broker takes older ones there, too), and from 3
 on each partition has exactly one record batch (Kafka's ProduceRequest, ``validateRecords``).
@@ -39,6 +43,7 @@ class ProducedPartition:
     error_code: int = field(INT16, default=0)
     base_offset: int = field(INT64)
     log_append_time_ms: int = field(INT64, "2+", default=-1)
+    log_start_offset: int = field(INT64, "5+", default=-1)
 
 
 @message
@@ -84,7 +89,7 @@ class ProduceRequest(Request[ProduceResponse]):
     """
 
     api: ClassVar[ApiKey] = ApiKey.PRODUCE
-    versions: ClassVar[range] = range(4)
+    versions: ClassVar[range] = range(8)
     response: ClassVar[type] = ProduceResponse
 
     transactional_id: str | None = field(STRING, "3+", default=None, nullable="3+")
