@@ -357,6 +357,30 @@ def work_on(topic: str) -> Callable[[Producer], Coroutine[Any, Any, None]]:
     return work
 
 
+@pytest.mark.timeout(120)
+def test_zstd_is_read_back_from_a_broker_that_knows_it(
+    own_cluster: ClusterFactory, unique: Callable[[str], str]
+) -> None:
+    """From 2.1 on; kcat is the foreign reader, as there is no high-level consumer in that release."""
+    release = "2.8.2"
+    cluster = own_cluster(release)
+    topic = unique("zstd")
+    cluster.create_topic(topic)
+    cluster.wait_topic(topic, 1)
+    rows = expected_records("zstd")
+
+    async def work(producer: Producer) -> None:
+        deliveries = [await producer.enqueue(topic, one.value, key=one.key) for one in rows]
+        assert list(range(PER_KIND)) == [(await one).offset for one in deliveries]
+
+    produce(cluster, work, codec=Codec.ZSTD)
+    (path,) = cluster.segments(topic)
+    assert Codec.ZSTD == path.read_bytes()[22] & 7
+    if shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed: apt-get install kcat; the broker has taken everything")
+    assert {(topic, 0, number): row for number, row in enumerate(rows)} == read_by_kcat(cluster, release, topic)
+
+
 # -- the command
 
 
