@@ -5,13 +5,16 @@
 Both hold the same topic, of values of 100 bytes in the stored format of 1.1 (magic 2), sent by Kafka's own
 ProducerPerformance. It is read by a raw socket that asks for the next 4 MB as soon as it has seen the last batch header of
 an answer, and does nothing but walk the batches: what limits it is the broker. Taking: one batch of 64 KiB a request, five
-in flight, acks 1. Figures are k values a second, each round, the two taking turns; a JVM warms up over the first ones.
+in flight, acks 1. Figures are k values a second, each round, the two taking turns; a JVM warms up over the first ones. At the
+end 500 consumers wait at the log's end, up to 5 s each time, and the share of one core that this costs is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import selectors
 import socket
 import statistics
 import struct
@@ -171,6 +174,25 @@ def take_turns(brokers: list[Broker], rounds: int, run: Callable[[Connection], f
         )
 
 
+def share_of_idle(broker: Broker, records: int, consumers: int = 500, seconds: float = 15.0) -> float:
+    """Return the share of a core that ``consumers`` cost which wait for what does not come."""
+    partition = FetchPartition(partition=0, fetch_offset=records, partition_max_bytes=FETCH_BYTES)
+    request = FetchRequest(max_wait_ms=5000, min_bytes=1, topics=(FetchTopic(topic=TOPIC, partitions=(partition,)),))
+    frame = encode_request(request, 5, correlation_id=1, client_id="bench")
+    host, _, port = broker.bootstrap.rpartition(":")
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+        for _ in range(consumers):
+            connection = stack.enter_context(socket.create_connection((host, int(port)), 60))
+            selector.register(connection, selectors.EVENT_READ, connection)
+            connection.sendall(frame)
+        before, began = broker.processor_s(), time.perf_counter()
+        while (passed := time.perf_counter() - began) < seconds:
+            for key, _ in selector.select(0.2):
+                key.data.recv(65536)
+                key.data.sendall(frame)
+        return (broker.processor_s() - before) / passed
+
+
 def resident_mib(pid: int) -> float:
     """Return a process's resident memory."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -210,6 +232,9 @@ def main() -> None:
         take_turns(
             brokers, args.rounds, lambda connection: connection.produce(frame, args.batches), args.batches * values
         )
+        print("500 consumers that wait, share of a core:")
+        for broker in brokers:
+            print(f"    {broker.name:12} {100 * share_of_idle(broker, args.records):.1f} %", flush=True)
         print(f"resident: {resident_mib(embedded.process.pid):.0f} MiB", flush=True)
 
 
