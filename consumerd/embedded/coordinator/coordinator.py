@@ -298,6 +298,7 @@ class GroupCoordinator:
             entry.pending.update(fitting.keys())
             error, base = await self._append(group_id, records, too_large=ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             entry.pending.subtract(fitting.keys())
+            entry.pending = +entry.pending  # without those that have come to nothing
             if error is ErrorCode.NONE:
                 for partition, one in fitting.items():
                     entry.positions.keep(partition, one, base)
