@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -169,22 +168,20 @@ class FetchHandler:
         committed = request.isolation_level == READ_COMMITTED
         convertible = _MAX_CONVERTED_BYTES
         topics = []
-        with ExitStack() as owners:
-            for topic, parts in reading.topics:
-                fetched = []
-                for part in parts:
-                    records: bytes | FileRange = b""
-                    if part.slice is not None and part.log is not None and part.size:
-                        owners.callback(part.slice.close)
-                        if needs_conversion(part.slice, part.log, version):
-                            records = await self._convert(part, version) if convertible > 0 else b""
-                            convertible -= part.size
-                        else:
-                            records = FileRange(part.slice.descriptor, part.slice.position, part.size)
-                    fetched.append(_describe(part, records, version, committed=committed))
-                topics.append(FetchedTopic(topic=topic, partitions=tuple(fetched)))
-            return FileResponse(response=FetchResponse(topics=tuple(topics)), owners=(owners.pop_all(),))
-        raise AssertionError("the stack suppresses nothing")
+        for topic, parts in reading.topics:
+            fetched = []
+            for part in parts:
+                records: bytes | FileRange = b""
+                if part.slice is not None and part.log is not None:
+                    if needs_conversion(part.slice, part.log, version):
+                        records = await self._convert(part, version) if convertible > 0 else b""
+                        convertible -= part.size
+                    else:
+                        records = FileRange(part.slice.descriptor, part.slice.position, part.size)
+                fetched.append(_describe(part, records, version, committed=committed))
+            topics.append(FetchedTopic(topic=topic, partitions=tuple(fetched)))
+        owners = [part.slice for part in reading if part.slice is not None]
+        return FileResponse(response=FetchResponse(topics=tuple(topics)), owners=owners)
 
     async def _convert(self, part: _Part, version: int) -> bytes:
         assert part.slice is not None
@@ -212,10 +209,10 @@ def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_
         return
     # after the read: it never shows more than the high watermark that is told with it
     part.end_offset = log.end_offset
-    part.slice, part.size = found, found.size
-    if whole and not whole_first and found.size >= room and is_cut(found):
+    if not found.size or (whole and not whole_first and found.size >= room and is_cut(found)):
         found.close()
-        part.slice, part.size = None, 0
+    else:
+        part.slice, part.size = found, found.size
 
 
 def _describe(part: _Part, records: bytes | FileRange, version: int, *, committed: bool) -> FetchedPartition:
