@@ -1,0 +1,1 @@
+"""Clients on real sockets, against the embedded broker."""
