@@ -262,4 +262,6 @@ class CrashingLog(RuleBasedStateMachine):
 
 
 TestCrashingLog = CrashingLog.TestCase
-TestCrashingLog.settings = settings(max_examples=120, stateful_step_count=30, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+TestCrashingLog.settings = settings(
+    max_examples=120, stateful_step_count=30, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+)

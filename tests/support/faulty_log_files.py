@@ -113,8 +113,8 @@ def _apply(names: dict[str, _File | _Folder], change: dict[str, _File | _Folder 
 class MemoryLogFiles:
     """See LogFiles. Names in a folder change in order, as in a journal; content reaches the disk in any order.
 
-    ``before`` is asked before each change, and each read. ``changes_left`` counts down with each change; at 0 the power goes in the
-    middle of it. :meth:`restore` gives it back: what was synced is there. Of what was not, each block may have been
+    ``before`` is asked before each change, and each read. ``changes_left`` counts down with each change; at 0 the power
+    goes in the middle of it. :meth:`restore` gives it back: what was synced is there. Of what was not, each block may have been
     written, or not (then it has what was there before, or zeros), or may be there without its content (then it has
     anything); the file may have any size between the old one and the new one. What a failed sync was to write is not
     written by the next one.

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import errno
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 from consumerd.embedded.log.compaction import (
     LastOffsets,
@@ -40,11 +39,15 @@ from consumerd.embedded.log.files import LogFiles
 from consumerd.embedded.log.preparation import Prepared, prepare
 from consumerd.embedded.log.recovery import open_segments, place_swapped
 from consumerd.embedded.log.segment import Segment
+from consumerd.embedded.log.segment_list import EARLIEST, LATEST, SegmentGone, SegmentList
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.embedded.log.slices import LogSlice
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TopicPartition
-from consumerd.wire.modern.record_set import decode_record_set
+
+__all__ = ["EARLIEST", "LATEST", "Appended", "PartitionLog"]
+
+T = TypeVar("T")
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -60,20 +63,6 @@ class Appended:
     last_offset: int
     count: int
     log_append_time_ms: int | None = None
-
-
-class _SegmentList:
-    """An immutable list of segments, in order of their first offsets."""
-
-    __slots__ = ("bases", "segments")
-
-    def __init__(self, segments: tuple[Segment, ...]) -> None:
-        self.segments = segments
-        self.bases = tuple(segment.base_offset for segment in segments)
-
-    def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """Return the segment in whose range ``offset`` is, and those behind it."""
-        return self.segments[max(bisect_right(self.bases, offset) - 1, 0) :]
 
 
 class PartitionLog:
@@ -95,7 +84,7 @@ class PartitionLog:
         self.settings = settings
         self.end_offset = segments[-1].next_offset
         self.recovery_point = self.end_offset
-        self._list = _SegmentList(segments)
+        self._list = SegmentList(partition, segments)
         self._files = files
         self._now_ms = now_ms
         self._lock = threading.RLock()
@@ -230,7 +219,7 @@ class PartitionLog:
             segment.close()
             self._fail(f"the name of a new segment could not be made durable: {error}", error)
         segment.created_ms = now_ms
-        self._list = _SegmentList((*self._list.segments, segment))
+        self._list = SegmentList(self.partition, (*self._list.segments, segment))
         return segment
 
     def _write(self, active: Segment, prepared: Prepared) -> None:
@@ -304,69 +293,22 @@ class PartitionLog:
 
         Raises OffsetOutOfRange, LogFailed, LogDamaged.
         """
-        while True:
-            self._check_online()
-            end, segments = self.end_offset, self._list
+
+        def look(segments: SegmentList, end: int) -> LogSlice:
             if not segments.bases[0] <= offset <= end:
                 raise OffsetOutOfRange(self.partition, offset, segments.bases[0], end)
             if offset == end:
                 return LogSlice(None, first_offset=offset)
-            found = self._find_slice(segments, offset, max_bytes, whole_first=whole_first)
-            if found is not None:
-                return found
+            return segments.find_slice(offset, max_bytes, whole_first=whole_first)
 
-    def _find_slice(self, segments: _SegmentList, offset: int, max_bytes: int, *, whole_first: bool) -> LogSlice | None:
-        """Return the slice, or None if a segment went while it was looked at: the list is another one then."""
-        for segment in segments.from_offset(offset):
-            file = segment.find_file()
-            if file is None:
-                return None
-            try:
-                header = segment.locate(offset, file)
-                if header is not None:
-                    wanted = max(max_bytes, header.size) if whole_first else max(max_bytes, 0)
-                    size = min(wanted, segment.size - header.position)
-                    found = LogSlice(file, first_offset=offset, position=header.position, size=size)
-                    file = None
-                    return found
-            except OSError as error:
-                raise LogFailed(f"{self.partition}: {segment.path.name} cannot be read: {error}") from error
-            finally:
-                if file is not None:
-                    file.release()
-        return LogSlice(None, first_offset=offset)  # nothing but what compaction has removed
+        return self._search(look)
 
     def find_offset(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return timestamp and offset of the first record that is not older than ``timestamp_ms``.
 
         None where there is no such record. Raises LogFailed, LogDamaged.
         """
-        self._check_online()
-        for segment in self._list.segments:
-            if segment.max_timestamp < timestamp_ms:
-                continue
-            file = segment.find_file()
-            if file is None:
-                continue  # it was just deleted
-            try:
-                for unit in segment.units_as_new_as(timestamp_ms, file):
-                    data = file.read(unit.position, unit.size)
-                    if found := self._first_as_new_as(data, timestamp_ms):
-                        return found
-            except OSError as error:
-                raise LogFailed(f"{self.partition}: {segment.path.name} cannot be read: {error}") from error
-            except CorruptMessageError as error:
-                raise LogDamaged(f"{self.partition}: {segment.path.name} cannot be read: {error}") from error
-            finally:
-                file.release()
-        return None
-
-    def _first_as_new_as(self, data: bytes, timestamp_ms: int) -> tuple[int, int] | None:
-        batch = decode_record_set(data, partition=self.partition, start=0)
-        for timestamp, offset in zip(batch.timestamps, batch.offsets, strict=True):
-            if timestamp >= timestamp_ms:
-                return timestamp, offset
-        return None
+        return self._search(lambda segments, _: segments.find_offset(timestamp_ms))
 
     def offsets_before(self, timestamp_ms: int, count: int) -> list[int]:
         """Return up to ``count`` first offsets of segments last written at ``timestamp_ms`` or before, newest first.
@@ -374,25 +316,17 @@ class PartitionLog:
         The log's end counts as written now. -1 stands for the newest of these, -2 for the oldest (ListOffsets v0;
         Kafka's Log.legacyFetchOffsetsBefore). Raises LogFailed.
         """
-        self._check_online()
-        known: list[tuple[int, int]] = []
-        for segment in self._list.segments:
-            if (file := segment.find_file()) is not None:
-                try:
-                    known.append((segment.base_offset, self._files.modified_ms(file.descriptor)))
-                except OSError as error:
-                    raise LogFailed(f"{self.partition}: {segment.path.name} cannot be read: {error}") from error
-                finally:
-                    file.release()
-        if self._list.segments[-1].size:
-            known.append((self.end_offset, self._now_ms()))
-        if timestamp_ms == LATEST:
-            taken = len(known)
-        elif timestamp_ms == EARLIEST:
-            taken = 1
-        else:
-            taken = next((n for n in range(len(known), 0, -1) if known[n - 1][1] <= timestamp_ms), 0)
-        return [offset for offset, _ in reversed(known[:taken])][: max(count, 0)]
+        return self._search(lambda segments, end: segments.offsets_before(timestamp_ms, count, end, self._now_ms()))
+
+    def _search(self, look: Callable[[SegmentList, int], T]) -> T:
+        """Look at the list of segments and the log's end, and at the next ones when a segment goes meanwhile."""
+        while True:
+            self._check_online()
+            end = self.end_offset  # before the list, so that everything below it is in there
+            try:
+                return look(self._list, end)
+            except SegmentGone:
+                continue
 
     # --- cleaning ------------------------------------------------------------------------------------------------
 
@@ -413,7 +347,7 @@ class PartitionLog:
                 if self.segment_count == 1:
                     self._roll(self._list.segments[0], now_ms)
                 oldest, *kept = self._list.segments
-                self._list = _SegmentList(tuple(kept))
+                self._list = SegmentList(self.partition, tuple(kept))
                 try:
                     oldest.remove()
                     self._files.sync_folder(self.folder)
@@ -495,7 +429,7 @@ class PartitionLog:
                 self._fail(f"a compacted segment could not take its place: {error}", error)
             kept = self._list.segments
             at = kept.index(group[0])
-            self._list = _SegmentList((*kept[:at], cleaned, *kept[at + len(group) :]))
+            self._list = SegmentList(self.partition, (*kept[:at], cleaned, *kept[at + len(group) :]))
             for segment in group:
                 segment.close()
 
@@ -527,10 +461,6 @@ class PartitionLog:
         for segment in self._list.segments:
             segment.close()
 
-
-LATEST: Final = -1
-EARLIEST: Final = -2
-"""What ListOffsets asks for in place of a timestamp."""
 
 _CLOSED: Final = "it was closed"
 _DISCARDED: Final = "it was discarded"

@@ -81,7 +81,7 @@ class Segment:
 
     def modified_ms(self) -> int:
         """Return the file's time of modification. Raises OSError."""
-        return self._files.modified_ms(self.file.descriptor)
+        return self.file.modified_ms()
 
     def set_modified_ms(self, modified_ms: int) -> None:
         """Set the file's time of modification. Raises OSError."""
@@ -207,7 +207,9 @@ class Segment:
         """Take up as much of the file as is whole, making the indexes anew.
 
         From offset ``checked_from`` on a unit must have the right checksum; below it was durable once. Whatever the
-        bytes, offsets must rise, and stay below ``next_base``. What is beyond ``size`` then is none of the segment's. Raises OSError.
+        bytes, offsets must rise, and stay below ``next_base``. What is beyond ``size`` then is none of the segment's.
+
+        Raises OSError.
         """
         self.size, self.next_offset, self.max_timestamp, self.first_timestamp = 0, self.base_offset, -1, -1
         self.offset_index, self.time_index, self._since_entry, self._newest_at = OffsetIndex(), TimeIndex(), 0, 0

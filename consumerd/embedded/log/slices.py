@@ -39,6 +39,10 @@ class SharedFile:
         """Read from the file; fewer bytes only where it ends. Raises OSError."""
         return self._files.read(self.descriptor, position, size)
 
+    def modified_ms(self) -> int:
+        """Return the file's time of modification. Raises OSError."""
+        return self._files.modified_ms(self.descriptor)
+
 
 class LogSlice:
     """``size`` bytes of a segment, from ``position`` on, where the unit that holds offset ``first_offset`` begins.
