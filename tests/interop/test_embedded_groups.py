@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tests.interop.conftest import require
 from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedProcess
 from tests.support.java_tools import JavaTools
-from tests.support.kafka import JavaConsumer
+from tests.support.kafka import JavaConsumer, java_command
 from tests.support.registry import open_registry
 
 AS_RELEASE = {"0.8.2.2": "0.8.2", "1.1.1": "1.1"}
@@ -110,3 +111,59 @@ def test_kafkas_own_tool_describes_the_group(java: JavaTools) -> None:
     rows = [line.split()[:5] for line in said.splitlines() if line.startswith("seen")]
     assert [["seen", "0"], ["seen", "1"]] == sorted(row[:2] for row in rows)
     assert (400, 400, 0) == tuple(sum(int(row[column]) for row in rows) for column in (2, 3, 4))
+
+
+@pytest.mark.parametrize("java", ["1.1.1"], indirect=True)
+@pytest.mark.timeout(150)
+def test_javas_new_consumers_share_a_topic_and_resume_where_they_were(java: JavaTools) -> None:
+    """Join, rebalance, commit, leave; a third one, later, is given nothing twice."""
+    java.create_topic("new", 4)
+    java.produce("new", LINES)
+    first, second = new_consumer(java, "first"), new_consumer(java, "second")
+    wait_until(lambda: len(read(first) + read(second)) == 400, "all is read", 60)
+    wait_until(lambda: members(java) == {2}, "they share the partitions", 60)
+    java.produce("new", LINES)
+    wait_until(lambda: len(read(first) + read(second)) == 800, "what came since is read, too", 60)
+    both = len(read(first)) < 800 and len(read(second)) > 0
+    for name in ("first", "second"):
+        java.stop(name)
+    third = new_consumer(java, "third")
+    java.produce("new", b"key\tthe last\n")
+    wait_until(lambda: len(read(third)) > 0, "the third goes on", 60)
+    java.stop("third")
+
+    assert both
+    assert ["the last"] == read(third)
+
+
+def new_consumer(java: JavaTools, name: str) -> Path:
+    """Start Kafka's console consumer on its new consumer; return where it writes values to."""
+    path = java.directory / f"{name}.values"
+    command = java_command(
+        java.release, "kafka.tools.ConsoleConsumer", "--bootstrap-server", java.bootstrap, "--topic", "new",
+        "--from-beginning", "--consumer-property", "group.id=new", "--consumer-property", "auto.commit.interval.ms=200",
+        "--consumer-property", "heartbeat.interval.ms=200", brisk=True,
+    )  # fmt: skip
+    with path.open("wb") as out:
+        java.spawn(name, command, stdout=out.fileno())
+    return path
+
+
+def read(path: Path) -> list[str]:
+    """Return the values that a consumer has written."""
+    return path.read_text().splitlines()
+
+
+def members(java: JavaTools) -> set[int]:
+    """Return how many partitions each member has."""
+    said = java.run_tool(
+        "kafka.admin.ConsumerGroupCommand",
+        "--bootstrap-server",
+        java.bootstrap,
+        "--describe",
+        "--group",
+        "new",
+        brisk=True,
+    )
+    rows = [line.split() for line in said.splitlines() if line.startswith("new ")]
+    return set(Counter(row[5] for row in rows if len(row) > 5 and row[5] != "-").values())
