@@ -63,7 +63,9 @@ def add_produce_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
     parser.description = "Write each line of stdin or a file to a topic, as a record's value, or as key and value."
     parser.add_argument("topic")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--bootstrap", metavar="HOST:PORT,...", help="brokers to begin with; needs no ZooKeeper")
+    where.add_argument(
+        "--bootstrap", metavar="HOST:PORT,...", help="brokers to begin with, without TLS; needs no ZooKeeper"
+    )
     where.add_argument("-z", "--zookeeper", metavar="CONNECT", help="connect string, such as zk1:2181,zk2:2181/kafka")
     add_settings_options(parser)
 

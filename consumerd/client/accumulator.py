@@ -220,6 +220,7 @@ class Accumulator:
         middle = len(batch.to_send) // 2
         for part, to_send in ((left, batch.to_send[:middle]), (right, batch.to_send[middle:])):
             part.records = part.to_send = list(to_send)
+            part.size_bytes = sum(wire_size(one.key, one.value, one.headers) for one in to_send)
             part.sealed = True
             part.attempts = batch.attempts
             part.not_before = now

@@ -18,8 +18,8 @@ from consumerd.wire.records import NO_TIMESTAMP
 class RecordMetadata:
     """Where a record was written.
 
-    ``offset`` is None where the broker was asked for no answer (acks 0). ``timestamp_ms`` is what a consumer will see; None
-    where the record has none.
+    ``offset`` is None where the broker was asked for no answer (acks 0). ``timestamp_ms`` is the broker's where the topic says
+    so, else the record's own, which formats before 0.10 do not keep; None where it has none.
     """
 
     topic: str

@@ -6,13 +6,13 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from consumerd.aio.clock import monotonic
 from consumerd.aio.tasks import alongside
 from consumerd.client.partitioner import Partitioner
 from consumerd.client.producer import DEFAULT_SETTINGS, Producer
-from consumerd.client.producer_hooks import Encoder, EventHandler, ProducerHooks, encode_nothing
+from consumerd.client.producer_hooks import Encoder, EventHandler, ProducerHooks
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.client.topics import MetadataDirectory
 from consumerd.cluster.from_brokers import BrokerSource
@@ -46,19 +46,22 @@ def parse_bootstrap(text: str) -> tuple[Broker, ...]:
     return tuple(brokers)
 
 
+class ProducerOptions(TypedDict, total=False):
+    """What a producer may be given besides its cluster; see :class:`~consumerd.client.producer.Producer`."""
+
+    settings: ProducerSettings
+    partitioner: Partitioner
+    key_encoder: Encoder
+    value_encoder: Encoder
+    hooks: ProducerHooks
+    handler: EventHandler
+
+
 @asynccontextmanager
 async def open_producer(
-    bootstrap: str,
-    *,
-    settings: ProducerSettings = DEFAULT_SETTINGS,
-    client_id: str = "consumerd-producer",
-    partitioner: Partitioner | None = None,
-    key_encoder: Encoder = encode_nothing,
-    value_encoder: Encoder = encode_nothing,
-    hooks: ProducerHooks | None = None,
-    handler: EventHandler | None = None,
+    bootstrap: str, *, client_id: str = "consumerd-producer", **options: Unpack[ProducerOptions]
 ) -> AsyncIterator[Producer]:
-    """Run a producer that finds its cluster by some brokers' addresses. Raises ConfigError.
+    """Run a producer that finds its cluster by some brokers' addresses, ``host:port,host:port``. Raises ConfigError.
 
     Connects to nothing before the first record.
     """
@@ -66,37 +69,19 @@ async def open_producer(
     dialer = Dialer(TcpConnector(max_frame_bytes=_MAX_FRAME_BYTES), client_id=client_id, now=monotonic)
     async with (
         ConnectionPool(dialer, now=monotonic, random=random.random) as pool,
-        run_producer(
-            pool,
-            lambda: brokers,
-            settings=settings,
-            partitioner=partitioner,
-            key_encoder=key_encoder,
-            value_encoder=value_encoder,
-            hooks=hooks,
-            handler=handler,
-        ) as producer,
+        run_producer(pool, lambda: brokers, **options) as producer,
     ):
         yield producer
 
 
 @asynccontextmanager
 async def run_producer(
-    pool: ConnectionPool,
-    brokers: Callable[[], Collection[Broker]],
-    *,
-    settings: ProducerSettings = DEFAULT_SETTINGS,
-    partitioner: Partitioner | None = None,
-    key_encoder: Encoder = encode_nothing,
-    value_encoder: Encoder = encode_nothing,
-    hooks: ProducerHooks | None = None,
-    handler: EventHandler | None = None,
+    pool: ConnectionPool, brokers: Callable[[], Collection[Broker]], **options: Unpack[ProducerOptions]
 ) -> AsyncIterator[Producer]:
     """Run a producer over connections that there are; ``brokers`` gives some to ask first (``cluster.directory``'s, say)."""
+    timeout_s = options.get("settings", DEFAULT_SETTINGS).request_timeout_s
     directory = MetadataDirectory(
-        lambda known: BrokerSource(
-            pool, known, random=random.random, timeout_s=settings.request_timeout_s, creates=True
-        ),
+        lambda known: BrokerSource(pool, known, random=random.random, timeout_s=timeout_s, creates=True),
         brokers,
         random=random.random,
     )
@@ -106,12 +91,7 @@ async def run_producer(
         now=monotonic,
         wall_ms=lambda: time.time_ns() // 1_000_000,
         random=random.random,
-        settings=settings,
-        partitioner=partitioner,
-        key_encoder=key_encoder,
-        value_encoder=value_encoder,
-        hooks=hooks,
-        handler=handler,
+        **options,
     )
     async with alongside(directory.run(), name="keep what is known of topics"), producer:
         yield producer

@@ -313,14 +313,13 @@ class Producer:
         return self._make_route(topic, known, found)
 
     def _make_route(self, topic: str, known: TopicView, view: ClusterView) -> _Route:
-        # numbers have no holes: partitions are only ever added
+        # numbers have no holes; a topic that was made again may have fewer than before, whose queues are kept
+        count = len(known.partitions)
         queues = self._queues.setdefault(topic, [])
-        queues += [
-            PartitionQueue(TopicPartition.modern(topic, number)) for number in range(len(queues), len(known.partitions))
-        ]
-        available = [queue.partition.partition.number for queue in queues if view.find_leader(queue.partition)]
-        candidates = Candidates(topic=topic, count=len(queues), available=available)
-        route = self._routes[topic] = _Route(tuple(queues), candidates)
+        queues += [PartitionQueue(TopicPartition.modern(topic, number)) for number in range(len(queues), count)]
+        usable = tuple(queues[:count])
+        available = [queue.partition.partition.number for queue in usable if view.find_leader(queue.partition)]
+        route = self._routes[topic] = _Route(usable, Candidates(topic=topic, count=count, available=available))
         return route
 
     async def _follow_view(self) -> None:

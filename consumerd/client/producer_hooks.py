@@ -6,8 +6,8 @@ The stages are those of the Kafka producer's ``CallbackHandler`` and ``EventHand
     before_enqueue -> after_enqueue -> after_dequeuing -> before_sending -> EventHandler.handle -> after_sending
                                        last_batch_before_close, closed: at the end
 
-Hooks are called on the event loop, return at once and raise nothing; one that raises ends the producer, as any programming
-error does.
+Hooks are called on the event loop, return at once and raise nothing. What one raises around enqueuing goes to the caller; one
+that raises later ends the producer, as any programming error does.
 """
 
 from __future__ import annotations

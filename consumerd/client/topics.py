@@ -67,6 +67,7 @@ class MetadataDirectory:
         self._source = source(self._known_brokers)
         self._bootstrap = bootstrap
         self._refresh_interval_s = refresh_interval_s
+        self._calm_s = backoff_maximum_s
         self._backoff = Backoff(initial_s=backoff_initial_s, maximum_s=backoff_maximum_s, random=random)
         self._log = structlog.get_logger(__name__)
         self.views = Cell(EMPTY_VIEW)
@@ -99,15 +100,21 @@ class MetadataDirectory:
 
     async def run(self) -> None:
         """Keep the view up to date until cancelled. Each reading is bounded by its source."""
+        loop = asyncio.get_running_loop()
         while True:
             self._wanted.clear()
             settled = await self._read()
             if not settled:
                 self._wanted.set()
+            ended = loop.time()
             with contextlib.suppress(TimeoutError):
                 async with timeout(self._refresh_interval_s):
                     await self._wanted.wait()
-            await asyncio.sleep(self._backoff.next())
+            rested_s = loop.time() - ended
+            if rested_s >= self._calm_s:
+                self._backoff.reset()
+            else:
+                await asyncio.sleep(max(0.0, self._backoff.next() - rested_s))
 
     async def _read(self) -> bool:
         """Read once; return whether all is known that is followed. A failure leaves the view as it was."""

@@ -385,7 +385,9 @@ def test_a_batch_that_is_too_large_is_cut_down_to_the_record_that_is() -> None:
     assert [value for value in values if len(value) < 500] == cluster.values("t")
     refused = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, WriteRefused)]
     assert [20] == refused
-    assert "max.message.bytes" in str(outcomes[20])
+    assert "the record has about 534 bytes: raise the broker's message.max.bytes, or the topic's max.message" in str(
+        outcomes[20]
+    )
     assert list(range(40)) == [outcome for outcome in outcomes if isinstance(outcome, int)]
 
 
@@ -504,6 +506,41 @@ def test_a_topic_that_grows_is_written_to_whole() -> None:
 
     produce_to(cluster, scenario)
     assert all(cluster.values("t", number) for number in range(8))
+
+
+def test_a_topic_made_again_with_fewer_partitions_is_written_to_as_it_is_now() -> None:
+    """Keys that belonged to partitions which are gone have others now."""
+    cluster = one_topic(8)
+
+    async def scenario(producer: Producer) -> None:
+        await producer.send("t", b"a", partition=7)
+        cluster.topic("t", 1, 1)
+        await asyncio.sleep(400)
+        for number in range(100):
+            assert (await producer.send("t", b"a", key=b"%d" % number)).partition < 2
+        with pytest.raises(TopicMissing, match="t/7: no such partition; t has 2"):
+            await producer.enqueue("t", b"a", partition=7)
+
+    produce_to(cluster, scenario)
+
+
+def test_a_moved_leader_is_asked_for_at_once_after_a_calm_time() -> None:
+    """What was tried in vain long ago must not slow the next change down."""
+    cluster = ProduceCluster(2)
+    cluster.topic("t", None)
+
+    async def scenario(producer: Producer) -> float:
+        waiting = await producer.enqueue("t", b"a")
+        await asyncio.sleep(30)  # the backoff has grown
+        cluster.topic("t", 1)
+        await waiting
+        await asyncio.sleep(60)
+        cluster.topic("t", 2)
+        started = asyncio.get_running_loop().time()
+        await producer.send("t", b"b")
+        return asyncio.get_running_loop().time() - started
+
+    assert produce_to(cluster, scenario) < 0.2
 
 
 def test_no_broker_to_ask_ends_in_a_named_error() -> None:
