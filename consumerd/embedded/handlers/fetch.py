@@ -10,6 +10,9 @@ What is answered and when is Kafka 1.1's (ReplicaManager.fetchMessages and readF
   first partition that has any comes whole, however large; a partition whose first unit does not fit has no records.
 - Versions 0 and 1 read magic 0, 2 and 3 magic 1, later ones what there is. What must be converted is no part of a file any
   more: it is converted in a thread, and takes memory.
+
+Where a partition's records lie is looked up on the loop: an index in memory, and a few KiB of the segment around its entry,
+which a consumer that keeps up finds in the page cache. The records themselves are not touched.
 """
 
 from __future__ import annotations
