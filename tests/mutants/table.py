@@ -340,6 +340,18 @@ MUTANTS: Final = (
         stories=200,
     ),
     Mutant(
+        name="a-truncated-log-in-the-same-incarnation",
+        promise=2,
+        file="delivery/start.py",
+        old="        new_chain=True,\n        truncated=True,\n",
+        new="        new_chain=True,\n        truncated=False,\n",
+        tests=(
+            "tests/unit/delivery/test_new_beginnings.py::test_what_stopped_a_partition_is_over_when_the_log_has_lost_it",
+            SIMULATION,
+        ),
+        stories=100,
+    ),
+    Mutant(
         name="a-link-that-replaces",
         promise=2,
         file="sinks/filesystem.py",

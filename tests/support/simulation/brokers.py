@@ -16,18 +16,44 @@ from consumerd.wire.records import RecordBatch
 _MOST_RECORDS = 7
 
 
+_ELECTION = 10**9
+
+
+def parse_mark(mark: int) -> tuple[int, int]:
+    """Return which making of a topic, and after how many truncations of its log, a record with this mark was written."""
+    return mark % _ELECTION, mark // _ELECTION
+
+
 class Log:
-    """One partition of one making of a topic: records ``[0, end)``, each of which says which making it is of."""
+    """One partition of one making of a topic: records ``[0, end)``, each of which says which making it is of, and after how
+    many truncations (``cuts``, by offset) it was written.
+    """
 
     def __init__(self, czxid: int) -> None:
         self.czxid = czxid
         self.end = 0
+        self.cuts: list[int] = []
+        self.frozen = False
+        """Nobody writes: a log that grew beyond a reader's position before it looked could not be told from a whole one."""
+        self._eras: list[int] = []
         self._waiting: list[asyncio.Future[None]] = []
 
     def append(self, count: int) -> None:
         """Produce."""
         self.end += count
+        self._eras += [len(self.cuts)] * count
         self.wake()
+
+    def truncate(self, end: int) -> None:
+        """Lose the end in an unclean election; other records will take those offsets."""
+        self.cuts.append(end)
+        self.end = end
+        del self._eras[end:]
+        self.wake()
+
+    def marks(self, start: int, end: int) -> list[int]:
+        """Return the marks of records."""
+        return [self.czxid + era * _ELECTION for era in self._eras[start:end]]
 
     def wake(self) -> None:
         """Let whoever waits look again."""
@@ -108,7 +134,7 @@ class Feed:
                 raise OffsetOutOfRange(self._partition, position, 0, log.end)
             if position < log.end:
                 self._position = min(position + _MOST_RECORDS, log.end)
-                return make_batch(self._partition, position, self._position, log.czxid)
+                return make_batch(self._partition, position, log.marks(position, self._position))
             await log.wait()
 
     def done(self, batch: RecordBatch) -> None:
@@ -122,16 +148,17 @@ class Feed:
         """See RecordFeed."""
 
 
-def make_batch(partition: TopicPartition, start: int, end: int, czxid: int) -> RecordBatch:
-    """Return records without key and value, whose timestamps say which making of the topic they are of."""
-    count = end - start
+def make_batch(partition: TopicPartition, start: int, marks: Sequence[int]) -> RecordBatch:
+    """Return records without key and value, whose timestamps are their marks."""
+    count = len(marks)
+    end = start + count
     nulls = array("q", [-1]) * count
     return RecordBatch(
         partition=partition,
         start=start,
         next_offset=end,
         offsets=array("q", range(start, end)),
-        timestamps=array("q", [czxid]) * count,
+        timestamps=array("q", marks),
         timestamp_types=b"\x01" * count,
         key_starts=nulls,
         key_ends=nulls,

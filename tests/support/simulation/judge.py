@@ -8,9 +8,11 @@ landed, what Java-like members have consumed. It holds:
   complete one call a partition, which files survive by their names;
 - **commits**: made by the owner's session; within one making of a topic ours never go back; never beyond what has landed (or
   was consumed by a Java member); but for a position that an operator has asked for;
+- **truncated logs**: a position goes back once for each, to where the policy says; no chain holds a record that an election
+  took away and one that was written in its place, or later;
 - **chains**: each file begins where the one before ended, holds every offset up to its own end or says who had it, and only
-  records of its own making of the topic; one making has one chain, and one
-  more for each operator's request that needs it;
+  records of its own making of the topic; one making has one chain, and one more for each operator's request that needs it, and for
+  each truncation;
 - **what does not move does not stop**: a partition is drained only if the assignor took it away, and lost only by a
   member that something happened to.
 
@@ -36,7 +38,7 @@ from consumerd.wire.records import RecordBatch
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, offsets_root, owner_path, owners_root, topic_path
 from consumerd.zk.znodes import parse_offset, parse_registration, parse_topic
 from tests.support.fake_zookeeper import FakeZooKeeper
-from tests.support.simulation.brokers import Log
+from tests.support.simulation.brokers import Log, parse_mark
 from tests.support.simulation.disk import SharedDisk, parse_place
 from tests.support.simulation.processes import Process, World
 
@@ -58,7 +60,10 @@ class Chain:
     czxid: int
     origin: int
     end: int
+    truncation: int = 0
     sealed: bool = False
+    last: tuple[int, int] | None = None
+    """The last record's offset, and after how many truncations it was written."""
 
 
 @dataclass(slots=True)
@@ -87,6 +92,12 @@ class Judge:
         """Positions that operators have asked for."""
         self.logs: dict[Making, Log] = {}
         self.delivered: dict[Making, set[int]] = defaultdict(set)
+        self.seen: dict[Making, set[tuple[int, int]]] = defaultdict(set)
+        """What was delivered: offsets, and after how many truncations each record was written."""
+        self._rewinds: dict[Making, int] = defaultdict(int)
+        self._doubts: set[tuple[str, Making]] = set()
+        self._taken: dict[tuple[str, TopicPartition], int] = defaultdict(int)
+        """How far each process has delivered, of whatever making."""
         self.consumed: dict[Making, set[int]] = defaultdict(set)
         """By Java-like members."""
         self.chains: dict[tuple[TopicPartition, int], Chain] = {}
@@ -196,10 +207,30 @@ class Judge:
         self.require(ours or self._is_forgiven(partition), f"{name} commits {partition}, which is not its own")
         before = self._committed.get(making, 0)
         wished = position in self.wishes[partition]
-        self.require(position >= before or wished, f"{name} commits {position} of {partition} after {before}")
+        back = position < before and (
+            self._is_rewind(making, position) or self._is_doubt(name, making, position, before)
+        )
+        self.require(position >= before or wished or back, f"{name} commits {position} of {partition} after {before}")
         self._committed[making] = position
         safe = self._safe_end(making)
         self.require(position <= safe or wished, f"{name} commits {position} of {partition}, of which {safe} is safe")
+
+    def _is_rewind(self, making: Making, position: int) -> bool:
+        """Whether a position may go back there, since the log has lost its end once more."""
+        log = self.logs[making]
+        self._rewinds[making] += 1
+        return position in (0, log.end) and self._rewinds[making] <= len(log.cuts)
+
+    def _is_doubt(self, name: str, making: Making, position: int, before: int) -> bool:
+        """Whether a process begins anew, once, where it finds a position that it may have sent itself for the topic as it
+        was before: only a chain could tell it better (docs/architecture.md, 5, Incarnations).
+        """
+        partition, _ = making
+        has_chain = any((one, chain.czxid) == making for (one, _), chain in self.chains.items())
+        if position or has_chain or partition.topic not in self.remade or (name, making) in self._doubts:
+            return False
+        self._doubts.add((name, making))
+        return before <= self._taken[name, partition]
 
     def _safe_end(self, making: Making) -> int:
         ends = [max(self.consumed[making], default=-1) + 1, max(self.delivered[making], default=-1) + 1]
@@ -273,8 +304,11 @@ class Judge:
         """A sink without files took a batch for good."""
         self.note(f"{process.name} delivers {batch.partition} [{batch.start}, {batch.next_offset})")
         self._check_deliverer(process, batch.partition, "delivers")
-        for offset, czxid in zip(batch.offsets, batch.timestamps, strict=True):
+        self._taken[process.name, batch.partition] = max(self._taken[process.name, batch.partition], batch.next_offset)
+        for offset, mark in zip(batch.offsets, batch.timestamps, strict=True):
+            czxid, era = parse_mark(mark)
             self.delivered[batch.partition, czxid].add(offset)
+            self.seen[batch.partition, czxid].add((offset, era))
 
     def linked(self, path: Path, process: Process) -> None:
         """A file got its final name."""
@@ -300,11 +334,25 @@ class Judge:
         self.require(not chain.sealed, f"{path} lies behind the end of a chain")
         self.require(position == chain.end, f"{path} begins at {position}, its chain ends at {chain.end}")
         self.require(metadata.incarnation.czxid == chain.czxid, f"{path} is of {metadata.incarnation}")
-        self.require(all(czxid == chain.czxid for _, czxid in records), f"{path} holds records of another making")
+        marks = [(offset, *parse_mark(mark)) for offset, mark in records]
+        self.require(all(czxid == chain.czxid for _, czxid, _ in marks), f"{path} holds records of another making")
+        for offset, _, era in marks:
+            self._check_history((partition, chain.czxid), chain, (offset, era))
         self._check_cover(path, partition, metadata, [offset for offset, _ in records])
         chain.sealed = metadata.next_offset == position
         chain.end = metadata.next_offset
         self.delivered[partition, chain.czxid].update(offset for offset, _ in records)
+        self.seen[partition, chain.czxid].update((offset, era) for offset, _, era in marks)
+
+    def _check_history(self, making: Making, chain: Chain, record: tuple[int, int]) -> None:
+        """A record follows the one before it in one history of the log: none of the elections in between took that away."""
+        before, chain.last = chain.last, record
+        if before is None:
+            return
+        lost = [cut for cut in self.logs[making].cuts[before[1] : record[1]] if before[0] >= cut]
+        self.require(
+            before[1] <= record[1] and not lost, f"{making[0]}: {before} was lost, {record} follows it in a chain"
+        )
 
     def _open_chain(self, path: Path) -> None:
         parts = parse_place(path.with_name("0"))
@@ -312,12 +360,14 @@ class Judge:
         partition = TopicPartition(parts[0], PartitionKey.parse(parts[1]))
         record = ChainRecord.parse(self.disk.read(path))
         making = (partition, record.incarnation.czxid)
-        others = [n for (other, n), chain in self.chains.items() if (other, chain.czxid) == making]
+        others = [chain.truncation for (other, _), chain in self.chains.items() if (other, chain.czxid) == making]
+        truncation = record.incarnation.truncation
         wished = record.origin in self.wishes[partition]
-        self.require(not others or wished, f"{path}: the topic's making {making[1]} has chain {others} already")
+        cut = max(others, default=-1) < truncation <= len(self.logs[making].cuts)
+        self.require(not others or wished or cut, f"{path}: the topic's making {making[1]} has chain {others} already")
         before = self.chains.get((partition, parts[2] - 1))
         self.require(before is None or before.sealed, f"{path}: the chain before it is not sealed")
-        self.chains[partition, parts[2]] = Chain(making[1], record.origin, record.origin)
+        self.chains[partition, parts[2]] = Chain(making[1], record.origin, record.origin, truncation)
 
     def _check_cover(self, path: Path, partition: TopicPartition, metadata: FileMetadata, offsets: list[int]) -> None:
         gaps = {offset for gap in metadata.gaps for offset in range(gap.start, gap.end)}
@@ -331,6 +381,11 @@ class Judge:
         taken = self.consumed[partition, metadata.incarnation.czxid] | set(range(max(wishes, default=0)))
         self.require(told and gaps <= taken, f"{path} leaves out {sorted(gaps - taken)}, which nobody had")
 
+    def newest_end(self, partition: TopicPartition) -> int:
+        """Return where the newest chain ends; 0 where there is none."""
+        chains = {number: chain.end for (other, number), chain in self.chains.items() if other == partition}
+        return chains[max(chains)] if chains else 0
+
     def find_missing(self) -> dict[str, list[int]]:
         """Return what was produced into the topics there are and was never delivered."""
         missing = {}
@@ -339,7 +394,9 @@ class Judge:
             if node is None or node[1].czxid != czxid:
                 continue
             wanted = set(range(max(self.wishes[partition], default=0), log.end))  # what is below may be skipped by wish
-            rest = wanted - self.delivered[partition, czxid] - self.consumed[partition, czxid]
+            marks = enumerate(log.marks(0, log.end))
+            delivered = {at for at, mark in marks if (at, parse_mark(mark)[1]) in self.seen[partition, czxid]}
+            rest = wanted - delivered - self.consumed[partition, czxid]
             if rest:
                 missing[str(partition)] = sorted(rest)
         return missing

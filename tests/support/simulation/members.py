@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
+from consumerd.delivery.status import PartitionStatus
 from consumerd.errors import CoordinationError
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import MemberIdentity
@@ -213,6 +214,11 @@ class Daemon:
         )
         options = ChainOptions(path=ROOT, roll_ms=setting.roll_ms, roll_bytes=400)
         return ChainSink(context, options, setting.file_format, files=setting.disk, threads=self.threads)
+
+    def statuses(self) -> Sequence[PartitionStatus]:
+        """How its partitions stand; none before it has begun."""
+        deliveries = getattr(self, "deliveries", None)
+        return () if deliveries is None else deliveries.statuses
 
     # -- what happens to it
 

@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 
 from consumerd import failpoints
+from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.group.assignors import Member, Strategy, assign
 from consumerd.group.settings import RebalanceSettings
@@ -41,6 +42,8 @@ SETTLED_WITHIN_S = 30.0
 """After the last disturbance: a session's end (6 s and a third more), a drain, a few tries."""
 _LOOK_EVERY_S = 0.25
 _WRITES: Final[tuple[failpoints.Point, ...]] = ("before_claim", "before_release", "before_register")
+_NOTICED_LOOKS = 12
+"""So many times in a row: who has just been given the partition may not have a position yet."""
 _POKES_S = 12.0
 """A Java-like member that has given up waits for a change: it is given one this often."""
 
@@ -125,6 +128,8 @@ class _Story:
         latency = chance.choice([(0.0001, 0.0005), (0.001, 0.03), (0.0, 0.15)])
         self.server = FakeZooKeeper(seed=seed, latency_s=latency, repeats=chance.choice([0.0, 0.2]), loop=world.main)
         self.judge = Judge(world, self.server, self.strategy)
+        self.elections = random.Random(f"elections of {seed}")
+        """Draws of its own, so that stories without elections are told as they were before there were any."""
         self.brokers = Brokers(chance, (0.001, 0.05))
         self.disk = SharedDisk(chance, self.judge.linked)
         kind = chance.choice([ListFormat(), ListFormat(), ListFormat(), JsonlFormat(), None])
@@ -143,7 +148,10 @@ class _Story:
                 drain_timeout_ms=chance.choice([300, 3000]), reconcile_ms=chance.choice([2000, 5000])
             ),
             delivery=DeliverySettings(
-                commit_interval_ms=chance.choice([200, 1000, 3000]), recheck_ms=2000, retry_maximum_ms=1000
+                offsets=OffsetPolicy(on_above=self.elections.choice(["earliest", "nearest"])),
+                commit_interval_ms=chance.choice([200, 1000, 3000]),
+                recheck_ms=2000,
+                retry_maximum_ms=1000,
             ),
             roll_ms=chance.choice([100, 1000]),
             slowest_write_s=chance.choice([0.001, 0.02, 0.3]),
@@ -151,6 +159,8 @@ class _Story:
         self.traps = _Traps()
         self.topics: dict[str, int] = {}
         self.daemons: dict[str, Daemon] = {}
+        self.everybody: list[Daemon] = []
+        """Those that leave or die besides."""
         self.java: dict[str, Java] = {}
         self.names = ["t", "u"][: chance.randint(1, 2)]
         self.java_too = chance.random() < 0.3
@@ -158,6 +168,8 @@ class _Story:
         self.with_wishes = not self.java_too and chance.random() < 0.3
         """What an operator asks for is about the topic as it is: such a story deletes none."""
         self.configured = chance.random() < 0.3
+        self.with_elections = not self.java_too and not self.with_wishes and self.elections.random() < 0.3
+        """A log that loses its end is about the topic as it is, too."""
         self.numbers = 0
         self.ended_at = 0.0
 
@@ -167,13 +179,16 @@ class _Story:
         for _ in range(self.chance.randint(1, 3)):
             self.join()
         async with asyncio.TaskGroup() as group:
-            producing = group.create_task(self.produce())
+            beside = [group.create_task(self.produce())]
+            if self.with_elections:
+                beside.append(group.create_task(self.elect()))
             await asyncio.sleep(self.chance.choice([0.0, 1.0, 2.0]))
             async with asyncio.TaskGroup() as acts:
                 for _ in range(self.chance.randint(2, 8)):
                     acts.create_task(self.act())
                     await asyncio.sleep(self.chance.choice([0.0, 0.02, 0.3, 2.0]) * self.chance.random() * 2)
-            producing.cancel()
+            for task in beside:
+                task.cancel()
         await self.come_to_rest()
         await self.go_home()
         self.ended_at = self.world.now
@@ -184,7 +199,9 @@ class _Story:
         while True:
             await asyncio.sleep(self.chance.uniform(0.02, 0.6))
             if self.brokers.logs:
-                self.brokers.logs[self.chance.choice(sorted(self.brokers.logs))].append(self.chance.randint(1, 6))
+                log = self.brokers.logs[self.chance.choice(sorted(self.brokers.logs))]
+                if not log.frozen:
+                    log.append(self.chance.randint(1, 6))
 
     def pick(self) -> Daemon | None:
         there = [daemon for daemon in self.daemons.values() if not daemon.process.dead]
@@ -253,6 +270,38 @@ class _Story:
             case _:
                 pass
 
+    async def elect(self) -> None:
+        """Let logs lose their ends, and grow again once nobody holds a position behind them."""
+        for _ in range(self.elections.randint(1, 3)):
+            await asyncio.sleep(self.elections.uniform(0.5, 4.0))
+            partition = self.elections.choice(sorted(self.brokers.logs))
+            log = self.brokers.logs[partition]
+            if log.frozen or not log.end:
+                continue
+            end = self.elections.randrange(log.end)
+            self.judge.note(f"{partition} loses [{end}, {log.end})")
+            log.frozen = True
+            log.truncate(end)
+            await self.until_noticed(partition)
+            log.append(self.elections.choice([0, 3, 20]))
+            log.frozen = False
+
+    async def until_noticed(self, partition: TopicPartition) -> None:
+        """Wait until nobody has, and nothing says, a position behind the end."""
+        log, quiet = self.brokers.logs[partition], 0
+        while quiet < _NOTICED_LOOKS:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            node = self.server.read(offset_path(GROUP, partition))
+            positions = [0 if node is None else int(node[0]), self.judge.newest_end(partition)]
+            positions += [
+                one.position or 0
+                for daemon in self.everybody
+                if not daemon.process.dead
+                for one in daemon.statuses()
+                if one.partition == partition
+            ]
+            quiet = quiet + 1 if max(positions) <= log.end else 0
+
     def wish(self, partition: TopicPartition) -> None:
         """Ask, as an operator, that a partition go on elsewhere."""
         path = request_path(GROUP, partition)
@@ -279,6 +328,7 @@ class _Story:
         consumer_id = free[0] if self.configured else None
         self.judge.note(f"{name} joins")
         self.daemons[name] = Daemon(self.setting, name, self.streams(), self.chance, consumer_id)
+        self.everybody.append(self.daemons[name])
 
     def join_java(self) -> None:
         self.numbers += 1
@@ -357,7 +407,7 @@ class _Story:
 
     async def recreate(self, topic: str) -> None:
         """Delete a topic and make it again, perhaps with more records than it had and behind somebody's back."""
-        if topic not in self.topics or self.java_too or self.with_wishes:
+        if topic not in self.topics or self.java_too or self.with_wishes or self.with_elections:
             return
         partitions = self.topics.pop(topic)
         self.judge.remade.add(topic)
