@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from consumerd.embedded.tied import tied_command
 from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedFailed, EmbeddedProcess
 from tests.support.kafka import free_port
@@ -51,7 +52,7 @@ def test_a_signal_leaves_no_process_and_no_temporary_folder(
 ) -> None:
     """While it serves, and while its ZooKeeper is still starting."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "consumerd", "broker"],
+        tied_command(sys.executable, "-m", "consumerd", "broker"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

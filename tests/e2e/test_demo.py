@@ -15,6 +15,7 @@ from typing import IO
 import pyarrow.parquet as pq
 import pytest
 
+from consumerd.embedded.tied import tied_command
 from tests.support.daemon import wait_until
 from tests.support.processes import pids_in, wait_gone
 
@@ -27,7 +28,7 @@ def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "TMPDIR": str(folder)}
     environment.pop("CONSUMERD_FAIL_POINTS", None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "consumerd", "demo", *arguments],
+        tied_command(sys.executable, "-m", "consumerd", "demo", *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -19,6 +19,7 @@ from typing import Final, Self
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kazoo.client import KazooClient
 
+from consumerd.embedded.tied import tied_command
 from tests.support.daemon import wait_until
 
 BROKER_ID: Final = 0
@@ -69,7 +70,8 @@ class EmbeddedProcess:
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [
+                # a run of tests that is killed must not leave one behind
+                tied_command(
                     sys.executable,
                     "-m",
                     "consumerd",
@@ -77,7 +79,7 @@ class EmbeddedProcess:
                     "--directory",
                     str(self.directory / "cluster"),
                     *arguments,
-                ],
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

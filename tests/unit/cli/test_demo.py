@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
-
-from consumerd.cli.demo import describe_downloads, look_lines, render_report
+from consumerd.cli.demo import describe_downloads, render_report
 from consumerd.demo.audit import TopicAudit
 from consumerd.demo.members import Rebalance
 from consumerd.demo.show import Files, Outcome
@@ -46,21 +41,6 @@ def test_findings_are_told_and_no_success_is() -> None:
     assert "  orders: 1 lost: orders/0@2\n" in text
     assert "THE AUDIT HAS FOUND FAULTS" in text
     assert "exactly once" not in text
-
-
-@pytest.mark.parametrize("name", ["plain", "with space", "it's", 'a "quote" \\ and $HOME'])
-def test_the_line_to_look_at_the_files_works_wherever_they_are(tmp_path: Path, name: str) -> None:
-    """It is there to be copied."""
-    folder = tmp_path / name / "topic=orders" / "partition=0"
-    folder.mkdir(parents=True)
-    values = [b'{"channel": "web", "total_cents": 5}', None, b'{"channel": "web", "total_cents": 6}']
-    pq.write_table(pa.table({"value": pa.array(values, pa.binary())}), folder / "a.parquet")
-
-    (line,) = look_lines(tmp_path / name)
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split()[-3:] == ["web", "2", "11"]
 
 
 def test_downloads_are_summed_and_the_largest_named(tmp_path: Path) -> None:
