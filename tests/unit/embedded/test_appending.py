@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ A, B = (TopicPartition.modern("t", number) for number in range(2))
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> PartitionLog:
+def log(tmp_path: Path) -> Iterator[PartitionLog]:
     """Return an empty log."""
-    return PartitionLog.open(tmp_path, A, settings=LogSettings(), files=OsLogFiles(), now_ms=lambda: 1_600_000_000_000)
+    log = PartitionLog.open(tmp_path, A, settings=LogSettings(), files=OsLogFiles(), now_ms=lambda: 1_600_000_000_000)
+    yield log
+    log.close()
 
 
 async def test_work_on_a_partition_is_done_in_order_and_never_at_once() -> None:
