@@ -19,7 +19,7 @@ from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.embedded.storage import Storage
 from consumerd.embedded.topics import InvalidPartitions, InvalidTopic, NoSuchTopic, TopicExists
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
-from consumerd.errors import ConfigError
+from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.modern.building import NewRecord, build_record_set
 from tests.support.tcp_proxy import TcpProxy
@@ -60,6 +60,7 @@ async def catalogue(
     *,
     port: int | None = None,
     delete_topics: bool = True,
+    call_timeout_s: float | None = None,
 ) -> AsyncIterator[LogCatalogue]:
     """Serve topics as broker 7."""
 
@@ -69,7 +70,7 @@ async def catalogue(
     storage = Storage.open(directory, files=OsLogFiles(), now_ms=now_ms)
     try:
         async with (
-            make_client(f"127.0.0.1:{port or server.port}{tool.chroot}") as zk,
+            make_client(f"127.0.0.1:{port or server.port}{tool.chroot}", call_timeout_s=call_timeout_s) as zk,
             Appender() as appender,
             LogCatalogue(
                 zk,
@@ -318,3 +319,37 @@ async def test_topics_are_served_while_zookeeper_is_away_and_caught_up_with_afte
         await eventually(lambda: topics.names() == ["t", "u"])
 
         assert (["t"], 3) == meanwhile
+
+
+async def test_who_makes_a_topic_while_zookeeper_is_away_is_told_and_what_follows_is_seen(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Passes fail meanwhile, and go on failing quietly; the first that succeeds catches up."""
+    async with (
+        TcpProxy(server.port) as proxy,
+        catalogue(server, tool, tmp_path, port=proxy.port, call_timeout_s=0.2) as topics,
+    ):
+        await topics.create("t", 1)
+        proxy.blackhole()
+        with pytest.raises(CoordinationError):
+            await topics.create("u", 1)
+        put_topic(tool, "v", [7])
+        proxy.heal()
+        await eventually(lambda: "v" in topics.names(), within_s=20)
+
+        assert 0 == end(topics, P)
+
+
+async def test_a_partition_whose_log_cannot_be_opened_does_not_disturb_the_others(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """It has no leader until it can; then it is served without anybody's help."""
+    (tmp_path / "t-0").write_text("a file where a directory should be")
+    async with catalogue(server, tool, tmp_path) as topics:
+        await topics.create("t", 2)
+        hindered = (end(topics, P), end(topics, TopicPartition.modern("t", 1)))
+        (tmp_path / "t-0").unlink()
+        await topics.create("u", 1)
+
+        assert (None, 0) == hindered
+        assert 0 == end(topics, P)

@@ -217,6 +217,18 @@ def test_who_leaves_while_its_join_waits_is_answered_and_waited_for_no_more() ->
     assert driver.joined(other).generation == 2
 
 
+def test_who_leaves_while_it_waits_for_its_part_is_answered() -> None:
+    """Between the barriers, too."""
+    driver = stable("a", "b")
+    driver.rejoin("a")
+    driver.rejoin("b")
+    gone = driver.sync("b", 3)
+    driver.leave("b")
+
+    assert driver.synced(gone).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+
+
 @pytest.mark.parametrize(
     ("protocols", "protocol_type"),
     [((Protocol("sticky", b""),), "consumer"), (RANGE, "connect"), ((), "consumer")],

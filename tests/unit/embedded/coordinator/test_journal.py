@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.embedded.coordinator.exchange import StoredGroup, StoredMember
+from consumerd.embedded.coordinator.exchange import GroupState, StoredGroup, StoredMember
 from consumerd.embedded.coordinator.journal import Journal, Replay, partition_of
 from consumerd.embedded.coordinator.positions import Position, Positions
+from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.model import TimestampType, TopicPartition
+from consumerd.net.versions import Release
 from consumerd.wire.modern.building import NewRecord
 from consumerd.wire.records import Record
 
@@ -141,3 +143,19 @@ def test_a_position_is_kept_until_its_time_is_over() -> None:
     kept.keep(P, position(8, expire_ms=50), 5)
 
     assert ([], [P]) == (kept.expired(50), kept.expired(51))
+
+
+@pytest.mark.parametrize(
+    ("release", "names"),
+    [
+        ((0, 9), ("Dead", "AwaitingSync", "Stable")),
+        ((0, 10, 2), ("Empty", "AwaitingSync", "Stable")),
+        ((1, 1), ("Empty", "CompletingRebalance", "Stable")),
+    ],
+)
+def test_states_have_the_names_of_the_release(release: Release, names: tuple[str, ...]) -> None:
+    """Tools compare them as text."""
+    settings = CoordinatorSettings(release=release)
+    states = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+
+    assert names == tuple(settings.name_state(state) for state in states)
