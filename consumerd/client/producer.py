@@ -111,7 +111,7 @@ class Producer:
         self._closing = asyncio.Event()
         self._done = asyncio.Event()
         self._ending = False
-        self._owes_turn = False
+        self._since_turn_bytes = 0
         self._log = structlog.get_logger(__name__)
 
     async def __aenter__(self) -> Self:
@@ -211,9 +211,9 @@ class Producer:
         headers: Headers,
     ) -> Delivery:
         """Encode, choose the partition, find room, buffer. The path of every record: quick where nothing is missing."""
-        if self._owes_turn:
+        if self._since_turn_bytes >= self.settings.batch_bytes:
             # a caller in a tight loop would let nobody send until the buffer is full; nothing of the record is held yet
-            self._owes_turn = False
+            self._since_turn_bytes = 0
             await asyncio.sleep(0)
         key_bytes = None if key is None else self._encode_key(key)
         value_bytes = None if value is None else self._encode_value(value)
@@ -243,8 +243,8 @@ class Producer:
     def _append(self, queue: PartitionQueue, record: NewRecord, size: int) -> Delivery:
         batch = self._accumulator.append(queue, record, size, self._now())
         index = len(batch.records) - 1
+        self._since_turn_bytes += size
         if index == 0 or batch.sealed:
-            self._owes_turn = True
             self._sender.wake()
         return Delivery(batch, index)
 
