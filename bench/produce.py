@@ -21,6 +21,7 @@ from aiokafka import AIOKafkaProducer
 
 from consumerd.client.opening import open_producer
 from consumerd.client.producer_settings import ProducerSettings
+from consumerd.telemetry.logs import configure_logging
 from consumerd.wire.compression import Codec
 from tests.support.kafka import RELEASES, Cluster
 
@@ -88,6 +89,7 @@ def main() -> None:
     parser.add_argument("--batch-bytes", type=int, nargs="+", default=[16384, 65536])
     parser.add_argument("--codecs", nargs="+", default=["none", "lz4"])
     args = parser.parse_args()
+    configure_logging("warning")
     values = payloads(args.records)
     sys.stdout.write("best of the rounds, thousand records a second: by the clock, (by CPU time)\n")
     with Cluster(args.release) as cluster:
