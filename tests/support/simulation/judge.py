@@ -360,12 +360,16 @@ class Judge:
         partition = TopicPartition(parts[0], PartitionKey.parse(parts[1]))
         record = ChainRecord.parse(self.disk.read(path))
         making = (partition, record.incarnation.czxid)
+        before = self.chains.get((partition, parts[2] - 1))
         others = [chain.truncation for (other, _), chain in self.chains.items() if (other, chain.czxid) == making]
         truncation = record.incarnation.truncation
         wished = record.origin in self.wishes[partition]
         cut = max(others, default=-1) < truncation <= len(self.logs[making].cuts)
-        self.require(not others or wished or cut, f"{path}: the topic's making {making[1]} has chain {others} already")
-        before = self.chains.get((partition, parts[2] - 1))
+        # whoever sealed the one before, to begin anew below, came no further: the next one goes on behind the seal at first
+        behind = bool(self.logs[making].cuts) and before is not None and before.sealed and record.origin == before.end
+        self.require(
+            not others or wished or cut or behind, f"{path}: the topic's making {making[1]} has chain {others} already"
+        )
         self.require(before is None or before.sealed, f"{path}: the chain before it is not sealed")
         self.chains[partition, parts[2]] = Chain(making[1], record.origin, record.origin, truncation)
 
