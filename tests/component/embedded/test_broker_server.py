@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.aio.timeouts import timeout
-from consumerd.embedded.connection import allocate_frame
+from consumerd.embedded.connection import Connection, allocate_frame
 from consumerd.embedded.reply import FileRange, Reply
 from consumerd.embedded.sending import Sender
 from consumerd.errors import ConnectionLost
@@ -63,6 +63,28 @@ async def test_many_pipelined_requests_leave_others_their_turn(broker: ServedLog
     async with raw_client(broker.port) as other:
         await other.ask(MetadataRequest(topics=("t",)), 1)
     assert [(await client.receive())[0] for _ in range(3000)] == list(range(3000))
+
+
+async def test_little_is_read_ahead_of_the_request_that_is_worked_on() -> None:
+    """Who sends faster than it is answered must wait itself; what it has sent lies in its own buffers."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.settimeout(0)
+        theirs.settimeout(0)
+        connection = Connection(ours, name="c", peer_host="h", max_frame_bytes=1 << 20, stall_s=20)
+        frame = (100_000).to_bytes(4, "big") + bytes(100_000)
+        taken = stalled = 0
+        while taken < 20_000_000 and stalled < 50:
+            try:
+                taken += theirs.send(frame[taken % len(frame) :])
+                stalled = 0
+            except BlockingIOError:
+                stalled += 1
+                await asyncio.sleep(0)
+        assert taken < 2_000_000
+        for _ in range(3):
+            assert 100_000 == len(await connection.next_frame() or b"")
+        connection.close()
 
 
 @pytest.mark.parametrize("size", [-1, 1_000_001, 0x7FFF_FFFF])
