@@ -1,26 +1,35 @@
-"""The embedded cluster as a process of its own, ``consumerd broker``, for tests that are not asynchronous.
+"""The embedded cluster for tests that are not asynchronous: as a process of its own, and in a thread of this one.
 
-What it offers is called as in ``tests.support.kafka``, so that a test can run on either. Topics are made through ZooKeeper
+What they offer is called as in ``tests.support.kafka``, so that a test can run on either. Topics are made through ZooKeeper
 by another client (kazoo) and records are sent and read by librdkafka (confluent-kafka): nothing of ours judges itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kazoo.client import KazooClient
 
+from consumerd.embedded.broker import BrokerSettings
+from consumerd.embedded.cluster import EmbeddedCluster
+from consumerd.embedded.faults import Faults
 from consumerd.embedded.tied import tied_command
 from tests.support.daemon import wait_until
+
+T = TypeVar("T")
 
 BROKER_ID: Final = 0
 _START_TIMEOUT_S: Final = 40.0
@@ -31,7 +40,89 @@ class EmbeddedFailed(Exception):
     """The process ended, or did not do in time what it should; carries the end of its log."""
 
 
-class EmbeddedProcess:
+class Embedded:
+    """One broker and its ZooKeeper, as clients see them."""
+
+    bootstrap = ""
+    zookeeper = ""
+
+    def create_topic(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        """Create a topic and wait until each partition is served; ``configs`` with ``_`` for ``.``.
+
+        By znodes, as Kafka's own tools of the time do; the broker, which is the controller, sees them.
+        """
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        zookeeper = KazooClient(self.zookeeper)
+        zookeeper.start()
+        try:
+            zookeeper.create(
+                f"/config/topics/{topic}", json.dumps({"version": 1, "config": settings}).encode(), makepath=True
+            )
+            assigned = {str(partition): [BROKER_ID] for partition in range(partitions)}
+            zookeeper.create(
+                f"/brokers/topics/{topic}", json.dumps({"version": 1, "partitions": assigned}).encode(), makepath=True
+            )
+        finally:
+            zookeeper.stop()
+            zookeeper.close()
+        wait_until(lambda: self._serves(topic, partitions), f"{topic} is served")
+
+    def produce(self, topic: str, lines: bytes, codec: str = "none") -> None:
+        """Send ``key<TAB>value`` lines and wait until they are acknowledged. Raises EmbeddedFailed."""
+        producer = Producer({**self._client(), "acks": "all", "compression.type": codec})
+        failed: list[str] = []
+        for line in lines.splitlines():
+            key, tab, value = line.partition(b"\t")
+            if not tab:
+                raise ValueError(f"no tab in {line!r}")
+            producer.produce(
+                topic, value, key, on_delivery=lambda error, _: failed.append(str(error)) if error else None
+            )
+        left = producer.flush(30)
+        if left or failed:
+            raise EmbeddedFailed(f"{left + len(failed)} records of {topic} were not written: {failed[:1]}")
+
+    def read(self, topic: str, partitions: int = 1, timeout_s: float = 30.0) -> list[tuple[bytes | None, bytes | None]]:
+        """Return keys and values of all that is in a topic. Raises TimeoutError."""
+        with self._consumer() as consumer:
+            here = [TopicPartition(topic, number, 0) for number in range(partitions)]
+            wanted = sum(high for _, high in map(consumer.get_watermark_offsets, here))
+            consumer.assign(here)
+            found: list[tuple[bytes | None, bytes | None]] = []
+
+            def has_all() -> bool:
+                for message in consumer.consume(1000, 0.1):
+                    if message.error() is not None:
+                        raise EmbeddedFailed(f"{topic}: {message.error()}")
+                    found.append((message.key(), message.value()))
+                return len(found) >= wanted
+
+            wait_until(has_all, f"{wanted} records of {topic}", timeout_s)
+            return found
+
+    def _serves(self, topic: str, partitions: int) -> bool:
+        with self._consumer() as consumer, contextlib.suppress(KafkaException):
+            # all of them: asking for one by its name might make it
+            known = consumer.list_topics(timeout=5).topics.get(topic)
+            if known is not None and known.error is None and len(known.partitions) == partitions:
+                for number in known.partitions:
+                    consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=5)
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        consumer = Consumer({**self._client(), "group.id": "tests", "enable.auto.commit": False})
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def _client(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.bootstrap}
+
+
+class EmbeddedProcess(Embedded):
     """``consumerd broker`` on free ports; ``with`` starts and stops it. Data is in ``directory`` and stays there."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
@@ -39,8 +130,6 @@ class EmbeddedProcess:
         self.log_path = directory / "broker.log"
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
-        self.bootstrap = ""
-        self.zookeeper = ""
 
     def __enter__(self) -> Self:
         try:
@@ -131,77 +220,86 @@ class EmbeddedProcess:
         """Return its log so far."""
         return self.log_path.read_text(errors="replace")
 
-    def create_topic(self, topic: str, partitions: int = 1, **configs: str) -> None:
-        """Create a topic and wait until each partition is served; ``configs`` with ``_`` for ``.``.
 
-        By znodes, as Kafka's own tools of the time do; the broker, which is the controller, sees them.
-        """
-        settings = {key.replace("_", "."): value for key, value in configs.items()}
-        zookeeper = KazooClient(self.zookeeper)
-        zookeeper.start()
+class EmbeddedThread(Embedded):
+    """The broker in this process, on an event loop of a thread of its own, so that a test can make it fail.
+
+    ``zookeeper`` is the connect string of one that runs, with a chroot that no other broker uses; data is in
+    ``directory`` and stays there. ``settings`` are those of BrokerSettings. ``with`` starts and stops it; leaving raises
+    what the broker failed with in the meantime.
+    """
+
+    def __init__(self, directory: Path, zookeeper: str, **settings: Any) -> None:
+        self.zookeeper = zookeeper
+        self._logs = directory / "logs"
+        self._cluster = EmbeddedCluster(directory, zookeeper=zookeeper, make_broker=partial(BrokerSettings, **settings))
+        self._started: Future[None] = Future()
+        self._ended: Future[None] = Future()
+        self._jobs: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="embedded broker", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._started.result(_START_TIMEOUT_S)
+        self.bootstrap = self._cluster.bootstrap
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if not self._ended.done():
+            self._put(None)
+        self._ended.result(_STOP_TIMEOUT_S)
+        self._thread.join(_STOP_TIMEOUT_S)
+
+    def do(self, act: Callable[[EmbeddedCluster], Awaitable[T]]) -> T:
+        """Run something on the broker's loop, in the task that entered the cluster, and return what comes of it."""
+        outcome: Future[T] = Future()
+
+        async def run() -> None:
+            try:
+                outcome.set_result(await act(self._cluster))
+            except Exception as error:  # noqa: BLE001 - raised where it is heard
+                outcome.set_exception(error)
+
+        self._put(run)
+        return outcome.result(_START_TIMEOUT_S)
+
+    def arm(self, fault: Callable[[Faults], T]) -> T:
+        """Arm or take back faults of the broker that runs now."""
+
+        async def act(cluster: EmbeddedCluster) -> T:
+            return fault(cluster.broker.faults)
+
+        return self.do(act)
+
+    def restart(self) -> None:
+        """Stop the broker, which cuts its connections, and start it on its port with its logs."""
+
+        async def act(cluster: EmbeddedCluster) -> None:
+            await cluster.stop_broker()
+            await cluster.start_broker()
+
+        self.do(act)
+
+    def segments(self, topic: str, partition: int = 0) -> list[Path]:
+        """Return a partition's log files, oldest first."""
+        return sorted((self._logs / f"{topic}-{partition}").glob("*.log"))
+
+    def _put(self, job: Callable[[], Awaitable[None]] | None) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._jobs.put_nowait, job)
+
+    def _run(self) -> None:
         try:
-            zookeeper.create(
-                f"/config/topics/{topic}", json.dumps({"version": 1, "config": settings}).encode(), makepath=True
-            )
-            assigned = {str(partition): [BROKER_ID] for partition in range(partitions)}
-            zookeeper.create(
-                f"/brokers/topics/{topic}", json.dumps({"version": 1, "partitions": assigned}).encode(), makepath=True
-            )
-        finally:
-            zookeeper.stop()
-            zookeeper.close()
-        wait_until(lambda: self._serves(topic, partitions), f"{topic} is served")
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised where it is heard
+            (self._ended if self._started.done() else self._started).set_exception(error)
+        else:
+            self._ended.set_result(None)
 
-    def produce(self, topic: str, lines: bytes, codec: str = "none") -> None:
-        """Send ``key<TAB>value`` lines and wait until they are acknowledged. Raises EmbeddedFailed."""
-        producer = Producer({**self._client(), "acks": "all", "compression.type": codec})
-        failed: list[str] = []
-        for line in lines.splitlines():
-            key, tab, value = line.partition(b"\t")
-            if not tab:
-                raise ValueError(f"no tab in {line!r}")
-            producer.produce(
-                topic, value, key, on_delivery=lambda error, _: failed.append(str(error)) if error else None
-            )
-        left = producer.flush(30)
-        if left or failed:
-            raise EmbeddedFailed(f"{left + len(failed)} records of {topic} were not written: {failed[:1]}")
-
-    def read(self, topic: str, partitions: int = 1, timeout_s: float = 30.0) -> list[tuple[bytes | None, bytes | None]]:
-        """Return keys and values of all that is in a topic. Raises TimeoutError."""
-        with self._consumer() as consumer:
-            here = [TopicPartition(topic, number, 0) for number in range(partitions)]
-            wanted = sum(high for _, high in map(consumer.get_watermark_offsets, here))
-            consumer.assign(here)
-            found: list[tuple[bytes | None, bytes | None]] = []
-
-            def has_all() -> bool:
-                for message in consumer.consume(1000, 0.1):
-                    if message.error() is not None:
-                        raise EmbeddedFailed(f"{topic}: {message.error()}")
-                    found.append((message.key(), message.value()))
-                return len(found) >= wanted
-
-            wait_until(has_all, f"{wanted} records of {topic}", timeout_s)
-            return found
-
-    def _serves(self, topic: str, partitions: int) -> bool:
-        with self._consumer() as consumer, contextlib.suppress(KafkaException):
-            # all of them: asking for one by its name might make it
-            known = consumer.list_topics(timeout=5).topics.get(topic)
-            if known is not None and known.error is None and len(known.partitions) == partitions:
-                for number in known.partitions:
-                    consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=5)
-                return True
-        return False
-
-    @contextlib.contextmanager
-    def _consumer(self) -> Iterator[Consumer]:
-        consumer = Consumer({**self._client(), "group.id": "tests", "enable.auto.commit": False})
-        try:
-            yield consumer
-        finally:
-            consumer.close()
-
-    def _client(self) -> dict[str, str]:
-        return {"bootstrap.servers": self.bootstrap}
+    async def _serve(self) -> None:
+        async with self._cluster:
+            self._loop = asyncio.get_running_loop()
+            self._started.set_result(None)
+            while (job := await self._jobs.get()) is not None:
+                await job()

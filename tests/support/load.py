@@ -1,4 +1,4 @@
-"""A steady flow of records into real brokers, kept in a ledger, while a test does something else."""
+"""A steady flow of records into brokers, kept in a ledger, while a test does something else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import Final, Self
 
-from tests.support.kafka import LedgerProducer, Sent
+from tests.support.kafka import Sent
+from tests.support.ledger import Sends
 
 _JOIN_S: Final = 30.0
 
@@ -19,9 +20,7 @@ class SteadyLoad:
     A tick that comes late is made up for, so that the rate holds on a busy machine. A context manager.
     """
 
-    def __init__(
-        self, producer: LedgerProducer, topics: Mapping[str, int], *, per_second: float, tick_s: float = 0.05
-    ) -> None:
+    def __init__(self, producer: Sends, topics: Mapping[str, int], *, per_second: float, tick_s: float = 0.05) -> None:
         self._producer = producer
         self._partitions = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
         self._per_second = per_second
