@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.interop.conftest import ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
-from tests.support.kafka import Sent
-from tests.support.landing_check import check_landing, wait_landed
-from tests.support.landing_reader import read_landing
+from tests.support.landing_check import check_landed_with_resent, check_landing, wait_landed
 from tests.support.load import SteadyLoad
 
 PARTITIONS = 6
@@ -47,24 +45,6 @@ def test_a_leader_killed_and_restarted(
         assert member.terminate() == 0
 
     check_landed_with_resent(landing, ledger)
-
-
-def check_landed_with_resent(landing: Path, ledger: Mapping[tuple[str, int, int], Sent]) -> None:
-    """Check that what has landed is the ledger, and besides it only what its producer has sent again.
-
-    A producer whose answer was lost with a broker, or with its lead, sends again: such records stand in the log twice.
-    """
-    landed = read_landing(landing)
-    records = {
-        (one.topic, int(one.partition), record.offset): record.value
-        for one in landed.partitions.values()
-        for record in one.records
-    }
-    assert landed.problems == []
-    assert sum(len(one.records) for one in landed.partitions.values()) == len(records), "an offset landed twice"
-    assert {place: sent.value for place, sent in ledger.items()} == {place: records.get(place) for place in ledger}
-    again = {records[place] for place in records.keys() - ledger.keys()}
-    assert again <= {sent.value for sent in ledger.values()}
 
 
 @pytest.mark.smoke

@@ -71,6 +71,24 @@ def check_landing(folder: Path, ledger: Collection[Place]) -> None:
         raise AssertionError("\n".join(faults))
 
 
+def check_landed_with_resent(folder: Path, ledger: Mapping[Place, Sent]) -> None:
+    """Raise AssertionError unless what has landed is the ledger, and besides it only what its producer has sent again.
+
+    A producer whose answer was lost with a broker, or with its lead, sends again: such records stand in the log twice.
+    """
+    landed = read_landing(folder)
+    records = {
+        (one.topic, int(one.partition), record.offset): record.value
+        for one in landed.partitions.values()
+        for record in one.records
+    }
+    assert landed.problems == []
+    assert sum(len(one.records) for one in landed.partitions.values()) == len(records), "an offset landed twice"
+    assert {place: sent.value for place, sent in ledger.items()} == {place: records.get(place) for place in ledger}
+    again = {records[place] for place in records.keys() - ledger.keys()}
+    assert again <= {sent.value for sent in ledger.values()}
+
+
 def _count(folder: Path) -> Counter[Place]:
     return Counter(
         (one.topic, int(one.partition), record.offset)
