@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -21,17 +20,16 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from kazoo.client import KazooClient
 
 from consumerd.embedded.broker import BrokerSettings
 from consumerd.embedded.cluster import EmbeddedCluster
 from consumerd.embedded.faults import Faults
 from consumerd.embedded.tied import tied_command
 from tests.support.daemon import wait_until
+from tests.support.topic_nodes import connected, create_topic_nodes
 
 T = TypeVar("T")
 
-BROKER_ID: Final = 0
 _START_TIMEOUT_S: Final = 40.0
 _STOP_TIMEOUT_S: Final = 20.0
 
@@ -51,20 +49,8 @@ class Embedded:
 
         By znodes, as Kafka's own tools of the time do; the broker, which is the controller, sees them.
         """
-        settings = {key.replace("_", "."): value for key, value in configs.items()}
-        zookeeper = KazooClient(self.zookeeper)
-        zookeeper.start()
-        try:
-            zookeeper.create(
-                f"/config/topics/{topic}", json.dumps({"version": 1, "config": settings}).encode(), makepath=True
-            )
-            assigned = {str(partition): [BROKER_ID] for partition in range(partitions)}
-            zookeeper.create(
-                f"/brokers/topics/{topic}", json.dumps({"version": 1, "partitions": assigned}).encode(), makepath=True
-            )
-        finally:
-            zookeeper.stop()
-            zookeeper.close()
+        with connected(self.zookeeper) as zookeeper:
+            create_topic_nodes(zookeeper, topic, partitions, configs)
         wait_until(lambda: self._serves(topic, partitions), f"{topic} is served")
 
     def produce(self, topic: str, lines: bytes, codec: str = "none") -> None:
@@ -280,6 +266,10 @@ class EmbeddedThread(Embedded):
             await cluster.start_broker()
 
         self.do(act)
+
+    def create_topic(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        """Create a topic and return when it is served; ``configs`` with ``_`` for ``.``."""
+        self.do(lambda cluster: cluster.broker.create_topic(topic, partitions, **configs))
 
     def segments(self, topic: str, partition: int = 0) -> list[Path]:
         """Return a partition's log files, oldest first."""
