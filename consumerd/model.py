@@ -29,6 +29,21 @@ NO_SESSION: Final = SessionEpoch(0)
 
 _LEGACY_KEY = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
 _MODERN_KEY = re.compile(r"0|[1-9][0-9]*")
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+LONGEST_TOPIC: Final = 249
+
+
+def find_topic_fault(name: str) -> str | None:
+    """Say what is wrong with a topic's name by Kafka's rule (``Topic.java``), or None."""
+    if not name:
+        return "the name is empty"
+    if name in {".", ".."}:
+        return f"{name!r} means a directory"
+    if len(name) > LONGEST_TOPIC:
+        return f"the name has {len(name)} characters, {LONGEST_TOPIC} are allowed"
+    if not _LEGAL_TOPIC.fullmatch(name):
+        return f"{name!r} has other characters than letters, digits, '.', '_' and '-'"
+    return None
 
 
 class Generation(enum.Enum):

@@ -34,12 +34,12 @@ from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.storage import Storage
 from consumerd.embedded.topic_config import apply_config
-from consumerd.embedded.topic_names import find_collision, find_fault
+from consumerd.embedded.topic_names import find_collision
 from consumerd.embedded.topic_nodes import TopicNodes
 from consumerd.embedded.topics import InvalidPartitions, InvalidTopic, NoSuchTopic, Topic, TopicExists
 from consumerd.embedded.znodes import CONFIG_CHANGES, DELETE_TOPICS
 from consumerd.errors import ConfigError, CoordinationError
-from consumerd.model import BrokerId, TopicPartition
+from consumerd.model import BrokerId, TopicPartition, find_topic_fault
 from consumerd.zk.layout import BROKER_TOPICS, topic_path
 from consumerd.zk.port import Watch, WatchKind, ZkClient
 
@@ -144,7 +144,7 @@ class LogCatalogue:
 
     async def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """See Topics."""
-        if fault := find_fault(topic):
+        if fault := find_topic_fault(topic):
             raise InvalidTopic(f"topic {topic!r}: {fault}")
         if other := find_collision(topic, self._topics):
             raise InvalidTopic(f"topic {topic!r}: there is {other!r}, which differs in '.' and '_' only")

@@ -1,12 +1,11 @@
-"""Which names topics may have. Pure.
+"""Names of topics that mean something to brokers. Pure; which names are legal is :func:`consumerd.model.find_topic_fault`'s.
 
-Source: Kafka's ``Topic.java``: letters, digits, ``.``, ``_`` and ``-``, up to 249 of them. Two names that differ in ``.``
-and ``_`` only would have metrics of one name, so that the second of them is refused.
+Two names that differ in ``.`` and ``_`` only would have metrics of one name, so that the second of them is refused
+(Kafka's ``Topic.java``).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,22 +14,6 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 """Topics that brokers keep for themselves; clients may read but not write them."""
-
-MAX_LENGTH: Final = 249
-_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
-
-
-def find_fault(name: str) -> str | None:
-    """Say what is wrong with a topic's name, or None."""
-    if not name:
-        return "the name is empty"
-    if name in {".", ".."}:
-        return f"{name!r} means a directory"
-    if len(name) > MAX_LENGTH:
-        return f"the name has {len(name)} characters, {MAX_LENGTH} are allowed"
-    if not _LEGAL.fullmatch(name):
-        return f"{name!r} has other characters than letters, digits, '.', '_' and '-'"
-    return None
 
 
 def find_collision(name: str, others: Iterable[str]) -> str | None:

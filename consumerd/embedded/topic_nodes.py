@@ -16,7 +16,6 @@ from typing import Final
 import structlog
 
 from consumerd.aio.parallel import map_bounded
-from consumerd.embedded.topic_names import find_fault
 from consumerd.embedded.topics import Topic, TopicExists
 from consumerd.embedded.znodes import (
     CONFIG_CHANGES,
@@ -30,7 +29,7 @@ from consumerd.embedded.znodes import (
     encode_topic,
     parse_config,
 )
-from consumerd.model import BrokerId, TopicPartition
+from consumerd.model import BrokerId, TopicPartition, find_topic_fault
 from consumerd.zk.layout import BROKER_TOPICS, topic_path
 from consumerd.zk.layout_modern import partition_path, partition_state_path, partitions_path
 from consumerd.zk.listing import list_names
@@ -55,7 +54,7 @@ class TopicNodes:
         """Read all topics. What cannot be understood, or can have no directory, is left out with one warning."""
         found = {}
         for name in await list_names(self._zk, BROKER_TOPICS):
-            if fault := find_fault(name):
+            if fault := find_topic_fault(name):
                 self._complain(topic_path(name), fault)
             else:
                 found[name] = topic_path(name)

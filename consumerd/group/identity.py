@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumerd.errors import ConfigError
-from consumerd.model import ConsumerId, ThreadId
+from consumerd.model import LONGEST_TOPIC, ConsumerId, ThreadId, find_topic_fault
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
-_LEGAL_TOPIC_LENGTH: Final = 249
 
 
 def validate_name(key: str, value: str) -> str:
@@ -34,9 +33,9 @@ def validate_name(key: str, value: str) -> str:
 
 def validate_topic(key: str, value: str) -> str:
     """Return ``value`` if it can be a topic's name. Raises ConfigError that names ``key``."""
-    if not _LEGAL.fullmatch(value) or value in {".", ".."} or len(value) > _LEGAL_TOPIC_LENGTH:
+    if find_topic_fault(value):
         raise ConfigError(
-            f"{key}: {value!r} is not a legal topic; use up to {_LEGAL_TOPIC_LENGTH} ASCII letters, digits, '.', '_' "
+            f"{key}: {value!r} is not a legal topic; use up to {LONGEST_TOPIC} ASCII letters, digits, '.', '_' "
             "and '-'. For an expression use a pattern"
         )
     return value

@@ -16,9 +16,8 @@ from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.releases import get_imitation
 from consumerd.embedded.server import BrokerServer, listen
-from consumerd.embedded.topic_names import find_fault
 from consumerd.embedded.topics import InvalidTopic, Topic, TopicExists
-from consumerd.model import BrokerId, TopicPartition
+from consumerd.model import BrokerId, TopicPartition, find_topic_fault
 from consumerd.wire.modern.metadata import MetadataBroker
 
 BROKER = BrokerId(0)
@@ -63,7 +62,7 @@ class FolderTopics:
 
     def add(self, topic: str, partitions: int = 1, settings: LogSettings | None = None) -> None:
         """Create a topic, with settings that are not the broker's if a test wants it."""
-        if find_fault(topic):
+        if find_topic_fault(topic):
             raise InvalidTopic(topic)
         if topic in self._topics:
             raise TopicExists(topic)

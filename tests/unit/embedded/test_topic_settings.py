@@ -6,9 +6,9 @@ import pytest
 
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.embedded.topic_config import apply_config
-from consumerd.embedded.topic_names import find_collision, find_fault
+from consumerd.embedded.topic_names import find_collision
 from consumerd.errors import ConfigError
-from consumerd.model import TimestampType
+from consumerd.model import TimestampType, find_topic_fault
 
 BROKERS = LogSettings(retention_ms=1000)
 
@@ -16,13 +16,13 @@ BROKERS = LogSettings(retention_ms=1000)
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "_", "...", "__consumer_offsets", "x" * 249])
 def test_names_that_kafka_allows(name: str) -> None:
     """Each of them can be a directory's and a node's name."""
-    assert find_fault(name) is None
+    assert find_topic_fault(name) is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a/b", "a b", "a\n", "é", "a:b"])
 def test_names_that_kafka_refuses(name: str) -> None:
     """Before anything is written."""
-    assert find_fault(name) is not None
+    assert find_topic_fault(name) is not None
 
 
 def test_a_name_that_differs_in_dots_and_underscores_only_collides() -> None:
