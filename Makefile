@@ -56,10 +56,11 @@ format: venv  ## format and mend what can be mended
 interop: venv  ## against real Kafka and the real Java consumer (needs Java, and maven on first use)
 	$(PYTEST) -p no:randomly tests/interop
 
-interop-full: venv fuzz-frames  ## the same on every release of the matrix, ours on the ZooKeepers that came with the releases, and fuzz-frames
+interop-full: venv fuzz-frames  ## the same on every release of the matrix, ours on the ZooKeepers that came with the releases, more kills, and fuzz-frames
 	CONSUMERD_FULL_MATRIX=1 $(PYTEST) -p no:randomly tests/interop
 	CONSUMERD_ZOOKEEPER_OF=0.8.2.2 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
 	CONSUMERD_ZOOKEEPER_OF=1.1.1 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
+	CONSUMERD_KILLS=20 $(PYTEST) tests/component/embedded/test_broker_killed.py
 
 simulate: venv  ## whole groups on virtual time, SEEDS stories (20000), none of which `make test` tells
 	$(BIN)/python -m tests.support.simulation 2000-$$(($${SEEDS:-20000} + 1999))
