@@ -7,13 +7,12 @@ begins is set aside under a name that ends in ``-stray``, and stays there.
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from consumerd.embedded.log.files import LogFiles
-from consumerd.embedded.log.log_directory import LogDirectory
+from consumerd.embedded.log.log_directory import LogDirectory, path_aside
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.model import TopicPartition
@@ -53,7 +52,7 @@ class Storage:
         with self._lock:
             if not self._files.is_folder(path):
                 return None
-            target = path.with_name(f"{path.name}.{uuid.uuid4().hex}{STRAY_ENDING}")
+            target = path_aside(path, STRAY_ENDING)
             self._logs.forget(partition)
             self._files.rename(path, target)
             self._files.sync_folder(path.parent)

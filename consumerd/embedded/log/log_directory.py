@@ -31,6 +31,14 @@ CLEANER_NAME: Final = "cleaner-offset-checkpoint"
 DELETE_ENDING: Final = "-delete"
 
 _FOLDER = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_LONGEST_NAME: Final = 255
+"""Of a file, in bytes; a partition's folder may be as long already."""
+
+
+def path_aside(folder: Path, ending: str) -> Path:
+    """Return where a partition's folder goes that is to make room: a name that no other has, and that ends in ``ending``."""
+    tail = f".{uuid.uuid4().hex}{ending}"
+    return folder.with_name(folder.name[: _LONGEST_NAME - len(tail)] + tail)
 
 
 class LogDirectory:
@@ -45,6 +53,8 @@ class LogDirectory:
         self._were_clean: set[TopicPartition] = set()
         self._recovery_points: dict[TopicPartition, int] = {}
         self._cleaned_to: dict[TopicPartition, int] = {}
+        self._checkpoints_stale = False
+        """They may name a log that is there no more, and must not be taken for its successor's."""
 
     @classmethod
     def open(cls, path: Path, *, files: LogFiles, now_ms: Callable[[], int]) -> LogDirectory:
@@ -75,6 +85,8 @@ class LogDirectory:
                     self._remove_folder(self.path / name)
             self._recovery_points = read_checkpoint(self.path / RECOVERY_NAME, files)
             self._cleaned_to = read_checkpoint(self.path / CLEANER_NAME, files)
+            for partition in {*self._recovery_points, *self._cleaned_to}.difference(self.find_partitions()):
+                self.forget(partition)
             if CLEAN_NAME in files.names(self.path):
                 self._were_clean = set(self.find_partitions())
                 files.unlink(self.path / CLEAN_NAME)
@@ -104,6 +116,8 @@ class LogDirectory:
         What is not known to be durable is checked: nothing after a clean end, otherwise what lies above the recovery
         point, and everything where there is none. Raises LogFailed.
         """
+        if self._checkpoints_stale:
+            self.write_checkpoints()
         if (before := self._logs.pop(partition, None)) is not None:
             self._recovery_points[partition] = before.recovery_point
             with contextlib.suppress(LogFailed):  # what its end has left is checked now
@@ -127,7 +141,7 @@ class LogDirectory:
         """Close a partition's log and delete it; a slice that is being read keeps its file. Raises LogFailed."""
         log = self._logs.pop(partition, None)
         folder = self.path / f"{partition.topic}-{partition.partition}"
-        going = self.path / f"{folder.name}.{uuid.uuid4().hex}{DELETE_ENDING}"
+        going = path_aside(folder, DELETE_ENDING)
         try:
             if log is not None:
                 log.discard()
@@ -146,7 +160,8 @@ class LogDirectory:
         self._logs.pop(partition, None)
         self._were_clean.discard(partition)
         for offsets in (self._recovery_points, self._cleaned_to):
-            offsets.pop(partition, None)
+            if offsets.pop(partition, None) is not None:
+                self._checkpoints_stale = True
 
     def _remove_folder(self, folder: Path) -> None:
         for name in self._files.names(folder):
@@ -164,6 +179,7 @@ class LogDirectory:
             write_checkpoint(self.path / CLEANER_NAME, cleaned, self._files)
         except OSError as error:
             raise LogFailed(f"{self.path}: the checkpoints could not be written: {error}") from error
+        self._checkpoints_stale = False
 
     def close(self) -> None:
         """Close the logs, note that their end was clean if it was so for each, and unlock; a second call does nothing.

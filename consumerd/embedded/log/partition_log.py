@@ -56,13 +56,14 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 class Appended:
     """What an append was given: ``count`` records of offsets ``base_offset`` to ``last_offset``, -1 where it had none.
 
-    ``log_append_time_ms`` is None unless the log's records bear it.
+    ``log_append_time_ms`` is None unless the log's records bear it. ``size_bytes`` is by how much the log is longer now.
     """
 
     base_offset: int
     last_offset: int
     count: int
     log_append_time_ms: int | None = None
+    size_bytes: int = 0
 
 
 class PartitionLog:
@@ -147,6 +148,11 @@ class PartitionLog:
         return self._list.bases[0]
 
     @property
+    def newest_segment_offset(self) -> int:
+        """Where the segment begins that is appended to."""
+        return self._list.bases[-1]
+
+    @property
     def size_bytes(self) -> int:
         """The size of all segments."""
         return sum(segment.size for segment in self._list.segments)
@@ -185,6 +191,7 @@ class PartitionLog:
                 last_offset=self.end_offset - 1,
                 count=prepared.count,
                 log_append_time_ms=prepared.log_append_time_ms,
+                size_bytes=len(prepared.data),
             )
 
     def _must_roll(self, active: Segment, prepared: Prepared, now_ms: int) -> bool:

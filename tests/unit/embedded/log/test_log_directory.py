@@ -14,7 +14,8 @@ from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.log_directory import LogDirectory
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
-from consumerd.model import TopicPartition
+from consumerd.embedded.storage import Storage
+from consumerd.model import LONGEST_TOPIC, TopicPartition
 from tests.support.faulty_log_files import FailOnce, MemoryLogFiles
 from tests.support.log_check import check_folder, read_file
 from tests.support.logs import PARTITION, LogRig, read_records
@@ -278,3 +279,40 @@ def test_real_files_are_read_back(tmp_path: Path) -> None:
     rig.directory.delete_log(PARTITION)
     assert not rig.folder.exists()
     rig.directory.close()
+
+
+@pytest.mark.parametrize("noted_again", [True, False])
+def test_what_was_durable_of_a_deleted_log_says_nothing_of_its_successor(noted_again: bool) -> None:
+    """Nobody has noted anything since when the successor's end is damaged: it must not be taken for checked."""
+    rig, files = make_rig(segment_bytes=1 << 20)
+    fill(rig)
+    rig.flush()
+    rig.directory.write_checkpoints()
+    rig.directory.delete_log(PARTITION)
+    if not noted_again:
+        files.kill()  # before the successor is made
+        rig.directory = LogDirectory.open(rig.path, files=files, now_ms=lambda: 0)
+    rig.log = rig.directory.open_log(PARTITION, rig.settings)
+    rig.acknowledged.clear()
+    fill(rig, 3)
+    files.content(last_log(rig))[-1] ^= 1
+    files.kill()
+    rig.open()
+    assert rig.log.end_offset < len(rig.acknowledged)
+
+
+def test_a_topic_of_the_longest_name_can_be_deleted_and_set_aside(tmp_path: Path) -> None:
+    """Its folder's name is as long as a name may be, so that the one it is renamed to has to be cut (KAFKA-4893)."""
+    partition = TopicPartition.modern("t" * LONGEST_TOPIC, 12345)
+    storage = Storage.open(tmp_path, files=OsLogFiles(), now_ms=lambda: 0)
+    storage.open_log(partition, LogSettings())
+    storage.delete_log(partition)
+    assert [] == [path for path in tmp_path.iterdir() if path.is_dir()]
+    storage.open_log(partition, LogSettings()).close()
+    aside = storage.set_aside(partition)
+    assert aside is not None
+    assert [aside] == [path for path in tmp_path.iterdir() if path.is_dir()]
+    storage.close()
+    storage = Storage.open(tmp_path, files=OsLogFiles(), now_ms=lambda: 0)
+    assert aside.is_dir(), "what was set aside stays"
+    storage.close()
