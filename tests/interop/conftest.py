@@ -1,8 +1,9 @@
 """Which Kafka releases a test runs on, and clusters shared by the tests of a run.
 
-A test that takes ``release`` runs on 1.1.1; marked ``smoke``, on every release of the matrix; with
-``CONSUMERD_FULL_MATRIX=1`` every test does. Without the jars and without maven they skip and say what provides them;
-with ``CONSUMERD_REQUIRE_KAFKA=1`` they fail instead.
+A test that takes ``release`` runs on 1.1.1; marked ``smoke``, on every release of the matrix; marked ``full``, not at all,
+since ``make test`` shows the same on the embedded broker. With ``CONSUMERD_FULL_MATRIX=1`` every test runs on every
+release. Without the jars and without maven they skip and say what provides them; with ``CONSUMERD_REQUIRE_KAFKA=1`` they
+fail instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tests.support import kafka
 
 MAIN_RELEASE = "1.1.1"
 MATRIX = ("0.8.2.2", "0.10.2.2", "1.1.1")
+FULL = os.environ.get("CONSUMERD_FULL_MATRIX") == "1"
 
 _HERE = Path(__file__).parent
 _numbers = itertools.count()
@@ -28,16 +30,21 @@ Figure = Callable[[str, object], None]
 _FIGURES = pytest.StashKey[list[str]]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = []
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
+            if not FULL and item.get_closest_marker("full"):
+                left_out.append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "release" not in metafunc.fixturenames:
         return
-    everywhere = os.environ.get("CONSUMERD_FULL_MATRIX") == "1" or metafunc.definition.get_closest_marker("smoke")
+    everywhere = FULL or metafunc.definition.get_closest_marker("smoke")
     metafunc.parametrize("release", MATRIX if everywhere else (MAIN_RELEASE,), scope="session")
 
 

@@ -47,7 +47,6 @@ def test_a_leader_killed_and_restarted(
     check_landed_with_resent(landing, ledger)
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(150)
 def test_a_topic_that_grows_is_consumed_whole(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.conftest import ClusterFactory
+from tests.interop.conftest import FULL, ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Cluster
 from tests.support.landing_check import find_faults, log_ends
@@ -21,15 +21,16 @@ from tests.support.load import SteadyLoad
 
 PARTITIONS = 12
 RATE = 2000
+SECONDS = 60 if FULL else 30
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("sink", ["parquet", "jsonl"])
+@pytest.mark.parametrize("sink", ["parquet", "jsonl"] if FULL else ["parquet"])
 def test_churn_loses_nothing_and_doubles_nothing(
     release: str, sink: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Promises 1 and 2: a minute of members started, stopped (SIGTERM) and killed (SIGKILL) every few seconds."""
+    """Promises 1 and 2: members started, stopped (SIGTERM) and killed (SIGKILL) every few seconds, for SECONDS."""
     cluster = shared_clusters(release)
     topic, group = unique("churn"), unique("churners")
     cluster.create_topic(topic, PARTITIONS)
@@ -40,7 +41,7 @@ def test_churn_loses_nothing_and_doubles_nothing(
         with SteadyLoad(producer, {topic: PARTITIONS}, per_second=RATE / PARTITIONS):
             members.start()
             members.start()
-            until = time.monotonic() + 60
+            until = time.monotonic() + SECONDS
             while time.monotonic() < until:
                 members.change(dice)
                 pause = time.monotonic() + dice.uniform(1.5, 4.0)
@@ -58,8 +59,8 @@ def test_churn_loses_nothing_and_doubles_nothing(
         members.close()
 
     assert find_faults(tmp_path / "landing", ledger) == []
-    assert members.killed >= 3
-    assert members.stopped >= 3
+    assert members.killed >= SECONDS // 20
+    assert members.stopped >= SECONDS // 20
 
 
 class Members:

@@ -194,6 +194,7 @@ def _sink_errors(member: Daemon) -> float:
     return float(found[1]) if found else 0.0
 
 
+@pytest.mark.full
 @pytest.mark.timeout(60)
 def test_another_groups_path_is_refused_and_left_alone(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
@@ -214,6 +215,7 @@ def test_another_groups_path_is_refused_and_left_alone(
     check_landing(landing, ledger)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_a_zookeeper_that_has_lost_its_data_ends_the_daemon_and_the_path_stays_the_old_clusters(
     release: str, own_cluster: ClusterFactory, unique: Callable[[str], str], tmp_path: Path

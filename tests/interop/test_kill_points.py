@@ -7,7 +7,6 @@ files are read by an independent reader (pyarrow and json, none of our code) and
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 import time
@@ -17,14 +16,13 @@ from pathlib import Path
 import pytest
 
 from consumerd.failpoints import POINTS
-from tests.interop.conftest import MAIN_RELEASE, ClusterFactory, Figure
+from tests.interop.conftest import FULL, MAIN_RELEASE, ClusterFactory, Figure
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Cluster, JavaConsumer
 from tests.support.landing_check import find_faults, log_ends
 from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
 
-FULL = os.environ.get("CONSUMERD_FULL_MATRIX") == "1"
 FULL_ROUNDS = 20
 """How often a process dies at each point in the full run on the main release, for each of the four: Parquet and JSON lines,
 each in a group of daemons and beside a Java member.
@@ -38,15 +36,13 @@ REPEATED_POINTS = 6
 """Files are synced and linked all the time: which of the first so many is the last one, is drawn."""
 
 
-@pytest.mark.smoke
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT_S)
 def test_a_member_killed_at_each_point_beside_java_loses_and_doubles_nothing(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
 ) -> None:
     """Promises 1 and 2 in a mixed group: what is not in our files, once, was consumed by the Java member, and said so."""
-    deaths = rounds(release, 1) * len(POINTS)
-    kill_at_each_point(shared_clusters(release), unique("killed"), "jsonl", tmp_path, figure, java=True, deaths=deaths)
+    kill_at_each_point(shared_clusters(release), unique("killed"), "jsonl", tmp_path, figure, java=True)
 
 
 @pytest.mark.slow
@@ -64,18 +60,20 @@ def test_a_member_killed_at_each_point_loses_and_doubles_nothing(
     figure: Figure,
 ) -> None:
     """Promises 1 and 2: every record lands once, whichever step of a member was its last."""
-    deaths = rounds(release, 2) * len(POINTS)
-    kill_at_each_point(shared_clusters(release), unique("killed"), sink, tmp_path, figure, java=java, deaths=deaths)
+    kill_at_each_point(shared_clusters(release), unique("killed"), sink, tmp_path, figure, java=java)
 
 
-def rounds(release: str, few: int) -> int:
-    """Return how often a process is to die at each point."""
-    return FULL_ROUNDS if FULL and release == MAIN_RELEASE else few
+def plan_deaths(release: str, dice: random.Random) -> list[tuple[str, bool]]:
+    """Return the points to die at, one after the other, and whether the point of a release is to be come to in a rebalance.
+
+    In every second round it is; where there is one round only, each of those points has its turn again.
+    """
+    rounds = FULL_ROUNDS if FULL and release == MAIN_RELEASE else 1
+    deaths = [(point, number % 2 == 1) for number in range(rounds) for point in dice.sample(POINTS, len(POINTS))]
+    return deaths if rounds > 1 else [*deaths, *((point, True) for point in POINTS if point.endswith("release"))]
 
 
-def kill_at_each_point(
-    cluster: Cluster, name: str, sink: str, folder: Path, figure: Figure, *, java: bool, deaths: int
-) -> None:
+def kill_at_each_point(cluster: Cluster, name: str, sink: str, folder: Path, figure: Figure, *, java: bool) -> None:
     """Let a steady member, and perhaps one of Java's, go on while victims come and die; then judge the files."""
     cluster.create_topic(name, PARTITIONS)
     landing = folder / "landing"
@@ -91,6 +89,7 @@ def kill_at_each_point(
     seed = random.randrange(1 << 30)
     dice = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    deaths = plan_deaths(cluster.release, dice)
     producer = cluster.ledger_producer(linger_ms="5")
     began = time.monotonic()
     with (
@@ -100,14 +99,11 @@ def kill_at_each_point(
     ):
         with SteadyLoad(producer, {name: PARTITIONS}, per_second=PER_PARTITION):
             steady.wait(lambda: bool(registry.offsets(name, name)), "the first commits", 60)
-            for number in range(deaths):
-                if number % len(POINTS) == 0:
-                    points = dice.sample(POINTS, len(POINTS))
-                by_join = number // len(POINTS) % 2 == 1
-                die_at(points[number % len(POINTS)], folder, f"victim-{number}", settings, dice, by_join=by_join)
+            for number, (point, by_join) in enumerate(deaths):
+                die_at(point, folder, f"victim-{number}", settings, dice, by_join=by_join)
                 assert steady.process.poll() is None, steady.log()[-3000:]
-        figure("deaths", deaths)
-        figure("seconds a death", (time.monotonic() - began) / deaths)
+        figure("deaths", len(deaths))
+        figure("seconds a death", (time.monotonic() - began) / len(deaths))
         ledger = producer.finish()
         ends = {partition: end for (_, partition), end in log_ends(ledger).items()}
         wait_until(lambda: registry.offsets(name, name) == ends, "everything consumed and committed", 60, 0.2)

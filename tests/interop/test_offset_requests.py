@@ -46,7 +46,6 @@ def landed(folder: Path, topic: str, partition: int) -> LandedPartition:
     return landing.partitions[topic, str(partition)]
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(150)
 def test_a_partition_is_moved_back_and_forth_by_its_daemon_and_by_the_next_start(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path

@@ -17,7 +17,6 @@ from tests.support.registry import open_registry
 PARTITIONS = 6
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(120)
 def test_sigterm_flushes_commits_releases_and_leaves(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
@@ -57,6 +56,7 @@ def test_sigterm_flushes_commits_releases_and_leaves(
     producer.finish()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(90)
 def test_a_second_signal_ends_at_once_and_loses_nothing(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path

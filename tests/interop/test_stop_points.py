@@ -8,7 +8,6 @@ somebody who reads the stored positions all the time.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.failpoints import POINTS
-from tests.interop.conftest import ClusterFactory, Figure
+from tests.interop.conftest import FULL, ClusterFactory, Figure
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Cluster
 from tests.support.landing_check import find_faults, log_ends
@@ -25,8 +24,6 @@ from tests.support.load import SteadyLoad
 from tests.support.registry import CommitWatch, Registry, open_registry
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import live_sessions
-
-FULL = os.environ.get("CONSUMERD_FULL_MATRIX") == "1"
 
 PARTITIONS = 6
 PER_PARTITION = 25

@@ -28,7 +28,6 @@ SESSION_S = 6.0
 SHORT_SESSION_S = 3.0
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(150)
 async def test_a_cut_shorter_than_the_session_repeats_nothing_and_moves_nothing(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
@@ -173,7 +172,6 @@ def _place(one: Delivery) -> Place:
     return one.topic, one.partition, one.offset
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(150)
 def test_zookeeper_killed_and_restarted(
     release: str, own_cluster: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
@@ -252,7 +250,6 @@ def _share_while_slow(cluster: Cluster, proxy: TcpProxy, name: str, folder: Path
     assert find_faults(folder / "landing", ledger) == []
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(150)
 def test_a_process_stopped_past_its_session_harms_nobody_when_it_wakes_up(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path

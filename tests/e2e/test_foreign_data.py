@@ -8,9 +8,10 @@ from typing import Final
 
 import pytest
 
-from tests.interop.conftest import ClusterFactory
 from tests.support.daemon import Daemon, settings_for
+from tests.support.embedded import EmbeddedThread
 from tests.support.landing_check import find_faults, log_ends
+from tests.support.ledger import Ledger
 from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
 
@@ -22,12 +23,12 @@ UNREADABLE: Final = {"empty": b"", "no-json": b"\xff{", "pykafka": b"t", "no-str
 
 @pytest.mark.timeout(120)
 def test_nothing_that_others_write_while_records_flow_loses_or_doubles_one(
-    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+    cluster: EmbeddedThread, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """Members that nobody can read, junk among owners and positions, positions and owner nodes that somebody writes or
     deletes: ours wins, each record lands once, and the status page and the metrics say what was found.
     """
-    cluster, name = shared_clusters(release), unique("foreign")
+    name = unique("foreign")
     cluster.create_topic(name, PARTITIONS)
     landing = tmp_path / "landing"
     settings = settings_for(
@@ -40,7 +41,7 @@ def test_nothing_that_others_write_while_records_flow_loses_or_doubles_one(
     )
     ids, owners, offsets = (f"/consumers/{name}/{kind}" for kind in ("ids", f"owners/{name}", f"offsets/{name}"))
     junk = [f"{folder}/{one}" for folder in (owners, offsets) for one in ("lock", "0-1", "99", "1.5")]
-    producer = cluster.ledger_producer(linger_ms="5")
+    producer = Ledger(cluster.bootstrap)
     with open_registry(cluster.zookeeper) as registry:
         zookeeper = registry.client
 
