@@ -31,19 +31,21 @@ _THREADS: Final = 4
 
 @dataclass(slots=True)
 class _Job(Generic[T]):
-    """Work to be done in a thread; ``grows`` says by how many bytes its result has made the log longer."""
+    """Work to be done in a thread; ``measure`` says by how many bytes its result has made the log longer."""
 
     work: Callable[[], T]
     future: asyncio.Future[T]
-    grown_by: int
+    measure: Callable[[T], int]
     outcome: T | BaseException | None = None
+    grown_by: int = 0
 
     def do(self) -> None:
         """Work, unless nobody wants it any more."""
         if self.future.cancelled():
             return
         try:
-            self.outcome = self.work()
+            outcome = self.work()
+            self.outcome, self.grown_by = outcome, self.measure(outcome)
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
             self.outcome = error
 
@@ -66,8 +68,10 @@ class Appender:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Wait for what was asked for; bounded by the disk alone."""
-        await self._idle.wait()
-        self._pool.shutdown()
+        try:
+            await self._idle.wait()
+        finally:
+            self._pool.shutdown(wait=False)  # its threads are done, or end when they are
 
     async def append(
         self, partition: TopicPartition, log: PartitionLog, record_set: bytes | memoryview, *, flush: bool = False
@@ -89,14 +93,14 @@ class Appender:
                 log.flush()
             return appended
 
-        return self._start(partition, work, len(record_set))
+        return self._start(partition, work, lambda appended: appended.size_bytes)
 
     async def run(self, partition: TopicPartition, work: Callable[[], T]) -> T:
         """Do other work on a partition's log (retention, compaction, closing) in its turn, in a thread.
 
         Raises what ``work`` raises. Unbounded but by ``work``.
         """
-        return await self._start(partition, work, 0)
+        return await self._start(partition, work, lambda _: 0)
 
     def subscribe(self, grown: Grown) -> Callable[[], None]:
         """Call back, on the loop, with each partition that has grown and by how many bytes; return what ends it."""
@@ -105,10 +109,12 @@ class Appender:
 
     # -- turns
 
-    def _start(self, partition: TopicPartition, work: Callable[[], T], grown_by: int) -> asyncio.Future[T]:
+    def _start(
+        self, partition: TopicPartition, work: Callable[[], T], measure: Callable[[T], int]
+    ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_look_at)
-        job = _Job(work, future, grown_by)
+        job = _Job(work, future, measure)
         queue = self._queues.get(partition)
         if queue is None:
             self._queues[partition] = []

@@ -16,7 +16,7 @@ from consumerd.errors import ConsumerdError, CorruptMessageError, LocalProtocolE
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.units import TimestampRefused, UnsupportedForFormat
 
-_CODES: Final[tuple[tuple[type[ConsumerdError], ErrorCode], ...]] = (
+_CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
     (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (TimestampRefused, ErrorCode.INVALID_TIMESTAMP),
     (UnsupportedForFormat, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
@@ -27,15 +27,16 @@ _CODES: Final[tuple[tuple[type[ConsumerdError], ErrorCode], ...]] = (
     (LogWriteFailed, ErrorCode.KAFKA_STORAGE_ERROR),
     (LogFailed, ErrorCode.KAFKA_STORAGE_ERROR),
     (LocalProtocolError, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
 )
 
 
-def code_of(error: ConsumerdError) -> ErrorCode:
+def code_of(error: ConsumerdError | OSError) -> ErrorCode:
     """Return the code that Kafka has for it."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def old_code_of(error: ConsumerdError) -> ErrorCode:
+def old_code_of(error: ConsumerdError | OSError) -> ErrorCode:
     """Return the same for Produce up to v3 and Fetch up to v5.
 
     They say NOT_LEADER_OR_FOLLOWER where a disk has failed: clients of that time do not know KAFKA_STORAGE_ERROR (KIP-112).

@@ -7,7 +7,6 @@ finds too few bytes and asks for more.
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from consumerd.embedded.log.partition_log import PartitionLog
@@ -44,13 +43,13 @@ def needs_conversion(found: LogSlice, log: PartitionLog, version: int) -> bool:
         return False
     if log.settings.message_format > magic:
         return True
-    head = _read_head(found, _HEAD_BYTES)
+    head = found.read(_HEAD_BYTES)
     return len(head) == _HEAD_BYTES and head[_MAGIC_AT] > magic
 
 
 def is_cut(found: LogSlice) -> bool:
     """Tell whether not even the first unit is whole. Raises OSError."""
-    head = _read_head(found, _OFFSET_AND_SIZE_BYTES)
+    head = found.read(_OFFSET_AND_SIZE_BYTES)
     if len(head) < _OFFSET_AND_SIZE_BYTES:
         return True
     return _OFFSET_AND_SIZE_BYTES + int.from_bytes(head[_SIZE_AT], "big", signed=True) > found.size
@@ -68,7 +67,3 @@ def convert_slice(found: LogSlice, start: int, version: int) -> bytes:
     if not end:
         return data
     return convert_down(memoryview(data)[:end], magic=magic_read_by(version), start=start)
-
-
-def _read_head(found: LogSlice, size: int) -> bytes:
-    return os.pread(found.descriptor, min(size, found.size), found.position)

@@ -2,14 +2,15 @@
 
 What is answered and when is Kafka 1.1's (ReplicaManager.fetchMessages and readFromLocalLog, DelayedFetch):
 
-- At once, if nobody wants to wait, ``min_bytes`` are there, or any partition has an error. Otherwise when that many bytes
-  have been appended, when the time is over, or when the peer has gone.
+- At once, if nobody wants to wait, ``min_bytes`` are there, or any partition has an error; or records of an older segment,
+  since an answer ends with a segment and appends cannot make it longer. Otherwise when that many bytes have been appended,
+  when the time is over, or when the peer has gone.
 - A partition that fails has no records and -1 for each of its offsets.
 - Before version 3 each partition is cut at its own limit, in the middle of a unit if need be, so that a unit above the
   limit never arrives whole. From 3 on ``max_bytes`` bounds the whole answer, in the order asked for; the first unit of the
   first partition that has any comes whole, however large; a partition whose first unit does not fit has no records.
 - Versions 0 and 1 read magic 0, 2 and 3 magic 1, later ones what there is. What must be converted is no part of a file any
-  more: it is converted in a thread, and takes memory.
+  more: it is converted in a thread, and takes memory; an answer to these versions is bounded for that.
 
 Where a partition's records lie is looked up on the loop: an index in memory, and a few KiB of the segment around its entry,
 which a consumer that keeps up finds in the page cache. The records themselves are not touched.
@@ -25,7 +26,13 @@ from typing import Final, cast
 from consumerd.embedded.faults import Faults
 from consumerd.embedded.handlers.codes import old_code_of
 from consumerd.embedded.handlers.context import RequestContext
-from consumerd.embedded.handlers.converting import convert_slice, is_cut, needs_conversion
+from consumerd.embedded.handlers.converting import (
+    NEWEST_MAGIC,
+    convert_slice,
+    is_cut,
+    magic_read_by,
+    needs_conversion,
+)
 from consumerd.embedded.handlers.refusals import refused_fetch
 from consumerd.embedded.log.errors import LogError
 from consumerd.embedded.log.partition_log import PartitionLog
@@ -53,7 +60,7 @@ _FIRST_WITH_LOG_START: Final = 5
 _MAX_ANSWER_BYTES: Final = 1 << 30
 """What one answer holds at most, so that it fits into a frame."""
 _MAX_CONVERTED_BYTES: Final = 64 << 20
-"""What one answer converts at most: partitions behind it are left to the next request."""
+"""What an answer reads at most that may have to be converted: the rest is left to the next request."""
 
 
 @dataclass(slots=True)
@@ -65,8 +72,28 @@ class _Part:
     log: PartitionLog | None = None
     slice: LogSlice | None = None
     error: ErrorCode = ErrorCode.NONE
-    size: int = 0
+    available: int = 0
+    """Bytes that are there within its limit, those of a unit included that is too large to be sent."""
+    is_older: bool = False
+    """Whether they are in a segment that grows no more."""
+    start_offset: int = -1
     end_offset: int = -1
+
+    @property
+    def size(self) -> int:
+        """The bytes that are sent, unless they are converted."""
+        return self.slice.size if self.slice is not None else 0
+
+    def fail(self, error: ConsumerdError | OSError) -> None:
+        """Have an error in place of records."""
+        self.error = old_code_of(error)
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of what was read."""
+        if self.slice is not None:
+            self.slice.close()
+            self.slice = None
 
 
 @dataclass(slots=True)
@@ -80,25 +107,25 @@ class _Reading:
             yield from parts
 
     @property
-    def failed(self) -> bool:
-        return any(part.error for part in self)
+    def is_final(self) -> bool:
+        """Whether waiting would not add to it."""
+        return not self.topics or any(part.error or part.is_older for part in self)
 
     @property
-    def size(self) -> int:
-        return sum(part.size for part in self)
+    def available(self) -> int:
+        return sum(part.available for part in self)
 
     def rooms(self) -> dict[TopicPartition, int]:
         """Return how much each partition may still add to the answer."""
         return {
-            part.partition: max(part.asked.partition_max_bytes - part.size, 0)
+            part.partition: max(part.asked.partition_max_bytes - part.available, 0)
             for part in self
             if part.partition is not None
         }
 
     def close(self) -> None:
         for part in self:
-            if part.slice is not None:
-                part.slice.close()
+            part.drop()
 
 
 class FetchHandler:
@@ -116,7 +143,7 @@ class FetchHandler:
             least = min(request.min_bytes, request.max_bytes)
             until = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
             while not self._is_enough(reading, least, until, context):
-                rooms, missing = reading.rooms(), least - reading.size
+                rooms, missing = reading.rooms(), least - reading.available
                 reading.close()
                 await self._polls.wait(rooms, missing, until=until, hangup=context.hangup)
                 reading = self._read(request, context.version)
@@ -128,9 +155,8 @@ class FetchHandler:
 
     def _is_enough(self, reading: _Reading, least: int, until: float, context: RequestContext) -> bool:
         return (
-            not reading.topics
-            or reading.failed
-            or reading.size >= least
+            reading.is_final
+            or reading.available >= least
             or context.hangup.happened
             or asyncio.get_running_loop().time() >= until
         )
@@ -138,22 +164,31 @@ class FetchHandler:
     # -- reading
 
     def _read(self, request: FetchRequest, version: int) -> _Reading:
-        whole = version >= _FIRST_WITH_WHOLE_UNIT
-        left = min(max(request.max_bytes, 0), _MAX_ANSWER_BYTES) if whole else _MAX_ANSWER_BYTES
-        empty = True
         reading = _Reading()
+        try:
+            self._read_into(reading, request, version)
+        except BaseException:
+            reading.close()
+            raise
+        return reading
+
+    def _read_into(self, reading: _Reading, request: FetchRequest, version: int) -> None:
+        whole = version >= _FIRST_WITH_WHOLE_UNIT
+        left = _MAX_ANSWER_BYTES if magic_read_by(version) == NEWEST_MAGIC else _MAX_CONVERTED_BYTES
+        if whole:
+            left = min(max(request.max_bytes, 0), left)
+        empty = True
         for topic, asked in _ask_once(request).items():
-            parts = []
+            parts: list[_Part] = []
+            reading.topics.append((topic, parts))
             for one in asked.values():
                 part = self._find(topic, one)
+                parts.append(part)
                 if part.log is not None:
                     room = min(max(one.partition_max_bytes, 0), left)
                     _read_part(part, part.log, room, whole=whole, whole_first=whole and empty)
                     left = max(left - part.size, 0)
                     empty = empty and not part.size
-                parts.append(part)
-            reading.topics.append((topic, parts))
-        return reading
 
     def _find(self, topic: str, asked: FetchPartition) -> _Part:
         partition = TopicPartition.modern(topic, asked.partition) if asked.partition >= 0 else None
@@ -169,30 +204,12 @@ class FetchHandler:
     async def _respond(self, request: FetchRequest, reading: _Reading, version: int) -> FileResponse:
         """Put what was read into an answer, which owns its slices from then on."""
         committed = request.isolation_level == READ_COMMITTED
-        convertible = _MAX_CONVERTED_BYTES
         topics = []
         for topic, parts in reading.topics:
-            fetched = []
-            for part in parts:
-                records: bytes | FileRange = b""
-                if part.slice is not None and part.log is not None:
-                    if needs_conversion(part.slice, part.log, version):
-                        records = await self._convert(part, version) if convertible > 0 else b""
-                        convertible -= part.size
-                    else:
-                        records = FileRange(part.slice.descriptor, part.slice.position, part.size)
-                fetched.append(_describe(part, records, version, committed=committed))
+            fetched = [_describe(part, await _give(part, version), version, committed=committed) for part in parts]
             topics.append(FetchedTopic(topic=topic, partitions=tuple(fetched)))
         owners = [part.slice for part in reading if part.slice is not None]
         return FileResponse(response=FetchResponse(topics=tuple(topics)), owners=owners)
-
-    async def _convert(self, part: _Part, version: int) -> bytes:
-        assert part.slice is not None
-        try:
-            return await asyncio.to_thread(convert_slice, part.slice, part.asked.fetch_offset, version)
-        except ConsumerdError as error:
-            part.error = old_code_of(error)
-            return b""
 
 
 def _ask_once(request: FetchRequest) -> dict[str, dict[int, FetchPartition]]:
@@ -205,17 +222,32 @@ def _ask_once(request: FetchRequest) -> dict[str, dict[int, FetchPartition]]:
 
 def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_first: bool) -> None:
     """Read up to ``room`` bytes; ``whole``: nothing, if not even the first unit fits."""
+    offset = part.asked.fetch_offset
     try:
-        found = log.read(part.asked.fetch_offset, room, whole_first=whole_first)
-    except LogError as error:
-        part.error = old_code_of(error)
+        part.slice = found = log.read(offset, room, whole_first=whole_first)
+        too_large = whole and not whole_first and found.size >= room and is_cut(found)
+    except (LogError, OSError) as error:
+        part.fail(error)
         return
     # after the read: it never shows more than the high watermark that is told with it
-    part.end_offset = log.end_offset
-    if not found.size or (whole and not whole_first and found.size >= room and is_cut(found)):
-        found.close()
-    else:
-        part.slice, part.size = found, found.size
+    part.start_offset, part.end_offset = log.start_offset, log.end_offset
+    part.available = found.size
+    part.is_older = found.size > 0 and offset < log.newest_segment_offset
+    if not found.size or too_large:
+        part.drop()
+
+
+async def _give(part: _Part, version: int) -> bytes | FileRange:
+    """Return what a partition's answer brings, converted if need be; a failure is noted in ``part``."""
+    if part.slice is None or part.log is None:
+        return b""
+    try:
+        if needs_conversion(part.slice, part.log, version):
+            return await asyncio.to_thread(convert_slice, part.slice, part.asked.fetch_offset, version)
+    except (ConsumerdError, OSError) as error:
+        part.fail(error)
+        return b""
+    return FileRange(part.slice.descriptor, part.slice.position, part.size)
 
 
 def _describe(part: _Part, records: bytes | FileRange, version: int, *, committed: bool) -> FetchedPartition:
@@ -228,7 +260,7 @@ def _describe(part: _Part, records: bytes | FileRange, version: int, *, committe
         partition=part.asked.partition,
         high_watermark=part.end_offset,
         last_stable_offset=part.end_offset if stable else -1,
-        log_start_offset=part.log.start_offset if version >= _FIRST_WITH_LOG_START else -1,
+        log_start_offset=part.start_offset if version >= _FIRST_WITH_LOG_START else -1,
         aborted_transactions=aborted,
         record_set=cast("bytes", records),  # a file range has a length, which is all that the codec asks for
     )

@@ -69,9 +69,10 @@ class LogSlice:
         """Return the descriptor, as file objects do."""
         return self.descriptor
 
-    def read(self) -> bytes:
-        """Read all of it. Raises OSError."""
-        return self._file.read(self.position, self.size) if self._file is not None else b""
+    def read(self, size: int | None = None) -> bytes:
+        """Read all of it, or its first ``size`` bytes. Raises OSError."""
+        wanted = self.size if size is None else min(size, self.size)
+        return self._file.read(self.position, wanted) if self._file is not None else b""
 
     def close(self) -> None:
         """Let the file go; a second call does nothing."""

@@ -71,6 +71,23 @@ async def test_who_waits_is_told_how_much_a_log_has_grown(log: PartitionLog) -> 
     assert (0, 2, 6) == (appended.base_offset, appended.last_offset, log.end_offset)
 
 
+async def test_growth_is_what_was_written_not_what_was_sent(tmp_path: Path) -> None:
+    """A fetch that waits for so many bytes would be woken too late by a log of another format, or never."""
+    log = PartitionLog.open(
+        tmp_path, A, settings=LogSettings(message_format=0), files=OsLogFiles(), now_ms=lambda: 1_600_000_000_000
+    )
+    told: list[int] = []
+    async with Appender() as appender:
+        appender.subscribe(lambda _partition, size: told.append(size))
+        await appender.append(A, log, records(2))
+        (file,) = log.folder.glob("*.log")
+        assert told == [log.size_bytes] == [file.stat().st_size] != [len(records(2))]
+        unwanted = appender.start_append(A, log, records(2))
+        unwanted.cancel()
+    log.close()
+    assert log.end_offset == 3 * len(told)
+
+
 async def test_cancelled_append_takes_place_or_not_and_the_order_holds(log: PartitionLog) -> None:
     """What is behind it is not held up, and nobody reports a failure that nobody awaits."""
     go_on = threading.Event()
@@ -83,6 +100,19 @@ async def test_cancelled_append_takes_place_or_not_and_the_order_holds(log: Part
         waiting.cancel()
         go_on.set()
         assert (0, 3) == ((await first).base_offset, (await last).base_offset)
+
+
+async def test_append_that_did_not_take_place_is_no_growth(log: PartitionLog) -> None:
+    """Whoever waits for bytes is not woken by those of a client that gave up before they were written."""
+    told: list[int] = []
+    go_on = threading.Event()
+    async with Appender() as appender, asyncio.TaskGroup() as group:
+        appender.subscribe(lambda _, size: told.append(size))
+        group.create_task(appender.run(A, go_on.wait))
+        await asyncio.sleep(0)
+        appender.start_append(A, log, records(2)).cancel()
+        go_on.set()
+    assert ([], 0) == (told, log.end_offset)
 
 
 async def test_leaving_waits_for_what_was_begun(log: PartitionLog) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from consumerd.embedded.faults import Faults
+from consumerd.embedded.full_disk import FillableFiles
+from consumerd.embedded.handlers import fetch
 from consumerd.embedded.handlers.context import Hangup, RequestContext
 from consumerd.embedded.handlers.fetch import FetchHandler
 from consumerd.embedded.log.settings import LogSettings
@@ -16,6 +21,7 @@ from consumerd.embedded.long_polls import LongPolls
 from consumerd.embedded.reply import FileResponse
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.conversion import convert_down
 from consumerd.wire.modern.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tests.support import virtual_time
 from tests.support.broker_script import records
@@ -25,11 +31,35 @@ UNIT = records(2)
 T0, T1 = (TopicPartition.modern("t", number) for number in range(2))
 
 
+class BrittleFiles(FillableFiles):
+    """Files of which one read fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare: int | None = None
+        self._error: Exception = OSError()
+
+    def fail_after(self, spare: int, error: Exception) -> None:
+        """Let the read fail that comes after ``spare`` others; then they are in order again."""
+        self.spare, self._error = spare, error
+
+    def read(self, descriptor: int, position: int, size: int) -> bytes:
+        """See LogFiles."""
+        if self.spare == 0:
+            self.spare = None
+            raise self._error
+        if self.spare is not None:
+            self.spare -= 1
+        return super().read(descriptor, position, size)
+
+
 class Bench:
     """A handler over two empty logs; what is appended is told as the broker tells it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: FillableFiles | None = None) -> None:
         self.faults = Faults()
+        if files is not None:
+            self.faults.files = files
         self.topics = FolderTopics(directory, self.faults, LogSettings())
         self.topics.add("t", 2)
         self.polls = LongPolls()
@@ -44,9 +74,12 @@ class Bench:
         self.polls.grown(partition, len(record_set))
 
     def fetch(
-        self, request: FetchRequest, *steps: Callable[[], None], version: int = 5
+        self, request: FetchRequest, *steps: Callable[[], None], version: int = 5, converts: bool = False
     ) -> tuple[float, list[FetchedPartition]]:
-        """Return when it was answered, a step having been taken each second, and what with."""
+        """Return when it was answered, a step having been taken each second, and what with.
+
+        What ``converts`` does so in a thread, in real time.
+        """
 
         async def main() -> tuple[float, list[FetchedPartition]]:
             loop = asyncio.get_running_loop()
@@ -64,7 +97,7 @@ class Bench:
                 owner.close()
             return round(loop.time() - began), [one for topic in response.topics for one in topic.partitions]
 
-        return virtual_time.run(main())
+        return asyncio.run(main()) if converts else virtual_time.run(main())
 
 
 @pytest.fixture
@@ -166,6 +199,85 @@ def test_unit_above_the_limit_never_comes_whole_in_old_versions(bench: Bench) ->
     request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=(FetchTopic(topic="old", partitions=(one,)),))
     assert [10] == sizes(bench.fetch(request, version=2)[1])
     assert [log.size_bytes // 3] == sizes(bench.fetch(request, version=3)[1])
+
+
+def test_does_not_wait_at_the_end_of_an_older_segment(bench: Bench) -> None:
+    """An answer ends with its segment; what would make up ``min_bytes`` is in the next one already, and grows no more."""
+    bench.topics.add("rolled", 1, LogSettings(segment_bytes=len(UNIT)))
+    log = bench.topics.find_log(TopicPartition.modern("rolled", 0))
+    assert log is not None
+    for _ in range(3):
+        log.append(UNIT)
+    one = FetchPartition(partition=0, fetch_offset=3, partition_max_bytes=1 << 20)
+    older = FetchRequest(
+        max_wait_ms=30_000, min_bytes=2 * len(UNIT), topics=(FetchTopic(topic="rolled", partitions=(one,)),)
+    )
+    newest = replace(older, topics=(FetchTopic(topic="rolled", partitions=(replace(one, fetch_offset=6),)),))
+    assert (0, [len(UNIT)]) == _when(bench.fetch(older))
+    assert (30, [len(UNIT)]) == _when(bench.fetch(newest))
+
+
+def test_unit_that_does_not_fit_counts_among_the_bytes_that_are_there(bench: Bench) -> None:
+    """Waiting would not make it any smaller; it comes whole once its partition is the first that has something."""
+    bench.append(T0)
+    bench.append(T1, records(2, size=1000))
+    assert (0, [len(UNIT), 0]) == _when(bench.fetch(ask(0, 0, min_bytes=len(UNIT) + 100, limit=len(UNIT) + 50)))
+
+
+def test_what_may_have_to_be_converted_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes memory, whatever the client has asked for; the rest is there for the next request."""
+    monkeypatch.setattr(fetch, "_MAX_CONVERTED_BYTES", 3 * len(UNIT))
+    for _ in range(9):
+        bench.append(T0)
+        bench.append(T1)
+    three = len(convert_down(UNIT, magic=1, start=0)) * 3
+    assert [three, 0] == sizes(bench.fetch(ask(0, 0), version=2, converts=True)[1])
+    assert [9 * len(UNIT), 9 * len(UNIT)] == sizes(bench.fetch(ask(0, 0), version=4)[1])
+
+
+@pytest.mark.parametrize("version", [0, 3, 5])
+def test_disk_that_fails_at_any_read_fails_that_partition_alone(version: int, tmp_path: Path) -> None:
+    """Old clients take it for a leader that has moved (KIP-112); what the other partition has comes along."""
+    files = BrittleFiles()
+    bench = Bench(tmp_path, files)
+    bench.append(T0)
+    bench.append(T1)
+    # above its limit, so that it is looked at whether the unit of the second one is whole
+    request = ask(0, 0, wait_s=0, limit=len(UNIT) - 1)
+    answers = []
+    for spare in range(20):
+        files.fail_after(spare, OSError(errno.EIO, os.strerror(errno.EIO)))
+        answers.append([one.error_code for one in bench.fetch(request, version=version, converts=True)[1]])
+        if files.spare is not None:
+            break
+    moved = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [moved, 0] == answers[0]
+    assert [0, 0] == answers[-1]
+    assert [0, moved] in answers
+    assert all(answer.count(moved) == 1 for answer in answers[:-1])
+    bench.topics.close()
+    assert 0 == _open_below(tmp_path)
+
+
+def test_nothing_stays_open_behind_a_fault_of_our_own(tmp_path: Path) -> None:
+    """The partitions in front of it have been read by then."""
+    files = BrittleFiles()
+    bench = Bench(tmp_path, files)
+    bench.append(T0)
+    bench.append(T1)
+    request = ask(0, 0, wait_s=0, limit=len(UNIT) - 1)
+    failures = 0
+    for spare in range(20):
+        files.fail_after(spare, ZeroDivisionError())
+        try:
+            bench.fetch(request, version=2, converts=True)
+        except ZeroDivisionError:
+            failures += 1
+        else:
+            break
+    bench.topics.close()
+    assert failures > 2
+    assert 0 == _open_below(tmp_path)
 
 
 def test_nothing_stays_open_when_all_is_answered(bench: Bench, tmp_path: Path) -> None:
