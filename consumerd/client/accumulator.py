@@ -20,6 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -63,13 +64,15 @@ class Written:
 class Batch:
     """Consecutive records of one partition that are sent together.
 
-    ``outcome`` is None until it is known. ``parts`` are the two batches that it was split into. ``places`` says where
-    each record stands among those that are sent, None if it is left out; None as a whole: in order.
+    ``outcome`` is None until it is known; then the records are let go, so that whoever keeps a delivery keeps no payload,
+    but for their ``timestamps`` where they count. ``parts`` are the two batches that it was split into, the second of which
+    begins at ``middle``. ``places`` says where each record stands among those that are sent, None if it is left out; None as
+    a whole: in order.
     """
 
     __slots__ = (
-        "attempts", "charged_bytes", "created", "last_failure", "not_before", "outcome", "partition", "parts", "places",
-        "queue", "records", "sealed", "size_bytes", "to_send", "watchers",
+        "attempts", "charged_bytes", "created", "last_failure", "middle", "not_before", "outcome", "partition", "parts",
+        "places", "queue", "records", "sealed", "size_bytes", "timestamps", "to_send", "watchers",
     )  # fmt: skip
 
     def __init__(self, queue: PartitionQueue, created: float) -> None:
@@ -86,7 +89,9 @@ class Batch:
         self.not_before = created
         self.last_failure: ConsumerdError | None = None
         self.outcome: Written | ConsumerdError | None = None
+        self.timestamps: Sequence[int] = ()
         self.parts: tuple[Batch, Batch] | None = None
+        self.middle = 0
         self.watchers: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -96,10 +101,22 @@ class Batch:
         """Fix the outcome and tell whoever watches."""
         assert self.outcome is None, "a batch has one outcome"
         self.outcome = outcome
-        self.notify()
+        if isinstance(outcome, Written) and outcome.log_append_time_ms is None:
+            self.timestamps = array("q", [one.timestamp for one in self.to_send])
+        self._let_go()
+        self._notify()
 
-    def notify(self) -> None:
-        """Have those who watch look again."""
+    def replace(self, left: Batch, right: Batch, middle: int) -> None:
+        """Leave the records to two others, and tell whoever watches."""
+        self.parts, self.middle = (left, right), middle
+        self._let_go()
+        self._notify()
+
+    def _let_go(self) -> None:
+        self.records = []
+        self.to_send = self.records
+
+    def _notify(self) -> None:
         watchers, self.watchers = self.watchers, []
         for watcher in watchers:
             watcher()
@@ -230,8 +247,7 @@ class Accumulator:
         queue.batches.popleft()
         queue.batches.extendleft((right, left))
         queue.in_flight = False
-        batch.parts = (left, right)
-        batch.notify()
+        batch.replace(left, right, middle)
 
     def finish(self, batch: Batch, outcome: Written | ConsumerdError) -> None:
         """Settle a partition's oldest batch, in flight or not, and give its room back."""

@@ -81,7 +81,7 @@ class Delivery:
             place = self._index if places is None else places[self._index]
             if place is None:
                 return
-            middle = len(left.records)
+            middle = self._batch.middle
             self._batch, self._index = (left, place) if place < middle else (right, place - middle)
 
 
@@ -113,7 +113,7 @@ async def _wait_change(batch: Batch) -> None:
 def _metadata(batch: Batch, place: int, written: Written) -> RecordMetadata:
     timestamp = written.log_append_time_ms
     if timestamp is None:
-        own = batch.to_send[place].timestamp
+        own = batch.timestamps[place]
         timestamp = None if own == NO_TIMESTAMP else own
     return RecordMetadata(
         topic=batch.partition.topic,

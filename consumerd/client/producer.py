@@ -6,6 +6,7 @@ batched by partition, in the order of the calls, and sent by ``client.sender``, 
 
 - Nothing is buffered beyond ``buffer_bytes``: calls wait for room, first come first served, ``max_block_s`` at most.
 - A topic that is not there is asked for, which makes brokers with ``auto.create.topics.enable`` create it, and waited for.
+  One that nobody uses any more is not asked about: naming it would bring it back after somebody has deleted it.
 - A call that is cancelled before its record is buffered leaves nothing behind. A ``send`` that is cancelled afterwards waits no
   more; the record goes its way and may be written.
 - :meth:`Producer.close` (and the end of ``async with``, whatever ended the block) flushes for ``close_timeout_s`` at most;
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -29,20 +31,32 @@ from consumerd.client.accumulator import Accumulator, Batch, PartitionQueue, wir
 from consumerd.client.delivery import Delivery, RecordMetadata, wait_settled
 from consumerd.client.partitioner import PARTITIONERS, Candidates, Partitioner
 from consumerd.client.produce_handler import ProduceConnections, ProduceHandler
-from consumerd.client.producer_hooks import Encoder, EventHandler, ProducerHooks, ProducerRecord, encode_nothing
+from consumerd.client.producer_counts import ProducerCounts
+from consumerd.client.producer_hooks import (
+    Encoder,
+    EventHandler,
+    ProducerHooks,
+    ProducerRecord,
+    encode_nothing,
+    encode_text,
+)
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.client.room import Room
 from consumerd.client.sender import Sender
 from consumerd.client.topics import TopicDirectory
 from consumerd.cluster.view import ClusterView, TopicView
 from consumerd.errors import BufferFull, OversizedRecord, ProduceError, ProducerClosed, TopicMissing
-from consumerd.model import TopicPartition
+from consumerd.model import TopicPartition, find_topic_fault
 from consumerd.telemetry.wording import counted
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.building import NewRecord
-from consumerd.wire.records import Headers
+from consumerd.wire.records import NO_TIMESTAMP, Headers
 
 DEFAULT_SETTINGS: Final = ProducerSettings()
+
+_TOPIC_IDLE_S: Final = 300.0
+"""A topic that was not used for so long, and at most for twice as long, is forgotten; as Java's producer does."""
+_MOST_TIMESTAMP_MS: Final = (1 << 63) - 1
 
 _HOPELESS: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
@@ -53,6 +67,16 @@ class _Route:
 
     queues: tuple[PartitionQueue, ...]
     candidates: Candidates
+
+    def get_queue(self, number: int) -> PartitionQueue:
+        """Return a partition's queue. Raises TopicMissing."""
+        if 0 <= number < len(self.queues):
+            return self.queues[number]
+        topic = self.candidates.topic
+        raise TopicMissing(
+            f"{topic}/{number}: no such partition; {topic} has {len(self.queues)}, from 0 on",
+            partition=TopicPartition.modern(topic, number),
+        )
 
 
 class Producer:
@@ -83,8 +107,8 @@ class Producer:
         self._now = now
         self._wall_ms = wall_ms
         self._partitioner = partitioner or PARTITIONERS["murmur2"](random, now)
-        self._encode_key = key_encoder
-        self._encode_value = value_encoder
+        self._encode_key = _checked(key_encoder)
+        self._encode_value = _checked(value_encoder)
         self._hooks = hooks or ProducerHooks()
         self._watched = _watches_enqueuing(self._hooks)
         self._accumulator = Accumulator(
@@ -106,6 +130,7 @@ class Producer:
         self._routes: dict[str, _Route] = {}
         self._queues: dict[str, list[PartitionQueue]] = {}
         self._followed: set[str] = set()
+        self._awaited: Counter[str] = Counter()
         self._tasks = asyncio.TaskGroup()
         self._running: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
@@ -138,6 +163,20 @@ class Producer:
     def buffered_bytes(self) -> int:
         """What is on its way, in memory."""
         return self._accumulator.used_bytes
+
+    def counts(self) -> ProducerCounts:
+        """Return how it does."""
+        sender = self._sender
+        return ProducerCounts(
+            written_records=sender.written_records,
+            written_bytes=sender.written_bytes,
+            failed_records=sender.failed_records,
+            requests=sender.requests,
+            retries=sender.retries,
+            open_records=sum(len(batch.to_send) for batch in self._accumulator.unfinished()),
+            open_bytes=self._accumulator.used_bytes,
+            waiting_callers=self._room.waiting,
+        )
 
     # -- records in
 
@@ -172,7 +211,8 @@ class Producer:
         ``value`` None is a tombstone. ``partition`` None leaves the choice to the partitioner, ``timestamp_ms`` None is the
         time of the call. Waits ``max_block_s`` at most. Cancel freely: then nothing was buffered.
 
-        Raises TopicMissing, OversizedRecord, BufferFull, ProducerClosed, and what an encoder raises.
+        Raises TopicMissing, OversizedRecord, BufferFull, ProducerClosed, what an encoder raises, and TypeError or ValueError
+        for a timestamp or headers that cannot be written.
         """
         enqueue = self._enqueue_watched if self._watched else self._enqueue
         return enqueue(topic, value, key, partition, timestamp_ms, headers)
@@ -217,6 +257,12 @@ class Producer:
             await asyncio.sleep(0)
         key_bytes = None if key is None else self._encode_key(key)
         value_bytes = None if value is None else self._encode_value(value)
+        if timestamp_ms is None:
+            timestamp_ms = self._wall_ms()
+        else:
+            _check_timestamp(timestamp_ms)
+        if headers:
+            headers = _checked_headers(headers)
         size = wire_size(key_bytes, value_bytes, headers)
         if size > self.settings.max_request_bytes:
             raise OversizedRecord(
@@ -229,15 +275,11 @@ class Producer:
         queue = self._choose(route, key, key_bytes, partition, size)
         if not self._room.take(size):
             await self._wait_room(queue.partition, size)
+            self._follow((topic,))  # it may have been forgotten meanwhile
         if self._closing.is_set():
             self._room.give_back(size)
             raise _closed(topic)
-        record = NewRecord(
-            key=key_bytes,
-            value=value_bytes,
-            timestamp=self._wall_ms() if timestamp_ms is None else timestamp_ms,
-            headers=headers,
-        )
+        record = NewRecord(key=key_bytes, value=value_bytes, timestamp=timestamp_ms, headers=headers)
         return self._append(queue, record, size)
 
     def _append(self, queue: PartitionQueue, record: NewRecord, size: int) -> Delivery:
@@ -252,18 +294,13 @@ class Producer:
         self, route: _Route, key: object, key_bytes: bytes | None, partition: int | None, size: int
     ) -> PartitionQueue:
         if partition is not None:
-            if not 0 <= partition < len(route.queues):
-                topic = route.candidates.topic
-                raise TopicMissing(
-                    f"{topic}/{partition}: no such partition; {topic} has {len(route.queues)}, from 0 on",
-                    partition=TopicPartition.modern(topic, partition),
-                )
-            return route.queues[partition]
-        queue = route.queues[self._partitioner.choose(key, key_bytes, route.candidates)]
+            return route.get_queue(partition)
+        candidates = route.candidates
+        queue = route.get_queue(self._partitioner.choose(key, key_bytes, candidates))
         if key_bytes is None and self._accumulator.opens_batch(queue, size):
             # whoever is bound to no partition leaves it with a full batch, not with one record in the next
-            self._partitioner.batch_closed(route.candidates.topic, queue.partition.partition.number)
-            queue = route.queues[self._partitioner.choose(key, key_bytes, route.candidates)]
+            self._partitioner.batch_closed(candidates.topic, queue.partition.partition.number)
+            queue = route.get_queue(self._partitioner.choose(key, key_bytes, candidates))
         return queue
 
     async def _wait_room(self, partition: TopicPartition, size: int) -> None:
@@ -288,9 +325,20 @@ class Producer:
     async def _find_route(self, topic: str) -> _Route:
         if self._closing.is_set():
             raise _closed(topic)
-        if topic not in self._followed:
-            self._followed.add(topic)
-            self._directory.follow(self._followed)
+        if fault := find_topic_fault(topic):
+            raise TopicMissing(f"no topic can have this name: {fault}")
+        self._awaited[topic] += 1
+        self._follow((topic,))
+        try:
+            return await self._wait_route(topic)
+        finally:
+            self._awaited[topic] -= 1
+            if not self._awaited[topic]:
+                del self._awaited[topic]
+                if topic not in self._routes:
+                    self._forget((topic,))
+
+    async def _wait_route(self, topic: str) -> _Route:
         try:
             async with timeout(self.settings.max_block_s):
                 found = await unless(
@@ -312,23 +360,49 @@ class Producer:
             raise TopicMissing(f"{topic}: the broker answered error {known.error} ({ErrorCode(known.error).name})")
         return self._make_route(topic, known, found)
 
+    def _follow(self, topics: Iterable[str]) -> None:
+        """Have topics kept in the view."""
+        if not self._followed.issuperset(topics):
+            self._followed.update(topics)
+            self._directory.follow(self._followed)
+
+    def _forget(self, topics: Iterable[str]) -> None:
+        """Have topics kept out of the view, but for those that records or callers wait for."""
+        busy = {batch.partition.topic for batch in self._accumulator.unfinished()}
+        if idle := self._followed.intersection(topics) - busy - self._awaited.keys():
+            self._followed -= idle
+            self._directory.follow(self._followed)
+
     def _make_route(self, topic: str, known: TopicView, view: ClusterView) -> _Route:
         # numbers have no holes; a topic that was made again may have fewer than before, whose queues are kept
         count = len(known.partitions)
         queues = self._queues.setdefault(topic, [])
         queues += [PartitionQueue(TopicPartition.modern(topic, number)) for number in range(len(queues), count)]
         usable = tuple(queues[:count])
-        available = [queue.partition.partition.number for queue in usable if view.find_leader(queue.partition)]
+        available: Sequence[int] = [
+            queue.partition.partition.number for queue in usable if view.find_leader(queue.partition)
+        ]
+        if len(available) == count:
+            available = range(count)  # in which a number is found at once
         route = self._routes[topic] = _Route(usable, Candidates(topic=topic, count=count, available=available))
         return route
 
     async def _follow_view(self) -> None:
-        """Take note of each change of the cluster, until cancelled."""
+        """Take note of each change of the cluster, and forget topics that are out of use, until cancelled."""
         seen = self._directory.views.value
+        used: set[str] = set()
+        look_at = self._now() + _TOPIC_IDLE_S
         while True:
+            used.update(self._routes)
             self._routes.clear()
             self._sender.wake()
-            seen = await self._directory.views.wait(lambda view, seen=seen: view is not seen)  # type: ignore[misc]  # a default binds it
+            if self._now() >= look_at:
+                self._forget(self._followed - used)
+                used.clear()
+                look_at = self._now() + _TOPIC_IDLE_S
+            with contextlib.suppress(TimeoutError):
+                async with timeout(look_at - self._now()):
+                    seen = await self._directory.views.wait(lambda view, seen=seen: view is not seen)  # type: ignore[misc]  # a default binds it
 
     # -- the end
 
@@ -367,9 +441,10 @@ class Producer:
                 if self._running:
                     await asyncio.wait(self._running)
             finally:
+                # whoever waits for it runs after what follows, and must not wait on if a hook fails in it
+                self._done.set()
                 self._sender.give_up(_explain_giving_up)
                 self._hooks.closed()
-                self._done.set()
 
     async def _send_last(self) -> None:
         """Send the hooks' last records, and all that is buffered. Cancel freely."""
@@ -395,6 +470,41 @@ def _watches_enqueuing(hooks: ProducerHooks) -> bool:
     return (
         kind.before_enqueue is not ProducerHooks.before_enqueue or kind.after_enqueue is not ProducerHooks.after_enqueue
     )
+
+
+def _checked(encoder: Encoder) -> Encoder:
+    """Return an encoder that raises TypeError where this one does not return bytes."""
+    if encoder in (encode_nothing, encode_text):
+        return encoder
+
+    def encode(data: object) -> bytes:
+        encoded: object = encoder(data)
+        if not isinstance(encoded, bytes):
+            raise TypeError(f"expected the encoder to return bytes, got {type(encoded).__name__}")
+        return encoded
+
+    return encode
+
+
+def _check_timestamp(timestamp_ms: object) -> None:
+    """Raise TypeError or ValueError for what is no time of a record; NO_TIMESTAMP is one."""
+    if not isinstance(timestamp_ms, int):
+        raise TypeError(f"timestamp_ms: expected an int, got {type(timestamp_ms).__name__}")
+    if not NO_TIMESTAMP <= timestamp_ms <= _MOST_TIMESTAMP_MS:
+        raise ValueError(f"timestamp_ms: expected milliseconds since the epoch, got {timestamp_ms}")
+
+
+def _checked_headers(headers: Iterable[tuple[object, object]]) -> Headers:
+    """Return headers as they are now. Raises TypeError or ValueError for what is none."""
+    found: list[tuple[str, bytes | None]] = []
+    for name, value in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"headers: expected names that are str, got {type(name).__name__}")
+        if not (value is None or isinstance(value, bytes)):
+            raise TypeError(f"header {name!r}: expected bytes or None, got {type(value).__name__}")
+        name.encode()  # what is no text raises here, and not while a batch is built
+        found.append((name, value))
+    return tuple(found)
 
 
 def _settled(topic: TopicView | None) -> bool:

@@ -19,6 +19,11 @@ class Room:
         self._line: deque[tuple[asyncio.Future[bool], int]] = deque()
         self._closed = False
 
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._line)
+
     def take(self, size: int) -> bool:
         """Reserve room for a record of this size if there is some and nobody waits for it."""
         return not self._line and self._accumulator.reserve(size)

@@ -38,6 +38,7 @@ from consumerd.errors import (
     DeliveryTimedOut,
     ProduceError,
     ProtocolError,
+    RemoteProtocolError,
     RequestTimedOut,
     WriteRefused,
 )
@@ -83,7 +84,13 @@ class Sender:
         self._wanted = asyncio.Event()
         self._in_flight: dict[BrokerId, int] = defaultdict(int)
         self._backoffs: dict[TopicPartition, Backoff] = {}
-        self._failing: set[TopicPartition] = set()
+        self._failing: dict[TopicPartition, int] = {}
+        """Partitions that were told of in the log, and how many of their records were given up since."""
+        self.requests = 0
+        self.retries = 0
+        self.written_records = 0
+        self.written_bytes = 0
+        self.failed_records = 0
         self._log = structlog.get_logger(__name__)
 
     def wake(self) -> None:
@@ -154,6 +161,7 @@ class Sender:
 
     def _start(self, requests: asyncio.TaskGroup, leader: Broker, batches: list[Batch]) -> None:
         self._in_flight[leader.id] += 1
+        self.requests += 1
         requests.create_task(self._send(leader, batches), name=f"produce to broker {leader.id}")
 
     async def _send(self, leader: Broker, batches: Sequence[Batch]) -> None:
@@ -165,7 +173,9 @@ class Sender:
                 async with timeout(self._settings.delivery_timeout_s):
                     outcomes = await self._handler.handle(leader, outgoing)
         except TimeoutError:
-            failure = RequestTimedOut(f"broker {leader}: not sent within {self._settings.delivery_timeout_s:g} s")
+            failure = RequestTimedOut(
+                f"broker {leader}: no acknowledgement within {self._settings.delivery_timeout_s:g} s"
+            )
         except (ConnectionLost, ProtocolError) as error:
             failure = error
         finally:
@@ -198,12 +208,13 @@ class Sender:
         partition = batch.partition
         backoff = self._backoffs.get(partition)
         if backoff is None:
-            self._note_failure("produce_failed", partition, failure)
+            self._note_trouble(partition, failure)
             backoff = self._backoffs[partition] = Backoff(
                 initial_s=self._settings.retry_backoff_s,
                 maximum_s=self._settings.retry_backoff_max_s,
                 random=self._random,
             )
+        self.retries += 1
         self._accumulator.put_back(batch, failure, self._now() + backoff.next())
         if isinstance(failure, ConnectionLost) or (isinstance(failure, BrokerError) and failure.refresh):
             self._directory.request_refresh(f"Produce: {failure}")
@@ -213,33 +224,72 @@ class Sender:
         self._room.serve()
 
     def _finish(self, batch: Batch, outcome: Written | ProduceError) -> None:
-        if isinstance(outcome, ProduceError):
-            self._backoffs.pop(batch.partition, None)
-            self._note_failure("records_not_delivered", batch.partition, outcome)
-        self._accumulator.finish(batch, outcome)
-        self._hooks.after_sending(batch.partition, batch.to_send, outcome)
+        sent = self._settle(batch, outcome)
+        self._hooks.after_sending(batch.partition, sent, outcome)
 
-    def _note_failure(self, event: str, partition: TopicPartition, failure: ConsumerdError) -> None:
-        """Log the first of a partition's failures; each record's own is with its delivery."""
+    def _settle(self, batch: Batch, outcome: Written | ProduceError) -> Sequence[NewRecord]:
+        """Fix a batch's outcome, and return what was sent, or would have been."""
+        sent = batch.to_send
+        if isinstance(outcome, Written):
+            self.written_records += len(sent)
+            self.written_bytes += batch.size_bytes if sent else 0
+        else:
+            self.failed_records += len(sent)
+            self._backoffs.pop(batch.partition, None)
+            self._note_loss(batch, outcome)
+        self._accumulator.finish(batch, outcome)
+        return sent
+
+    def give_up(self, explain: Callable[[Batch], ProduceError]) -> None:
+        """Settle everything that is left, oldest first, for the end; requests under way must have been cancelled.
+
+        Everything is settled before the first hook is called: one that fails leaves nobody waiting.
+        """
+        settled = []
+        for batch in self._accumulator.unfinished():
+            outcome = explain(batch)
+            settled.append((batch.partition, self._settle(batch, outcome), outcome))
+        for partition, sent, outcome in settled:
+            self._hooks.after_sending(partition, sent, outcome)
+
+    # -- what is logged: the first of a partition's failures, the first of its losses, and their end
+
+    def _note_trouble(self, partition: TopicPartition, failure: ConsumerdError) -> None:
         if partition not in self._failing:
-            self._failing.add(partition)
-            self._log.warning(event, topic=partition.topic, partition=str(partition.partition), reason=str(failure))
+            self._failing[partition] = 0
+            self._log.warning(
+                "produce_failed", topic=partition.topic, partition=str(partition.partition), reason=str(failure)
+            )
+
+    def _note_loss(self, batch: Batch, failure: ConsumerdError) -> None:
+        partition, count = batch.partition, len(batch.to_send)
+        before = self._failing.get(partition, 0)
+        self._failing[partition] = before + count
+        if not before:
+            self._log.warning(
+                "records_not_delivered",
+                topic=partition.topic,
+                partition=str(partition.partition),
+                records=count,
+                reason=str(failure),
+            )
 
     def _note_recovery(self, partition: TopicPartition) -> None:
         self._backoffs.pop(partition, None)
-        if partition in self._failing:
-            self._failing.remove(partition)
-            self._log.info("produce_recovered", topic=partition.topic, partition=str(partition.partition))
-
-    def give_up(self, explain: Callable[[Batch], ProduceError]) -> None:
-        """Settle everything that is left, oldest first, for the end; requests under way must have been cancelled."""
-        for batch in self._accumulator.unfinished():
-            self._finish(batch, explain(batch))
+        if (lost := self._failing.pop(partition, None)) is not None:
+            self._log.info(
+                "produce_recovered",
+                topic=partition.topic,
+                partition=str(partition.partition),
+                records_not_delivered=lost,
+            )
 
 
 def _may_pass(failure: ConsumerdError) -> bool:
-    """Whether sending again can help."""
-    return isinstance(failure, ConnectionLost) or (isinstance(failure, BrokerError) and failure.retriable)
+    """Whether sending again can help; after an answer that cannot be read nobody knows what the broker has done."""
+    return isinstance(failure, (ConnectionLost, RemoteProtocolError)) or (
+        isinstance(failure, BrokerError) and failure.retriable
+    )
 
 
 def _refusal(batch: Batch, failure: ConsumerdError) -> WriteRefused:

@@ -86,9 +86,10 @@ class MetadataDirectory:
         return self.views.value.find_leader(partition)
 
     def follow(self, topics: Collection[str]) -> None:
-        """Keep the view about these topics from now on."""
-        if frozenset(topics) != self._topics:
-            self._topics = frozenset(topics)
+        """Keep the view about these topics from now on; it is read again at once for those that are new."""
+        added = not self._topics.issuperset(topics)
+        self._topics = frozenset(topics)
+        if added:
             self._backoff.reset()
             self.request_refresh("other topics are followed")
 

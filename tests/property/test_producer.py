@@ -147,9 +147,10 @@ class Model:
 
     def finish(self, number: int, outcome: Written | ConsumerdError) -> None:
         if (batch := self.taken.pop(number, None)) is not None:
+            self.finished[number] += batch.records
             self.accumulator.finish(batch, outcome)
             assert outcome is batch.outcome
-            self.finished[number] += batch.records
+            assert not batch.records, "who keeps a delivery keeps no payload"
 
     def check(self) -> None:
         held = self.accumulator.used_bytes

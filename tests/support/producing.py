@@ -35,7 +35,7 @@ from consumerd.wire.modern.produce import ProducedPartition, ProducedTopic, Prod
 from consumerd.wire.modern.record_set import decode_record_set
 from tests.support import virtual_time
 from tests.support.cluster import make_broker
-from tests.support.scripted_broker import FakeNetwork, Late, Raw, Reaction, ScriptedBroker
+from tests.support.scripted_broker import Body, FakeNetwork, Late, Raw, Reaction, ScriptedBroker
 
 T = TypeVar("T")
 
@@ -65,9 +65,9 @@ class ProduceCluster:
         self.network = FakeNetwork(latency_s=latency_s)
         self.leaders: dict[str, list[int | None]] = {}
         self.logs: dict[TopicPartition, list[Stored]] = defaultdict(list)
-        self.answers: dict[TopicPartition, deque[int | Reaction]] = defaultdict(deque)
-        """What the next requests for a partition are answered with instead: an error code (nothing is written), SILENT or CLOSE
-        (it is written, and nobody is told).
+        self.answers: dict[TopicPartition, deque[int | Reaction | Body]] = defaultdict(deque)
+        """What the next requests for a partition are answered with instead: an error code (nothing is written), SILENT, CLOSE or
+        a body (it is written, and nobody is told).
         """
         self.largest_set: int | None = None
         self.answer_delay_s = 0.0
@@ -150,14 +150,14 @@ class ProduceCluster:
         )
 
     def _append(self, broker: BrokerId, request: ProduceRequest, version: int) -> object:
-        reaction: Reaction | None = None
+        reaction: Reaction | Body | None = None
         answered = []
         for topic in request.topics:
             partitions = []
             for one in topic.partitions:
                 partition = TopicPartition.modern(topic.topic, one.partition)
                 answer = self._append_one(broker, partition, bytes(one.record_set or b""))
-                if isinstance(answer, Reaction):
+                if isinstance(answer, (Reaction, Body)):
                     reaction = answer
                 else:
                     partitions.append(answer)
@@ -182,9 +182,11 @@ class ProduceCluster:
             ]
         return Late(ProduceResponse(topics=tuple(answered)), self.answer_delay_s)
 
-    def _append_one(self, broker: BrokerId, partition: TopicPartition, data: bytes) -> ProducedPartition | Reaction:
+    def _append_one(
+        self, broker: BrokerId, partition: TopicPartition, data: bytes
+    ) -> ProducedPartition | Reaction | Body:
         number = partition.partition.number
-        answer: int | Reaction = 0
+        answer: int | Reaction | Body = 0
         if self.answers[partition]:
             answer = self.answers[partition].popleft()
         elif partition.topic not in self.leaders:
@@ -197,7 +199,7 @@ class ProduceCluster:
         if isinstance(answer, int) and answer:
             return ProducedPartition(partition=number, error_code=answer, base_offset=-1)
         base_offset = self._store(partition, data)
-        if isinstance(answer, Reaction):
+        if isinstance(answer, (Reaction, Body)):
             return answer
         return ProducedPartition(partition=number, base_offset=base_offset, log_append_time_ms=self.append_time)
 

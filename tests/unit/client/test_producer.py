@@ -10,14 +10,18 @@ import os
 import random
 import tracemalloc
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
+import structlog.testing
 
 from consumerd.aio.timeouts import timeout
 from consumerd.client.accumulator import RECORD_OVERHEAD_BYTES, Written, wire_size
-from consumerd.client.delivery import RecordMetadata
+from consumerd.client.delivery import Delivery, RecordMetadata
 from consumerd.client.opening import parse_bootstrap
+from consumerd.client.partitioner import Candidates
 from consumerd.client.producer import Producer
+from consumerd.client.producer_counts import ProducerCounts
 from consumerd.client.producer_hooks import OutgoingBatch, ProducerHooks, ProducerRecord, encode_text
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.cluster.view import Broker
@@ -37,9 +41,11 @@ from consumerd.errors import (
 )
 from consumerd.model import TopicPartition
 from consumerd.wire.compression import Codec
+from consumerd.wire.errorcodes import broker_error
 from consumerd.wire.modern.building import NewRecord
 from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.wire.records import Headers
+from tests.support import virtual_time
 from tests.support.producing import (
     LEADER_NOT_AVAILABLE,
     NOT_AUTHORIZED,
@@ -48,7 +54,7 @@ from tests.support.producing import (
     ProduceCluster,
     produce_to,
 )
-from tests.support.scripted_broker import Reaction
+from tests.support.scripted_broker import Body, Reaction
 
 T0, T1 = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 
@@ -984,6 +990,267 @@ def test_a_failing_hook_ends_the_producer_visibly() -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         produce_to(one_topic(), scenario, hooks=Broken())
     assert caught.group_contains(ZeroDivisionError)
+
+
+def test_a_hook_that_fails_late_leaves_nobody_waiting() -> None:
+    """Whoever waits for a record in another task hears of the end, and so does whoever closes the producer again."""
+
+    class Broken(ProducerHooks):
+        def after_sending(
+            self, partition: TopicPartition, records: Sequence[NewRecord], outcome: Written | ConsumerdError
+        ) -> None:
+            raise ZeroDivisionError
+
+    cluster = ProduceCluster()
+    cluster.topic("t", 1, None, None)
+    kept: list[Producer] = []
+    deliveries: list[Delivery] = []
+
+    async def scenario(producer: Producer) -> None:
+        kept.append(producer)
+        deliveries.extend([await producer.enqueue("t", b"x", partition=number) for number in (1, 2, 0)])
+        await asyncio.sleep(60)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        produce_to(cluster, scenario, hooks=Broken())
+    assert caught.group_contains(ZeroDivisionError)
+    assert [True] * 3 == [delivery.done for delivery in deliveries]
+    virtual_time.run(kept[0].close())
+
+
+# -- what callers get wrong
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"timestamp_ms": 1.5}, "timestamp_ms: expected an int, got float"),
+        ({"timestamp_ms": -2}, "timestamp_ms: expected milliseconds since the epoch, got -2"),
+        ({"timestamp_ms": 1 << 63}, "timestamp_ms: expected milliseconds since the epoch"),
+        ({"headers": (("name", "text"),)}, "header 'name': expected bytes or None, got str"),
+        ({"headers": ((b"name", b""),)}, "headers: expected names that are str, got bytes"),
+        ({"headers": (("\udc80", b""),)}, "surrogates not allowed"),
+        ({"value": 7}, "expected the encoder to return bytes, got int"),
+    ],
+)
+def test_a_record_that_cannot_be_written_harms_no_other_one(record: dict[str, Any], message: str) -> None:
+    """It goes back to its caller: the batch it would be in holds others' records, and the producer is everybody's."""
+    cluster = one_topic()
+
+    async def scenario(producer: Producer) -> None:
+        before = await producer.enqueue("t", b"before")
+        with pytest.raises((TypeError, ValueError), match=message):
+            await producer.enqueue("t", **{"value": b"bad"} | record)
+        await before
+        await producer.send("t", b"after")
+        assert 0 == producer.buffered_bytes
+
+    def encode(data: object) -> Any:
+        return data
+
+    produce_to(cluster, scenario, settings=ProducerSettings(linger_s=0.1), value_encoder=encode)
+    assert [b"before", b"after"] == cluster.values("t")
+
+
+def test_headers_are_what_they_were_when_they_were_given() -> None:
+    """A list that its owner goes on to use must not change what is on its way."""
+    cluster = one_topic()
+    headers: Any = [("a", b"1")]
+
+    async def scenario(producer: Producer) -> None:
+        delivery = await producer.enqueue("t", b"x", headers=headers)
+        headers.append(("b", b"2"))
+        await delivery
+
+    produce_to(cluster, scenario, settings=ProducerSettings(linger_s=0.1))
+    assert [(("a", b"1"),)] == [one.headers for one in cluster.logs[T0]]
+
+
+@pytest.mark.parametrize("topic", ["", "..", "not a name", "x" * 40_000])
+def test_a_name_that_no_topic_can_have_is_not_asked_about(topic: str) -> None:
+    """Brokers up to 0.9 fail the whole request for it, and with it what it asks about other topics."""
+    cluster = one_topic()
+
+    async def scenario(producer: Producer) -> None:
+        async with timeout(0.001):
+            with pytest.raises(TopicMissing, match="no topic can have this name"):
+                await producer.enqueue(topic, b"a")
+        await producer.send("t", b"b")
+
+    produce_to(cluster, scenario)
+    assert all(topic not in (request.topics or ()) for request, _ in cluster.requests(MetadataRequest))
+
+
+def test_a_topic_that_never_comes_is_not_asked_about_for_ever() -> None:
+    """Nobody waits for it any more; the others are read at their interval again."""
+    cluster = one_topic()
+
+    async def scenario(producer: Producer) -> int:
+        await producer.send("t", b"a")
+        for name in ("nowhere", "elsewhere"):
+            with pytest.raises(TopicMissing):
+                await producer.enqueue(name, b"a")
+        await asyncio.sleep(10)
+        before = len(cluster.requests(MetadataRequest))
+        await asyncio.sleep(250)
+        return len(cluster.requests(MetadataRequest)) - before
+
+    assert 1 >= produce_to(cluster, scenario, settings=ProducerSettings(max_block_s=3))
+    assert ("t",) == cluster.requests(MetadataRequest)[-1][0].topics
+
+
+def test_a_topic_that_one_caller_gives_up_is_still_waited_for_by_others() -> None:
+    """The second one came later, and has time left when it comes into being."""
+    cluster = ProduceCluster()
+
+    async def scenario(producer: Producer) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(_outcome_of_enqueue(producer))
+            await asyncio.sleep(5)
+            second = tasks.create_task(_outcome_of_enqueue(producer))
+            await asyncio.sleep(5)
+            cluster.topic("new", 1)
+        assert isinstance(first.result(), TopicMissing)
+        assert second.result() is None
+
+    produce_to(cluster, scenario, settings=ProducerSettings(max_block_s=8))
+
+
+async def _outcome_of_enqueue(producer: Producer) -> object:
+    try:
+        await producer.enqueue("new", b"a")
+    except ConsumerdError as error:
+        return error
+    return None
+
+
+def test_a_topic_out_of_use_is_not_asked_about_and_so_not_made_again() -> None:
+    """Brokers that create what is named would bring a deleted topic back; those in use stay known."""
+    cluster = ProduceCluster()
+    cluster.topic("done", 1)
+    cluster.topic("kept", 1)
+
+    async def scenario(producer: Producer) -> None:
+        await producer.send("done", b"a")
+        for _ in range(60):
+            await producer.send("kept", b"b")
+            await asyncio.sleep(30)
+        assert ("kept",) == cluster.requests(MetadataRequest)[-1][0].topics
+        await producer.send("done", b"c")
+
+    produce_to(cluster, scenario)
+    assert [b"a", b"c"] == cluster.values("done")
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_a_partitioner_that_chooses_nonsense_is_told(number: int) -> None:
+    """-1 would be the last partition, by Python's rules."""
+
+    class Lost:
+        def choose(self, key: object, key_bytes: bytes | None, candidates: Candidates) -> int:
+            return number
+
+        def batch_closed(self, topic: str, partition: int) -> None:
+            pass
+
+    async def scenario(producer: Producer) -> None:
+        with pytest.raises(TopicMissing, match=f"t/{number}: no such partition; t has 2"):
+            await producer.enqueue("t", b"a")
+
+    produce_to(one_topic(2), scenario, partitioner=Lost())
+
+
+def test_an_answer_that_cannot_be_read_leaves_the_outcome_open() -> None:
+    """The broker may have written the batch, or not: it is sent again, as after a connection that broke."""
+    cluster = one_topic()
+    cluster.answers[T0].append(Body(b"\0"))
+
+    async def scenario(producer: Producer) -> None:
+        await producer.send("t", b"a")
+
+    produce_to(cluster, scenario)
+    assert [b"a", b"a"] == cluster.values("t")
+
+
+# -- afterwards
+
+
+def test_a_delivery_that_is_kept_keeps_no_payload() -> None:
+    """Programs that keep deliveries to look at them at the end must not keep all that they have ever written in memory."""
+
+    class Forgetful:
+        """Takes batches, those of more than 30 records in parts."""
+
+        end = 0
+
+        async def handle(
+            self, leader: Broker, batches: Sequence[OutgoingBatch]
+        ) -> Mapping[TopicPartition, Written | ConsumerdError]:
+            (batch,) = batches
+            if len(batch.records) > 30:
+                return {batch.partition: broker_error(10, "too large")}
+            written = Written(base_offset=self.end)
+            self.end += len(batch.records)
+            return {batch.partition: written}
+
+    async def scenario(producer: Producer) -> int:
+        await producer.send("t", b"first")
+        gc.collect()
+        tracemalloc.start()
+        deliveries = [await producer.enqueue("t", os.urandom(1000)) for _ in range(2000)]
+        await producer.flush()
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+        assert [number + 1 for number in range(2000)] == [delivery.result().offset for delivery in deliveries]
+        return taken
+
+    try:
+        taken = produce_to(one_topic(), scenario, handler=Forgetful())
+    finally:
+        tracemalloc.stop()
+    assert taken < 600_000, "of 2,000,000"
+
+
+def test_records_that_are_given_up_are_logged_even_if_trying_was() -> None:
+    """Who looks into the log must see loss as loss, and how much; and again what comes after a recovery."""
+    cluster = one_topic()
+    cluster.answers[T0].extend([NOT_ENOUGH_REPLICAS] * 20)
+
+    async def scenario(producer: Producer) -> None:
+        for _ in range(2):
+            await producer.enqueue("t", b"a")
+            with pytest.raises(DeliveryTimedOut):
+                await producer.send("t", b"b")
+        cluster.answers[T0].clear()
+        await producer.send("t", b"c")
+
+    with structlog.testing.capture_logs() as events:
+        produce_to(cluster, scenario, settings=ProducerSettings(delivery_timeout_s=3))
+    told = [
+        (one["event"], one.get("records", one.get("records_not_delivered")))
+        for one in events
+        if one.get("topic") == "t"
+    ]
+    assert [("produce_failed", None), ("records_not_delivered", 2), ("produce_recovered", 4)] == told
+
+
+def test_counts_tell_how_it_does() -> None:
+    """What an operator would want to see of a program that produces."""
+    cluster = one_topic(2)
+    cluster.answers[T0].extend([NOT_LEADER, NOT_AUTHORIZED])
+
+    async def scenario(producer: Producer) -> ProducerCounts:
+        with pytest.raises(WriteRefused):
+            await producer.send("t", b"abc", partition=0)
+        await producer.send("t", b"de", key=b"f", partition=1)
+        await producer.enqueue("t", b"open", partition=1)
+        return producer.counts()
+
+    counts = produce_to(cluster, scenario, settings=ProducerSettings(linger_s=0.5))
+    assert ProducerCounts(
+        written_records=1, written_bytes=wire_size(b"f", b"de"), failed_records=1, retries=1, requests=3, open_records=1,
+        open_bytes=wire_size(None, b"open") + RECORD_OVERHEAD_BYTES, waiting_callers=0,
+    ) == counts  # fmt: skip
 
 
 # -- settings
