@@ -3,7 +3,7 @@
 ``python -m tests.support.endless_broker ZOOKEEPER PARTITIONS CODEC`` registers itself and the topic ``endless`` in
 ZooKeeper and serves until it is ended. Every offset of every partition is one record of 1 MiB in a batch of its own,
 which a codec packs about 100 to 1 (snappy, which can do no better, 20 to 1); ``bomb`` is one whose batch is of 1 MiB
-*after* the packing. ``trickle`` is records of a few bytes, in logs that begin empty and grow by 200 of them a second.
+*after* the packing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import json
 import random
 import struct
 import sys
-import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -40,19 +38,13 @@ from consumerd.wire.modern.metadata import (
 from consumerd.zk.layout import broker_path, topic_path
 from consumerd.zk.layout_modern import partition_state_path
 from tests.support.record_sets import RecordSpec, batch
-from tests.support.scripted_broker import Late, ScriptedBroker, ScriptedServer
+from tests.support.scripted_broker import ScriptedBroker, ScriptedServer
 from tests.support.zookeeper import make_client
 
 TOPIC: Final = "endless"
 MESSAGE_BYTES: Final = 1 << 20
 BOMB: Final = "bomb"
-TRICKLE: Final = "trickle"
-VALUE: Final = b"a drop"
-"""Every record's of a trickle."""
 _END: Final = 1 << 40
-_PER_SECOND: Final = 200
-_AT_END_S: Final = 0.05
-"""How long an answer without records takes, as a broker waits for some."""
 _CHECKSUM_AT: Final = 17
 _CHECKED_FROM: Final = 21
 _NOISE_BYTES: Final = 9000
@@ -62,8 +54,6 @@ _NOISE_BYTES: Final = 9000
 def make_unit(codec: str) -> bytes:
     """Return the batch that every offset holds, as if at offset 0; no checksum covers the base offset."""
     noise = random.Random(7)
-    if codec == TRICKLE:
-        return batch(0, [RecordSpec(delta=0, value=VALUE)])
     if codec == BOMB:
         size, number = 100 * MESSAGE_BYTES, int(Codec.GZIP)
         value = noise.randbytes(900_000) + bytes(size - 900_000)
@@ -82,10 +72,9 @@ def make_unit(codec: str) -> bytes:
 class EndlessBroker:
     """Answers Metadata, ListOffsets and Fetch for one topic, all of whose partitions it leads."""
 
-    def __init__(self, partitions: int, unit: bytes, end: Callable[[], int] = lambda: _END) -> None:
+    def __init__(self, partitions: int, unit: bytes) -> None:
         self._partitions = partitions
         self._unit = unit
-        self._end = end
         self.port = 0
 
     def script(self) -> ScriptedBroker:
@@ -112,7 +101,7 @@ class EndlessBroker:
                     topic=topic.topic,
                     partitions=tuple(
                         ListedPartition(
-                            partition=one.partition, offset=0 if one.timestamp == EARLIEST_TIMESTAMP else self._end()
+                            partition=one.partition, offset=0 if one.timestamp == EARLIEST_TIMESTAMP else _END
                         )
                         for one in topic.partitions
                     ),
@@ -121,8 +110,8 @@ class EndlessBroker:
             )
         )
 
-    def _fetch(self, request: FetchRequest, _version: int) -> FetchResponse | Late:
-        room, end = request.max_bytes, self._end()
+    def _fetch(self, request: FetchRequest, _version: int) -> FetchResponse:
+        room = request.max_bytes
         topics = []
         for topic in request.topics:
             answers = []
@@ -130,20 +119,18 @@ class EndlessBroker:
                 count = max(0, min(one.partition_max_bytes, room) // len(self._unit))
                 if room == request.max_bytes:
                     count = max(1, count)  # KIP-74: the first message comes whatever its size
-                count = max(0, min(count, end - one.fetch_offset))
                 room -= count * len(self._unit)
                 answers.append(
                     FetchedPartition(
                         partition=one.partition,
-                        high_watermark=end,
-                        last_stable_offset=end,
+                        high_watermark=_END,
+                        last_stable_offset=_END,
                         log_start_offset=0,
                         record_set=b"".join(self._at(one.fetch_offset + index) for index in range(count)),
                     )
                 )
             topics.append(FetchedTopic(topic=topic.topic, partitions=tuple(answers)))
-        answer = FetchResponse(topics=tuple(topics))
-        return answer if room < request.max_bytes else Late(answer, _AT_END_S)
+        return FetchResponse(topics=tuple(topics))
 
     def _at(self, offset: int) -> bytes:
         return struct.pack(">q", offset) + self._unit[8:]
@@ -151,9 +138,7 @@ class EndlessBroker:
 
 async def serve(zookeeper: str, partitions: int, codec: str) -> None:
     """Register and serve until cancelled."""
-    began = time.monotonic()
-    grown = (lambda: int((time.monotonic() - began) * _PER_SECOND)) if codec == TRICKLE else (lambda: _END)
-    broker = EndlessBroker(partitions, make_unit(codec), grown)
+    broker = EndlessBroker(partitions, make_unit(codec))
     script = broker.script()
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(ScriptedServer(script))

@@ -33,8 +33,10 @@ class Ledger:
 
     def __init__(self, bootstrap: str, codec: str = "none", **settings: str) -> None:
         own = {name.replace("_", "."): value for name, value in settings.items()}
+        # what goes wrong is told by what is not acknowledged; it need not be printed, too
+        quiet = {"log_level": 0}
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "acks": "all", "compression.type": codec, "linger.ms": 5, **own}
+            {"bootstrap.servers": bootstrap, "acks": "all", "compression.type": codec, "linger.ms": 5, **quiet, **own}
         )
         self._lock = threading.Lock()
         self._sent = 0

@@ -1,6 +1,6 @@
 """``shared: false``: two daemons of a group, each with a folder of its own that the other never sees.
 
-The broker is one of ours in a process of its own, whose logs grow while partitions change hands; ZooKeeper is a real one.
+Records are written all the time while partitions change hands.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from pathlib import Path
 
 from consumerd.zk.layout import root_path
 from tests.support.daemon import Daemon, settings_for
-from tests.support.endless_broker import TOPIC, TRICKLE
+from tests.support.embedded import EmbeddedProcess
 from tests.support.landing_reader import LandedPartition, read_landing
-from tests.support.memory import run_broker
+from tests.support.ledger import Ledger
+from tests.support.load import SteadyLoad
 from tests.support.registry import Registry, open_registry
-from tests.support.zookeeper import run_server
 
 GROUP = "own-paths"
+TOPIC = "orders"
 PARTITIONS = 2
+PER_PARTITION = 200
 MORE = 200
 """So many records are to be committed of each partition before the next thing happens."""
 
@@ -25,11 +27,11 @@ def test_each_path_has_its_own_records_once_and_tells_of_the_others(tmp_path: Pa
     """A partition goes to the second replica and comes back: what that one has landed is a gap in the first one's chain,
     and no fault; both together have every record once.
     """
-    with run_server() as zookeeper, run_broker(zookeeper.connect_string, PARTITIONS, TRICKLE):
+    with EmbeddedProcess(tmp_path / "cluster", "--topic", f"{TOPIC}:{PARTITIONS}") as cluster:
 
         def member(name: str) -> Daemon:
             settings = settings_for(
-                zookeeper.connect_string,
+                cluster.zookeeper,
                 GROUP,
                 topics=(TOPIC,),
                 sink={"type": "jsonl", "path": str(tmp_path / f"landing-{name}"), "roll_ms": 200, "shared": False},
@@ -38,7 +40,8 @@ def test_each_path_has_its_own_records_once_and_tells_of_the_others(tmp_path: Pa
             )
             return Daemon(tmp_path, name, settings)
 
-        with open_registry(zookeeper.connect_string) as registry, member("a") as a:
+        load = SteadyLoad(Ledger(cluster.bootstrap), {TOPIC: PARTITIONS}, per_second=PER_PARTITION)
+        with open_registry(cluster.zookeeper) as registry, load, member("a") as a:
             wait_for_more(a, registry)
             with member("b") as b:
                 b.wait(lambda: len(b.owned()) == len(a.owned()) == 1, "each has one")

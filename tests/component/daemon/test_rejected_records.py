@@ -1,7 +1,4 @@
-"""A sink of another distribution refuses one record: what a whole daemon makes of it under each policy.
-
-The broker is one of ours in a process of its own; ZooKeeper is a real one.
-"""
+"""A sink of another distribution refuses one record: what a whole daemon makes of it under each policy."""
 
 from __future__ import annotations
 
@@ -13,40 +10,44 @@ from typing import Any
 import pytest
 
 from consumerd.cli.main import main
-from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.daemon import Daemon, settings_for
-from tests.support.endless_broker import TOPIC, TRICKLE, VALUE
+from tests.support.embedded import EmbeddedProcess
+from tests.support.kafka import Sent
 from tests.support.landing_reader import LandedPartition, read_landing
-from tests.support.memory import run_broker
+from tests.support.ledger import send_all
 from tests.support.refusing_sink import REASON, REFUSED_OFFSET, REFUSED_PARTITION
-from tests.support.registry import open_registry
 from tests.support.stalling_sinks import install
-from tests.support.zookeeper import run_server
 
+TOPIC = "orders"
 PARTITIONS = 2
+VALUE = b"a drop"
 ENOUGH = REFUSED_OFFSET + 50
 ROOT = Path(__file__).parents[3]
 GAP = {"start": REFUSED_OFFSET, "end": REFUSED_OFFSET + 1, "reason": "skipped", "offsets": 1}
 
 
+def produce(cluster: EmbeddedProcess) -> None:
+    """Add as many records to each partition as are read before anything is looked at."""
+    send_all(cluster.bootstrap, [Sent(TOPIC, one, None, VALUE) for one in range(PARTITIONS) for _ in range(ENOUGH)])
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedZooKeeper]:
-    with run_server() as zookeeper:
-        yield zookeeper
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedProcess]:
+    """A broker for the module; each policy has a group of its own."""
+    with EmbeddedProcess(tmp_path_factory.mktemp("cluster"), "--topic", f"{TOPIC}:{PARTITIONS}") as cluster:
+        produce(cluster)
+        yield cluster
 
 
 @pytest.fixture
-def run(server: EmbeddedZooKeeper, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Daemon]]:
-    """Start the daemon with a policy, on a chroot of the test's own; it is killed at the end."""
+def run(cluster: EmbeddedProcess, tmp_path: Path) -> Iterator[Callable[[str], Daemon]]:
+    """Start the daemon with a policy, in a group that is called so; it is killed at the end."""
     daemons: list[Daemon] = []
-    zookeeper = f"{server.connect_string}/{request.node.name.partition('[')[2].rstrip(']') or 'stop'}"
-    with open_registry(server.connect_string) as registry:
-        registry.client.ensure_path(f"/{zookeeper.rpartition('/')[2]}")
 
     def start(policy: str) -> Daemon:
         settings = settings_for(
-            zookeeper,
-            "rejected",
+            cluster.zookeeper,
+            policy,
             topics=(TOPIC,),
             sink={"type": "refusing", "path": str(tmp_path / "landing"), "roll_ms": 200, "on_rejected": policy},
             quarantine={"path": str(tmp_path / "quarantine")},
@@ -56,10 +57,9 @@ def run(server: EmbeddedZooKeeper, tmp_path: Path, request: pytest.FixtureReques
         daemons.append(Daemon(tmp_path, "daemon", settings, python_path=python_path))
         return daemons[0]
 
-    with run_broker(zookeeper, PARTITIONS, TRICKLE):
-        yield start
-        for daemon in daemons:
-            daemon.__exit__()
+    yield start
+    for daemon in daemons:
+        daemon.__exit__()
 
 
 def committed(daemon: Daemon, partition: int) -> int:
@@ -123,12 +123,13 @@ def test_the_refused_record_alone_is_passed_over(
 
 
 def test_by_default_the_partition_stops_before_the_record_and_the_others_go_on(
-    run: Callable[[str], Daemon], tmp_path: Path
+    cluster: EmbeddedProcess, run: Callable[[str], Daemon], tmp_path: Path
 ) -> None:
     """Nothing is left out that nobody has said may be; the reason says what to do."""
     daemon = run("stop")
     daemon.wait(lambda: any(one["state"] == "stopped" for one in partitions(daemon)), "one is stopped")
     before = committed(daemon, 1 - REFUSED_PARTITION)
+    produce(cluster)
     daemon.wait(lambda: committed(daemon, 1 - REFUSED_PARTITION) >= before + ENOUGH, "the other goes on")
     (stopped,) = (one for one in partitions(daemon) if one["state"] == "stopped")
     assert int(stopped["partition"]) == REFUSED_PARTITION
