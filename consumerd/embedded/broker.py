@@ -216,7 +216,6 @@ class EmbeddedBroker:
             appender,
             retention_check_interval_s=settings.retention_check_interval_s,
             write_checkpoints=storage.write_checkpoints,
-            now=monotonic,
         )
         await stack.enter_async_context(alongside(housekeeper.run(), name="housekeeping"))
         await stack.enter_async_context(registration)

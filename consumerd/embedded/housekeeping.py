@@ -1,8 +1,9 @@
 """What a broker does to its logs by the clock: flushes, retention, compaction, checkpoints.
 
 One partition after the other, each in its turn among the appends (``appending``), so that tending many logs never takes
-the disk from producers for longer than one of them needs. A log that fails is reported once, and left alone by whoever
-tends it until it is opened anew.
+the disk from producers for longer than one of them needs; but for compaction, which a log lets go on beside its appends,
+since it takes as long as the log is large. A log that fails is reported once, and left alone by whoever tends it until it
+is opened anew.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Collection
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -20,7 +21,7 @@ from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import CleanupPolicy
 from consumerd.model import TopicPartition
 
-_TICK_S = 1.0
+_FLUSH_CHECK_S: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -45,35 +46,40 @@ class Housekeeper:
         *,
         retention_check_interval_s: float,
         write_checkpoints: Callable[[], None],
-        now: Callable[[], float],
     ) -> None:
         self._logs = logs
         self._appender = appender
         self._interval_s = retention_check_interval_s
         self._write_checkpoints = write_checkpoints
-        self._now = now
         self._failing: set[TopicPartition | None] = set()
 
     async def run(self) -> None:
         """Tend them until cancelled; unbounded. What has begun in a thread is brought to its end there."""
-        next_check = self._now() + self._interval_s
+        async with asyncio.TaskGroup() as tasks:  # so that no flush waits for a compaction
+            tasks.create_task(self._flush_when_due(), name="flushes")
+            tasks.create_task(self._clean_now_and_then(), name="cleaning")
+
+    async def _flush_when_due(self) -> None:
         while True:
-            await asyncio.sleep(min(_TICK_S, self._interval_s))
+            await asyncio.sleep(_FLUSH_CHECK_S)
             for log in self._logs.logs():
                 if log.settings.flush_interval_ms is not None and log.unflushed:
                     await self._try(
                         log.partition, functools.partial(self._appender.run, log.partition, log.flush_if_due)
                     )
-            if self._now() >= next_check:
-                await self.clean()
-                next_check = self._now() + self._interval_s
+
+    async def _clean_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.clean()
 
     async def clean(self) -> None:
         """Let retention and compaction have their way once, and write down how far that is safe."""
         for log in self._logs.logs():
-            compact = log.settings.cleanup_policy is CleanupPolicy.COMPACT
-            work = log.compact if compact else log.apply_retention
-            await self._try(log.partition, functools.partial(self._appender.run, log.partition, work))
+            work: Callable[[], Awaitable[object]] = functools.partial(asyncio.to_thread, log.compact)
+            if log.settings.cleanup_policy is not CleanupPolicy.COMPACT:
+                work = functools.partial(self._appender.run, log.partition, log.apply_retention)
+            await self._try(log.partition, work)
         await self._try(None, functools.partial(asyncio.to_thread, self._write_checkpoints))
 
     async def _try(self, partition: TopicPartition | None, work: Callable[[], Awaitable[object]]) -> None:

@@ -340,14 +340,14 @@ class PartitionLog:
     def apply_retention(self) -> int:
         """Delete the oldest segments that are too old or too much, one at a time; return how many went.
 
-        The newest segment may be too old, too, if it has records: an empty one takes its place.
+        The newest segment may be too old, too, if it has records: an empty one takes its place. Waits for a compaction.
 
         Raises LogWriteFailed, LogFailed.
         """
         if self.settings.cleanup_policy is not CleanupPolicy.DELETE:
             return 0
         gone = 0
-        with self._lock:
+        with self._cleaning, self._lock:
             self._check_online()
             now_ms = self._now_ms()
             while self._oldest_expired(now_ms):
