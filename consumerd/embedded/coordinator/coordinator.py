@@ -65,7 +65,7 @@ NO_DESCRIPTION: Final = GroupDescription(state=GroupState.DEAD)
 
 @dataclass(slots=True)
 class _Entry:
-    """A group, and what it has committed; ``pending`` counts the commits of a partition that are being written."""
+    """A group, and what it has committed; ``pending`` counts the commits of a partition that were let in, until written."""
 
     group: Group
     positions: Positions = field(default_factory=Positions)
@@ -275,6 +275,7 @@ class GroupCoordinator:
             error = entry.group.admit_commit(member_id, generation, self._now())
             self._carry_out(entry, ())
             if error is ErrorCode.NONE:
+                entry.pending.update(positions.keys())  # from now on the group is not to be forgotten
                 # shielded: what is written is remembered, whether or not somebody still waits for it
                 storing = self._tasks.create_task(self._store_positions(entry, positions), name="commit")
                 return await asyncio.shield(storing)
@@ -295,14 +296,13 @@ class GroupCoordinator:
         if fitting:
             group_id, now_ms = entry.group.group_id, self._now_ms()
             records = [self._journal.position(group_id, partition, one, now_ms) for partition, one in fitting.items()]
-            entry.pending.update(fitting.keys())
             error, base = await self._append(group_id, records, too_large=ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-            entry.pending.subtract(fitting.keys())
-            entry.pending = +entry.pending  # without those that have come to nothing
             if error is ErrorCode.NONE:
                 for partition, one in fitting.items():
                     entry.positions.keep(partition, one, base)
             answers.update(dict.fromkeys(fitting, error))
+        entry.pending.subtract(positions.keys())
+        entry.pending = +entry.pending  # without those that have come to nothing
         return answers
 
     # -- effects and time
@@ -434,13 +434,14 @@ class GroupCoordinator:
                 self._tasks.create_task(self._load(partition), name=f"load-groups-{partition}")
 
     async def _load(self, partition: int) -> None:
-        try:
+        replay = None
+        with contextlib.suppress(NotWritten):
             replay = await self._log.replay(partition)
-        except NotWritten:
-            self._loading.discard(partition)  # it has just gone
+        self._loading.discard(partition)
+        if replay is None or not self._log.is_open(partition):  # it has gone meanwhile, and may come again
+            self._drop_closed_partitions()
             return
         self._restore(replay)
-        self._loading.discard(partition)
         self._owned.add(partition)
         log.info("groups_loaded", partition=partition, groups=len(replay.group_ids()))
 

@@ -352,6 +352,43 @@ async def test_positions_of_a_deleted_topic_are_forgotten() -> None:
 
 
 @on_virtual_time
+async def test_a_commit_that_was_let_in_keeps_its_group_from_being_forgotten() -> None:
+    """All that the group had goes just before the commit is written: what is acknowledged then is still of a group."""
+    log = MemoryLog()
+    other = {TopicPartition.modern("other", 0): position(4)}
+    async with serving(log) as coordinator:
+        await commit(coordinator, {P: position(3)})
+        async with asyncio.TaskGroup() as tasks:
+            committing = tasks.create_task(commit(coordinator, other))
+            log.missing = {"t"}
+            log.tell("t")  # forgets in a task that runs between the commit's check and its writing
+        assert set(committing.result().values()) == {ErrorCode.NONE}
+
+        assert coordinator.positions("g")[1] == other
+
+
+@on_virtual_time
+async def test_a_log_that_goes_while_it_is_loaded_leaves_no_groups() -> None:
+    """Its successor is empty, and may have another number of partitions."""
+    log = MemoryLog()
+    async with serving(log) as coordinator:
+        await commit(coordinator, {P: position(3)})
+    log.reading.clear()
+    async with serving(log) as coordinator:
+        log.partitions = None
+        log.tell(OFFSETS_TOPIC)
+        log.reading.set()
+        await asyncio.sleep(0.001)
+        assert ErrorCode.NOT_COORDINATOR is coordinator.positions("g")[0]
+        log.records.clear()
+        await log.make()
+        await asyncio.sleep(0.001)
+
+        assert coordinator.groups() == (ErrorCode.NONE, [])
+        assert coordinator.positions("g") == (ErrorCode.NONE, {})
+
+
+@on_virtual_time
 async def test_groups_go_with_their_log() -> None:
     """Somebody deletes ``__consumer_offsets``: this broker coordinates nothing until there is a new one."""
     log = MemoryLog()
