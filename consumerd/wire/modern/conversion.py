@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from consumerd.errors import CorruptMessageError
+from consumerd.errors import CorruptMessageError, DecompressedTooLarge
 from consumerd.model import TimestampType, TopicPartition
 from consumerd.wire.columns import ColumnBuilder
 from consumerd.wire.modern import message_set, record_batch
@@ -61,7 +61,8 @@ def convert_down(
     """Return whole units for a client that reads nothing above ``magic``; those that it reads are left as they are.
 
     Of a converted batch that is not compressed, records below ``start``, from where the client wants to read, are left
-    out. Raises as :func:`convert`.
+    out. The answer ends before a unit that would take more than ``limits`` to decompress, unless it is the first one: the
+    client asks for it next. Raises as :func:`convert`.
     """
     raw = bytes(data)
     pieces = []
@@ -72,7 +73,12 @@ def convert_down(
             pieces.append(raw[at:end])
         else:
             codec = _codec(raw, at)
-            batch, limits = _read(raw, at, end, limits)
+            try:
+                batch, limits = _read(raw, at, end, limits)
+            except DecompressedTooLarge:
+                if not any(pieces):
+                    raise
+                break
             pieces.append(_build(batch if codec else batch.slice_from(start), codec, magic))
         at = end
     return b"".join(pieces)

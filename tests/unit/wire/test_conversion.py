@@ -153,3 +153,12 @@ def test_what_is_decompressed_is_limited() -> None:
     assert 3 == len(rows(convert(several[: len(several) // 4 * 3], magic=1, limits=Limits(decompressed_bytes=4000))))
     with pytest.raises(DecompressedTooLarge):
         convert(several, magic=1, limits=Limits(decompressed_bytes=4000))
+
+
+def test_a_client_gets_what_can_be_decompressed_and_asks_for_the_rest() -> None:
+    """What compresses well may be more than the limit in one answer; a failure would be one for ever."""
+    data = b"".join(batch(number, [RecordSpec(delta=0, value=bytes(1000))], codec=Codec.GZIP) for number in range(4))
+
+    offsets = [row[0] for row in rows(convert_down(data, magic=1, limits=Limits(decompressed_bytes=2500)))]
+
+    assert [0, 1] == offsets
