@@ -11,8 +11,10 @@ import random
 import secrets
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -33,7 +35,7 @@ from consumerd.embedded.housekeeping import Housekeeper
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.registration import Registration
 from consumerd.embedded.releases import Imitation, MessageFormat, get_imitation
-from consumerd.embedded.server import BrokerServer, listen
+from consumerd.embedded.server import DEFAULT_IDLE_S, DEFAULT_RECEIVED_BYTES, BrokerServer, listen
 from consumerd.embedded.storage import Storage
 from consumerd.embedded.znodes import BrokerAddress
 from consumerd.model import BrokerId
@@ -68,12 +70,16 @@ class BrokerSettings:
     log: LogSettings = field(default_factory=LogSettings)
     """What holds for topics that say nothing else; ``message_format`` in it is replaced by the one here."""
     max_request_bytes: int = 100 * _MIB
+    max_received_bytes: int = DEFAULT_RECEIVED_BYTES
+    """Of large requests on all connections together; others wait. Kafka's ``queued.max.request.bytes``."""
     offsets_topic_partitions: int = 4
     """Of ``__consumer_offsets``: 50 in Kafka, which is many for one node with a laptop's disk."""
     session_timeout_ms: int = 6000
     """Of the broker's ZooKeeper session."""
     write_timeout_s: float = 30.0
     """A connection is closed whose peer has taken nothing of an answer for so long."""
+    idle_timeout_s: float = DEFAULT_IDLE_S
+    """A connection is closed whose peer has said nothing for so long, though it had nothing to wait for."""
     retention_check_interval_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -119,7 +125,10 @@ class EmbeddedBroker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave ZooKeeper, cut connections off, close the logs. Bounded by the disk and the session's calls."""
+        """Leave ZooKeeper, cut connections off, close the logs. Bounded by the disk and the session's calls.
+
+        Raises ExceptionGroup of LogError where logs do not end in order.
+        """
         await self._stack.__aexit__(kind, error, traceback)
 
     @property
@@ -159,15 +168,19 @@ class EmbeddedBroker:
     async def _start(self, stack: AsyncExitStack) -> None:
         settings = self._settings
         # connections wait from here on; nobody is told of the port before they are served
-        self._server = await asyncio.to_thread(
+        listening = partial(
             listen,
             settings.host,
             settings.port,
             max_request_bytes=settings.max_request_bytes,
+            max_received_bytes=settings.max_received_bytes,
             write_timeout_s=settings.write_timeout_s,
+            idle_timeout_s=settings.idle_timeout_s,
         )
+        self._server = await _open(listening, BrokerServer.close)
         stack.callback(self._server.close)
-        storage = await asyncio.to_thread(Storage.open, settings.directory, files=self._faults.files, now_ms=_now_ms)
+        opening = partial(Storage.open, settings.directory, files=self._faults.files, now_ms=_now_ms)
+        storage = await _open(opening, Storage.close)
         stack.push_async_callback(asyncio.to_thread, storage.close)
         zk = await stack.enter_async_context(await _connect(settings))
         appender = await stack.enter_async_context(Appender())
@@ -219,6 +232,18 @@ class EmbeddedBroker:
         )
         await stack.enter_async_context(alongside(housekeeper.run(), name="housekeeping"))
         await stack.enter_async_context(registration)
+
+
+async def _open(opening: Callable[[], T], close: Callable[[T], None]) -> T:
+    """Open something in a thread. Cancelled, wait for the thread, which is bounded by the system, and close it again."""
+    opened = asyncio.get_running_loop().run_in_executor(None, opening)
+    try:
+        return await asyncio.shield(opened)
+    except asyncio.CancelledError:
+        await asyncio.wait([opened])
+        if opened.exception() is None:
+            close(opened.result())
+        raise
 
 
 async def _connect(settings: BrokerSettings) -> AiozkClient:

@@ -1,11 +1,14 @@
 """One accepted connection: requests in, cut into frames as they arrive, replies out.
 
-At most a few frames are read ahead of the one that is worked on; then nothing more is read, and the peer's own writes
-wait. Requests are handed out in the order in which they came, so whoever answers each before it takes the next one
-answers in order.
+A little is read ahead of the request that is worked on, in frames and in bytes; then nothing more is read, and the peer's
+own writes wait. Requests are handed out in the order in which they came, so whoever answers each before it takes the next
+one answers in order. A large request has room among those of all connections (``request_memory``) from when its size is
+known until the next one is taken; small ones are bounded by the number of connections.
 
-The end of the stream is noticed while a request is worked on: :attr:`Connection.hangup` then ends what waits for the
-peer's sake. What arrived in full before it is still handed out, since a peer may close its sending half alone.
+The end of the stream is noticed while a request is worked on, unless so much was sent behind it that nothing more is read:
+:attr:`Connection.hangup` then ends what waits for the peer's sake. What arrived in full before it is still handed out,
+since a peer may close its sending half alone. A peer that has nothing to wait for and says nothing is given up after a time
+(Kafka's ``connections.max.idle.ms``).
 """
 
 from __future__ import annotations
@@ -19,18 +22,22 @@ from typing import Final
 
 from consumerd.embedded.handlers.context import Hangup
 from consumerd.embedded.reply import Reply
+from consumerd.embedded.request_memory import Claim, RequestMemory
 from consumerd.embedded.sending import Sender
-from consumerd.errors import RemoteProtocolError
+from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError
 from consumerd.net.frames import FrameAssembler
 
-_READ_AHEAD: Final = 2
-"""Frames that may wait; small ones that arrive together may be a few more."""
+_AHEAD_FRAMES: Final = 2
+_AHEAD_BYTES: Final = 32 * 1024
+_AHEAD_SMALL_FRAMES: Final = 200
+"""What may wait: two frames, and more while they are small; those that arrive together may be a few more."""
 
 _RECEIVED_AT_ONCE: Final = 4
 """Calls that bring bytes before others have their turn: the first one of a request brings its beginning only."""
 
 _BETWEEN_BYTES: Final = 16 * 1024
-_LARGE_BYTES: Final = 1024 * 1024
+"""Frames that fit in here take no room among those of all connections."""
+_LARGE_BYTES: Final = 256 * 1024
 
 
 def allocate_frame(size: int) -> memoryview:
@@ -41,20 +48,39 @@ def allocate_frame(size: int) -> memoryview:
 class Connection:
     """Owns ``sock``, which is non-blocking. Made and used on one running loop; :meth:`close` must be called."""
 
-    def __init__(self, sock: socket.socket, *, name: str, peer_host: str, max_frame_bytes: int, stall_s: float) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        name: str,
+        peer_host: str,
+        max_frame_bytes: int,
+        memory: RequestMemory,
+        stall_s: float,
+        idle_s: float,
+    ) -> None:
         self.name = name
         self.peer_host = peer_host
         self.hangup = Hangup()
         self._sock = sock
         self._loop = asyncio.get_running_loop()
-        self._assembler = FrameAssembler(max_frame_bytes, between_bytes=_BETWEEN_BYTES, allocate=allocate_frame)
+        self._assembler = FrameAssembler(max_frame_bytes, between_bytes=_BETWEEN_BYTES, allocate=self._allocate)
         self._sender = Sender(sock, stall_s=stall_s)
-        self._frames: deque[memoryview] = deque()
+        self._memory = memory
+        self._arriving: Claim | None = None
+        """Of the large frame whose beginning is here."""
+        self._frames: deque[tuple[memoryview, Claim | None]] = deque()
+        self._waiting_bytes = 0
+        self._worked_on: Claim | None = None
         self._arrival: asyncio.Future[None] | None = None
-        self._fault: RemoteProtocolError | None = None
+        self._fault: ConsumerdError | None = None
         self._reading = False
         self._discarding = False
         self._ended = False
+        self._idle_s = idle_s
+        self._active_s = self._loop.time()
+        """When the peer was heard or answered last."""
+        self._idle_timer = self._loop.call_later(idle_s, self._check_idle)
         self._read_on()
 
     @property
@@ -65,8 +91,11 @@ class Connection:
     async def next_frame(self) -> memoryview | None:
         """Return the next request's frame, without its size; None once the peer has ended the stream.
 
-        Unbounded: a client may be idle for as long as it likes. Raises RemoteProtocolError once framing is lost.
+        The one before it is done with. Bounded by the time that a client may be idle. Raises RemoteProtocolError once framing
+        is lost, ConnectionLost when that time is over.
         """
+        self._finish_work()
+        self._active_s = self._loop.time()
         while not self._frames:
             if self._fault is not None:
                 raise self._fault
@@ -74,9 +103,9 @@ class Connection:
                 return None
             self._arrival = self._loop.create_future()
             await self._arrival
-        frame = self._frames.popleft()
-        if not self._reading and len(self._frames) < _READ_AHEAD:
-            self._read_on()
+        frame, self._worked_on = self._frames.popleft()
+        self._waiting_bytes -= len(frame)
+        self._read_on()
         return frame
 
     async def send(self, reply: Reply) -> None:
@@ -87,7 +116,7 @@ class Connection:
             reply.close()
 
     async def fall_silent(self) -> None:
-        """Answer nothing more: take and forget what comes, until the peer goes. Unbounded."""
+        """Answer nothing more: take and forget what comes, until the peer goes. Bounded and raises as next_frame."""
         self._discarding = True
         while await self.next_frame() is not None:
             pass
@@ -95,16 +124,32 @@ class Connection:
     def close(self) -> None:
         """Close the socket, what has not been sent included. Idempotent."""
         self._stop_reading()
+        self._idle_timer.cancel()
         self._ended = True
-        self._frames.clear()
+        self._drop_frames()
+        self._finish_work()
+        if self._arriving is not None:
+            self._arriving.release()
+            self._arriving = None
         with contextlib.suppress(OSError):  # it may be gone already
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
     # -- reading
 
+    @property
+    def _is_ahead(self) -> bool:
+        return len(self._frames) >= _AHEAD_FRAMES and (
+            self._waiting_bytes >= _AHEAD_BYTES or len(self._frames) >= _AHEAD_SMALL_FRAMES
+        )
+
+    @property
+    def _waits_for_room(self) -> bool:
+        return self._arriving is not None and not self._arriving.held
+
     def _read_on(self) -> None:
-        if not self._ended and self._fault is None:
+        """Have the loop tell when something comes, if there is a place for it."""
+        if not (self._reading or self._ended or self._is_ahead or self._waits_for_room):
             self._reading = True
             self._loop.add_reader(self._sock.fileno(), self._receive)
 
@@ -113,8 +158,19 @@ class Connection:
             self._reading = False
             self._loop.remove_reader(self._sock.fileno())
 
+    def _allocate(self, size: int) -> memoryview:
+        if size > _BETWEEN_BYTES:
+            self._arriving = self._memory.take(size, self._enter)
+        return allocate_frame(size)
+
+    def _enter(self) -> None:
+        """There is room for the frame that has begun."""
+        self._active_s = self._loop.time()
+        self._read_on()
+
     def _receive(self) -> None:
         """Take what the socket has; called by the loop."""
+        self._active_s = self._loop.time()
         for _ in range(_RECEIVED_AT_ONCE):
             buffer = self._assembler.buffer()
             try:
@@ -123,26 +179,60 @@ class Connection:
                 break
             except OSError:
                 count = 0
-                self._frames.clear()  # reset: nobody is there to be answered
+                self._drop_frames()  # reset: nobody is there to be answered
             if count == 0:
                 self._end()
                 return
             try:
                 for frame in self._assembler.advance(count):
-                    if not self._discarding:
-                        self._frames.append(frame)
+                    self._add(frame)
             except RemoteProtocolError as fault:
-                self._fault = fault
-                self._end()
+                self._end(fault)
                 return
-            if len(self._frames) >= _READ_AHEAD:
+            except (MemoryError, OSError) as error:
+                self._end(ConnectionLost(f"no memory for a request: {error}"))
+                return
+            if self._is_ahead or self._waits_for_room:
                 self._stop_reading()
                 break
             if count < len(buffer):
                 break  # that was all
         self._tell()
 
-    def _end(self) -> None:
+    def _add(self, frame: memoryview) -> None:
+        claim = None
+        if len(frame) > _BETWEEN_BYTES:
+            claim, self._arriving = self._arriving, None
+        if not self._discarding:
+            self._frames.append((frame, claim))
+            self._waiting_bytes += len(frame)
+        elif claim is not None:
+            claim.release()
+
+    def _drop_frames(self) -> None:
+        for _, claim in self._frames:
+            if claim is not None:
+                claim.release()
+        self._frames.clear()
+        self._waiting_bytes = 0
+
+    def _finish_work(self) -> None:
+        claim, self._worked_on = self._worked_on, None
+        if claim is not None:
+            claim.release()
+
+    def _check_idle(self) -> None:
+        """Give the peer up if it has nothing to wait for and was silent for too long; else look again when that may be."""
+        now_s = self._loop.time()
+        waits_for_us = self._arrival is None or self._waits_for_room
+        ends_s = (now_s if waits_for_us else self._active_s) + self._idle_s
+        if ends_s <= now_s:
+            self._end(ConnectionLost(f"the peer has said nothing for {self._idle_s:g} s"))
+        else:
+            self._idle_timer = self._loop.call_at(ends_s, self._check_idle)
+
+    def _end(self, fault: ConsumerdError | None = None) -> None:
+        self._fault = fault
         self._stop_reading()
         self._ended = True
         self._tell()

@@ -101,7 +101,10 @@ class Faults:
         """Answer with the correlation id of another request."""
 
         def renumber(reply: Reply) -> Reply:
-            (right,) = _INT32.unpack_from(read_piece(reply.pieces[0]), _CORRELATION_AT)
+            head = read_piece(reply.pieces[0])
+            if len(head) < _CORRELATION_AT + _INT32.size:  # cut off by another fault
+                return reply
+            (right,) = _INT32.unpack_from(head, _CORRELATION_AT)
             return _overwrite(reply, _CORRELATION_AT, (right + _WRONG_CORRELATION_BY) & 0x7FFF_FFFF)
 
         return self._arm(api, times, _OnAnswer(change=renumber))
@@ -120,7 +123,7 @@ class Faults:
         return self._arm(api, times, _OnAnswer(change=invert))
 
     def oversize(self, api: ApiKey, size: int = 0x7FFF_FFFF, *, times: int = 1) -> Fault:
-        """Say ``size`` in the frame's size prefix, and send what there is."""
+        """Say ``size``, of 32 bits, in the frame's size prefix, and send what there is."""
         return self._arm(api, times, _OnAnswer(change=lambda reply: _overwrite(reply, _SIZE_AT, size)))
 
     # -- requests
@@ -222,7 +225,9 @@ def _disarm(armed: dict[Fault, T]) -> Callable[[Fault], None]:
 
 
 def _overwrite(reply: Reply, at: int, number: int) -> Reply:
+    """Put another number at ``at``, as far as there are bytes."""
     first = bytearray(read_piece(reply.pieces[0]))
-    _INT32.pack_into(first, at, number)
+    end = min(at + _INT32.size, len(first))
+    first[at:end] = _INT32.pack(number)[: end - at]
     pieces: list[Piece] = [bytes(first), *reply.pieces[1:]]
     return replace(reply, pieces=pieces)

@@ -19,7 +19,12 @@ from consumerd.aio.tasks import TaskSet
 from consumerd.embedded.connection import Connection
 from consumerd.embedded.dispatch import Dispatcher, SilenceWanted
 from consumerd.embedded.handlers.context import ConnectionRefused
+from consumerd.embedded.request_memory import RequestMemory
 from consumerd.errors import ConfigError, ConnectionLost, RemoteProtocolError
+
+DEFAULT_RECEIVED_BYTES: Final = 128 * 1024 * 1024
+DEFAULT_IDLE_S: Final = 600.0
+"""As ``connections.max.idle.ms`` of Kafka."""
 
 _BACKLOG: Final = 512
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -31,17 +36,24 @@ _log = structlog.get_logger(__name__)
 class BrokerServer:
     """Serves ``dispatcher`` on a listening socket, which it owns; made by :func:`listen`."""
 
-    def __init__(self, listener: socket.socket, *, max_request_bytes: int, write_timeout_s: float) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        max_request_bytes: int,
+        max_received_bytes: int,
+        write_timeout_s: float,
+        idle_timeout_s: float,
+    ) -> None:
         self._listener = listener
+        self.port = int(listener.getsockname()[1])
+        """Where it listens."""
         self._max_request_bytes = max_request_bytes
+        self._memory = RequestMemory(max_received_bytes)
         self._write_timeout_s = write_timeout_s
+        self._idle_timeout_s = idle_timeout_s
         self._connections: dict[str, Connection] = {}
         self._accepted = 0
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self._listener.getsockname()[1])
 
     @property
     def connections(self) -> int:
@@ -50,35 +62,40 @@ class BrokerServer:
 
     @asynccontextmanager
     async def serving(self, dispatcher: Dispatcher) -> AsyncIterator[None]:
-        """Accept and serve while the block runs; connections are cut off at its end.
+        """Accept and serve while the block runs; at its end, stop listening and cut connections off.
 
         A failure of the block comes out as it is.
         """
         loop = asyncio.get_running_loop()
         failure: Exception | None = None
-        async with TaskSet[str]() as tasks:
-            resting: asyncio.TimerHandle | None = None
+        try:
+            async with TaskSet[str]() as tasks:
+                resting: asyncio.TimerHandle | None = None
 
-            def accept() -> None:
-                nonlocal resting
+                def accept() -> None:
+                    nonlocal resting
+                    try:
+                        self._accept(dispatcher, tasks)
+                    except OSError as error:
+                        _log.warning("accept_failed", error=str(error))
+                        loop.remove_reader(self._listener)
+                        resting = loop.call_later(_ACCEPT_AGAIN_S, loop.add_reader, self._listener, accept)
+
+                loop.add_reader(self._listener, accept)
                 try:
-                    self._accept(dispatcher, tasks)
-                except OSError as error:
-                    _log.warning("accept_failed", error=str(error))
+                    yield
+                except Exception as error:  # noqa: BLE001 - raised again below, outside of the group that would wrap it
+                    failure = error
+                finally:
                     loop.remove_reader(self._listener)
-                    resting = loop.call_later(_ACCEPT_AGAIN_S, loop.add_reader, self._listener, accept)
-
-            loop.add_reader(self._listener, accept)
-            try:
-                yield
-            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group that would wrap it
-                failure = error
-            finally:
-                loop.remove_reader(self._listener)
-                if resting is not None:
-                    resting.cancel()
-                for key in tasks.keys:
-                    tasks.cancel_soon(key)
+                    if resting is not None:
+                        resting.cancel()
+                    self.close()
+                    for key in tasks.keys:
+                        tasks.cancel_soon(key)
+        finally:
+            while self._connections:  # accepted so late that nobody has come to serve them
+                self._connections.popitem()[1].close()
         if failure is not None:
             raise failure
 
@@ -103,30 +120,34 @@ class BrokerServer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._accepted += 1
             name = f"{address[0]}:{address[1]}-{self._accepted}"
-            tasks.start(name, self._serve(sock, name, str(address[0]), dispatcher), name=f"broker-connection-{name}")
+            connection = self._connections[name] = Connection(
+                sock,
+                name=name,
+                peer_host=str(address[0]),
+                max_frame_bytes=self._max_request_bytes,
+                memory=self._memory,
+                stall_s=self._write_timeout_s,
+                idle_s=self._idle_timeout_s,
+            )
+            tasks.start(name, self._serve(connection, dispatcher), name=f"broker-connection-{name}")
 
-    async def _serve(self, sock: socket.socket, name: str, peer_host: str, dispatcher: Dispatcher) -> None:
-        """Serve one connection to its end; unbounded, as a client may be idle."""
-        connection = Connection(
-            sock,
-            name=name,
-            peer_host=peer_host,
-            max_frame_bytes=self._max_request_bytes,
-            stall_s=self._write_timeout_s,
-        )
-        self._connections[name] = connection
+    async def _serve(self, connection: Connection, dispatcher: Dispatcher) -> None:
+        """Serve one connection to its end; unbounded, as a client may go on for as long as it likes."""
+        name = connection.name
         try:
             await _answer_all(connection, dispatcher)
         except SilenceWanted as error:
             _log.debug("connection_silenced", connection=name, reason=str(error))
-            with contextlib.suppress(RemoteProtocolError):
+            with contextlib.suppress(RemoteProtocolError, ConnectionLost):
                 await connection.fall_silent()
         except (ConnectionRefused, RemoteProtocolError) as error:
             _log.info("connection_closed", connection=name, reason=str(error))
         except ConnectionLost as error:
             _log.debug("connection_lost", connection=name, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - a fault of ours costs its connection alone (SocketServer.processException)
+            _log.exception("connection_failed", connection=name, error=str(error))
         finally:
-            del self._connections[name]
+            self._connections.pop(name, None)
             connection.close()
 
 
@@ -146,10 +167,19 @@ async def _answer_all(connection: Connection, dispatcher: Dispatcher) -> None:
             await asyncio.sleep(0)
 
 
-def listen(host: str, port: int, *, max_request_bytes: int, write_timeout_s: float) -> BrokerServer:
+def listen(
+    host: str,
+    port: int,
+    *,
+    max_request_bytes: int,
+    max_received_bytes: int = DEFAULT_RECEIVED_BYTES,
+    write_timeout_s: float,
+    idle_timeout_s: float = DEFAULT_IDLE_S,
+) -> BrokerServer:
     """Listen on ``host`` (an address, or a name of this machine); connections wait until they are served.
 
-    Raises ConfigError where that is not possible.
+    A request has ``max_request_bytes`` at most, those of all connections that are received and worked on
+    ``max_received_bytes`` together. Raises ConfigError where it cannot listen.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -166,4 +196,10 @@ def listen(host: str, port: int, *, max_request_bytes: int, write_timeout_s: flo
             raise
     except OSError as error:
         raise ConfigError(f"the broker cannot listen on {host}:{port}: {error}") from error
-    return BrokerServer(listener, max_request_bytes=max_request_bytes, write_timeout_s=write_timeout_s)
+    return BrokerServer(
+        listener,
+        max_request_bytes=max_request_bytes,
+        max_received_bytes=max_received_bytes,
+        write_timeout_s=write_timeout_s,
+        idle_timeout_s=idle_timeout_s,
+    )

@@ -110,6 +110,25 @@ async def test_answer_claims_more_than_it_has(broker: ServedLogs, client: RawCli
     assert b"\x7f\xff\xff\xff" + whole[4:] == await client.receive_bytes(len(whole))
 
 
+async def test_faults_at_once_act_in_the_order_in_which_they_were_armed(broker: ServedLogs, client: RawClient) -> None:
+    """Those behind one that cuts find less than they change, or nothing."""
+    whole = await _frame(client, broker)
+    for byte in (0, 2, 6):
+        broker.faults.close_at(ApiKey.FETCH, byte)
+        later = [
+            broker.faults.wrong_correlation_id(ApiKey.FETCH),
+            broker.faults.oversize(ApiKey.FETCH),
+            broker.faults.corrupt(ApiKey.FETCH),
+        ]
+        async with raw_client(broker.port) as other:
+            other.send_request(fetch("t"), 5)
+            expected = bytearray((b"\x7f\xff\xff\xff" + whole[4:])[:byte])
+            if byte:
+                expected[-1] ^= 0xFF
+            assert bytes(expected) == await other.receive_rest()
+        assert [1, 1, 1] == [fault.hits for fault in later]
+
+
 async def test_another_leader_is_named_and_stands(broker: ServedLogs, client: RawClient) -> None:
     """As after an election: who has read metadata before finds nobody home."""
     fault = broker.faults.pretend_leader(PARTITION, BrokerId(3))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import structlog
 
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.connection import Connection, allocate_frame
 from consumerd.embedded.reply import FileRange, Reply
+from consumerd.embedded.request_memory import RequestMemory
 from consumerd.embedded.sending import Sender
 from consumerd.errors import ConnectionLost
+from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.api_versions import ApiVersionsRequest
 from consumerd.wire.modern.fetch import FetchRequest
 from consumerd.wire.modern.metadata import MetadataRequest
@@ -36,6 +40,20 @@ async def client(broker: ServedLogs) -> AsyncIterator[RawClient]:
     """Return a connection to it."""
     async with raw_client(broker.port) as client:
         yield client
+
+
+def make_connection(ours: socket.socket, memory: RequestMemory | None = None, *, idle_s: float = 60) -> Connection:
+    """Serve one end of a pair of sockets."""
+    ours.settimeout(0)
+    return Connection(
+        ours,
+        name="c",
+        peer_host="h",
+        max_frame_bytes=1 << 20,
+        memory=memory or RequestMemory(1 << 30),
+        stall_s=20,
+        idle_s=idle_s,
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -69,9 +87,8 @@ async def test_little_is_read_ahead_of_the_request_that_is_worked_on() -> None:
     """Who sends faster than it is answered must wait itself; what it has sent lies in its own buffers."""
     ours, theirs = socket.socketpair()
     with theirs:
-        ours.settimeout(0)
         theirs.settimeout(0)
-        connection = Connection(ours, name="c", peer_host="h", max_frame_bytes=1 << 20, stall_s=20)
+        connection = make_connection(ours)
         frame = (100_000).to_bytes(4, "big") + bytes(100_000)
         taken = stalled = 0
         while taken < 20_000_000 and stalled < 50:
@@ -85,6 +102,104 @@ async def test_little_is_read_ahead_of_the_request_that_is_worked_on() -> None:
         for _ in range(3):
             assert 100_000 == len(await connection.next_frame() or b"")
         connection.close()
+
+
+async def test_what_all_connections_have_sent_is_bounded_together() -> None:
+    """Each of them may send a large request; all at once they must wait for each other, and none for ever."""
+    size, count = 200_000, 20
+    memory = RequestMemory(3 * size)
+    most = served = 0
+
+    async def serve(ours: socket.socket) -> None:
+        nonlocal most, served
+        connection = make_connection(ours, memory)
+        while await connection.next_frame() is not None:
+            most = max(most, memory.taken_bytes)
+            served += 1
+            await asyncio.sleep(0.001)
+        connection.close()
+
+    async def send(theirs: socket.socket) -> None:
+        theirs.settimeout(0)
+        for _ in range(2):
+            await asyncio.get_running_loop().sock_sendall(theirs, size.to_bytes(4, "big") + bytes(size))
+        theirs.close()
+
+    async with timeout(20), asyncio.TaskGroup() as group:
+        for _ in range(count):
+            ours, theirs = socket.socketpair()
+            group.create_task(serve(ours))
+            group.create_task(send(theirs))
+    assert (2 * count, 3 * size, 0) == (served, most, memory.taken_bytes)
+
+
+async def test_request_that_waits_for_room_goes_with_its_connection() -> None:
+    """Its place in the queue must not be kept for nobody, nor its beginning."""
+    memory = RequestMemory(100_000)
+    (a, a_peer), (b, b_peer) = socket.socketpair(), socket.socketpair()
+    first, second = make_connection(a, memory), make_connection(b, memory)
+    with a_peer, b_peer:
+        for peer in (a_peer, b_peer):
+            peer.sendall((90_000).to_bytes(4, "big") + b"a beginning")
+            await asyncio.sleep(0.01)
+        assert memory.taken_bytes == 90_000
+        second.close()
+        first.close()
+        assert memory.taken_bytes == 0
+        later = memory.take(100_000, lambda: None)
+        assert later.held
+
+
+async def test_connection_that_says_nothing_is_given_up_unless_it_waits_for_us() -> None:
+    """As ``connections.max.idle.ms`` has it: clients that have gone without a word hold a descriptor each."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connection = make_connection(ours, idle_s=0.2)
+        theirs.sendall((3).to_bytes(4, "big") + b"abc")
+        assert b"abc" == await connection.next_frame()
+        await asyncio.sleep(0.5)  # worked on for longer than that
+        assert not connection.hangup.happened
+        theirs.sendall((3).to_bytes(4, "big") + b"def")
+        assert b"def" == await connection.next_frame()
+        with pytest.raises(ConnectionLost, match=r"0\.2 s"):
+            async with timeout(20):
+                await connection.next_frame()
+        connection.close()
+
+
+async def test_peer_that_goes_is_noticed_behind_what_it_has_pipelined(broker: ServedLogs, client: RawClient) -> None:
+    """A consumer with some requests in flight, killed: its polls must not be waited out one after the other."""
+    for number in range(20):
+        client.send_request(fetch("t", wait_ms=3_600_000), 5, correlation_id=number)
+    await until(lambda: broker.server.connections == 1)
+    client.close()
+    await until(lambda: broker.server.connections == 0)
+
+
+async def test_end_of_service_refuses_who_comes_and_leaves_no_connection(tmp_path: Path) -> None:
+    """Those that were accepted in the last moment have nobody yet who serves them; ResourceWarnings are errors here."""
+    async with served_logs(tmp_path) as broker:
+        waiting = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(3)]
+        await asyncio.sleep(0)  # accepted, at the earliest
+    for one in waiting:
+        one.settimeout(20)
+        with contextlib.suppress(ConnectionError):
+            assert b"" == await asyncio.to_thread(one.recv, 1)
+        one.close()
+    assert 0 == broker.server.connections
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", broker.port)).close()
+
+
+async def test_fault_of_our_own_costs_one_connection(broker: ServedLogs, client: RawClient) -> None:
+    """Whatever is wrong with one answer, the others are served on."""
+    broker.faults.oversize(ApiKey.METADATA, 1 << 40)  # which no size prefix can say
+    client.send_request(MetadataRequest(topics=None), 1)
+    with structlog.testing.capture_logs() as said:
+        assert b"" == await client.receive_rest()
+    assert ["connection_failed"] == [one["event"] for one in said]
+    async with raw_client(broker.port) as other:
+        await other.ask(MetadataRequest(topics=None), 1)
 
 
 @pytest.mark.parametrize("size", [-1, 1_000_001, 0x7FFF_FFFF])
