@@ -53,14 +53,6 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The first ``size`` bytes of the frame of an answer, then the end of the connection."""
-
-    answer: object
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Late:
     """An answer that comes after a while; those behind it wait."""
 
@@ -130,9 +122,6 @@ class ScriptedBroker:
             return answer.data, delay_s, answer.then_close
         if isinstance(answer, Body):
             return encode_frame(header.correlation_id.to_bytes(_CORRELATION_BYTES) + answer.data), delay_s, False
-        if isinstance(answer, Cut):
-            frame = encode_response(header.correlation_id, request, header.api_version, answer.answer)
-            return frame[: answer.size], delay_s, True
         return encode_response(header.correlation_id, request, header.api_version, answer), delay_s, False
 
 

@@ -8,6 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import trustme
@@ -20,12 +21,12 @@ from consumerd.net.stream import Address, TcpConnector
 from consumerd.net.versions import Origin, assume_release
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.apikeys import ApiKey
-from consumerd.wire.modern.api_versions import ApiVersionsRequest
 from consumerd.wire.modern.fetch import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from consumerd.wire.modern.metadata import MetadataBroker, MetadataRequest, MetadataResponse
 from consumerd.wire.session import ClientSession
 from tests.support.scripted_broker import Answer, Late, Raw, Reaction, ScriptedBroker, ScriptedServer, encode_response
+from tests.support.served_logs import served_logs
 
 MAX_FRAME = 1 << 24
 METADATA = MetadataRequest(topics=None)
@@ -250,16 +251,14 @@ def dialer(tls: ssl.SSLContext | None = None) -> Dialer:
     )
 
 
-@pytest.mark.parametrize(("reaction", "release"), [(Reaction.CLOSE, (0, 8, 2)), (Reaction.SILENT, (0, 9))])
-async def test_brokers_that_do_not_know_the_question(reaction: Reaction, release: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("as_release", "release"), [("0.8.2", (0, 8, 2)), ("0.9", (0, 9))])
+async def test_brokers_that_do_not_know_the_question(as_release: str, release: tuple[int, ...], tmp_path: Path) -> None:
     """0.8 closes, 0.9 says nothing; both answer what they know."""
-    broker = answering(MADE)
-    broker.handlers[ApiVersionsRequest] = lambda _request, _version: reaction
-
-    async with ScriptedServer(broker) as server:
-        connection = await dialer().dial(server.address)
+    async with served_logs(tmp_path, as_release=as_release) as broker:
+        connection = await dialer().dial(Address(host="127.0.0.1", port=broker.port))
         assert connection.versions.release == release
-        assert (await connection.request(METADATA, timeout_s=5)).brokers == MADE.brokers
+        answer = await connection.request(METADATA, timeout_s=5)
+        assert [(one.host, one.port) for one in answer.brokers] == [("127.0.0.1", broker.port)]
         connection.close()
         await connection.wait_closed()
 
