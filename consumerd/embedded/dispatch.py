@@ -97,7 +97,7 @@ class Dispatcher:
                 code = ErrorCode.UNKNOWN_SERVER_ERROR
         if not request.expects_response:
             raise ConnectionRefused(f"{request.api.name}: {code.name}, which cannot be answered")
-        return refuse(request, code)
+        return refuse(request, code, context.version)
 
     async def _reply(self, api: ApiKey, correlation_id: int, response: object, version: int) -> Reply:
         owners = response.owners if isinstance(response, FileResponse) else ()

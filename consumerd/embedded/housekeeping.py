@@ -75,6 +75,7 @@ class Housekeeper:
 
     async def clean(self) -> None:
         """Let retention and compaction have their way once, and write down how far that is safe."""
+        self._failing &= {*self._partitions(), None}
         for log in self._logs.logs():
             work: Callable[[], Awaitable[object]] = functools.partial(asyncio.to_thread, log.compact)
             if log.settings.cleanup_policy is not CleanupPolicy.COMPACT:
@@ -82,10 +83,15 @@ class Housekeeper:
             await self._try(log.partition, work)
         await self._try(None, functools.partial(asyncio.to_thread, self._write_checkpoints))
 
+    def _partitions(self) -> set[TopicPartition]:
+        return {log.partition for log in self._logs.logs()}
+
     async def _try(self, partition: TopicPartition | None, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
         except LogError as error:
+            if partition is not None and partition not in self._partitions():
+                return  # its topic was deleted before its turn came
             if partition not in self._failing:
                 _log.warning("housekeeping_failed", partition=str(partition or "checkpoints"), reason=str(error))
             self._failing.add(partition)

@@ -12,6 +12,7 @@ from typing import Final
 
 from consumerd.embedded.faults import Faults
 from consumerd.embedded.handlers.context import RequestContext
+from consumerd.embedded.log.errors import LogError
 from consumerd.embedded.topic_names import INTERNAL_TOPICS
 from consumerd.embedded.topics import InvalidTopic, Topic, TopicExists, Topics
 from consumerd.errors import CoordinationError
@@ -105,7 +106,7 @@ class MetadataHandler:
             await self._topics.create(name, self._partitions_of_new)
         except InvalidTopic:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        except (TopicExists, CoordinationError):
-            # somebody else was first, or ZooKeeper is away: either way the client is to ask again
+        except (TopicExists, CoordinationError, LogError, OSError):
+            # somebody else was first, or ZooKeeper or the disk is away: either way the client is to ask again
             pass
         return ErrorCode.LEADER_NOT_AVAILABLE

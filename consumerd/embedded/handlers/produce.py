@@ -58,7 +58,7 @@ class ProduceHandler:
         version 3 that does not have one batch a partition.
         """
         if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
-            return refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
+            return refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, context.version)
         if context.version >= _FIRST_OF_ONE_BATCH:
             for topic in request.topics:
                 for one in topic.partitions:

@@ -53,10 +53,14 @@ from consumerd.wire.modern.produce import ProducedPartition, ProducedTopic, Prod
 from consumerd.wire.schema import Request
 
 _NOWHERE: Final = -1
+_FIRST_WITH_ONE_ERROR: Final = 2
+"""Of OffsetFetch: one error for all of it."""
 
 
-def refuse(request: Request[Any], code: ErrorCode) -> object:
-    """Return the answer that refuses a request. Raises KeyError for a request that no broker of this kind answers."""
+def refuse(request: Request[Any], code: ErrorCode, version: int) -> object:
+    """Return the answer, in a version, that refuses a request. Raises KeyError for one that no broker of this kind answers."""
+    if isinstance(request, OffsetFetchRequest) and version >= _FIRST_WITH_ONE_ERROR:
+        return OffsetFetchResponse(error_code=code, topics=())
     return _REFUSALS[type(request)](request, code)
 
 
@@ -137,10 +141,8 @@ def _refuse_offset_fetch(request: OffsetFetchRequest, code: int) -> OffsetFetchR
     )
 
 
-def _refuse_join(request: JoinGroupRequest, code: int) -> JoinGroupResponse:
-    return JoinGroupResponse(
-        error_code=code, generation_id=-1, protocol_name="", leader="", member_id=request.member_id, members=()
-    )
+def _refuse_join(_request: JoinGroupRequest, code: int) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=code, generation_id=-1, protocol_name="", leader="", member_id="", members=())
 
 
 def _refuse_describe(request: DescribeGroupsRequest, code: int) -> DescribeGroupsResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
@@ -19,9 +20,12 @@ from consumerd.config import settings as config
 from consumerd.daemon.access import open_access
 from consumerd.embedded.broker import BrokerSettings, EmbeddedBroker
 from consumerd.embedded.cluster import EmbeddedCluster
+from consumerd.embedded.full_disk import FillableFiles
 from consumerd.embedded.log.errors import LogLocked
+from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.releases import IMITATIONS
+from consumerd.embedded.storage import Storage
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError
 from consumerd.model import TopicPartition
@@ -138,6 +142,28 @@ async def test_port_that_is_taken_is_named(zookeeper: str, tmp_path: Path) -> No
         with pytest.raises(LogLocked):
             async with EmbeddedBroker(replace(settings, broker_id=1)):
                 pass
+
+
+async def test_start_that_is_cancelled_lets_the_directory_go(tmp_path: Path) -> None:
+    """A thread opens it, which no cancellation stops; whoever comes next must find it free."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow(FillableFiles):
+        def make_folder(self, path: Path) -> None:
+            inside.set()
+            go_on.wait(20)
+            super().make_folder(path)
+
+    broker = EmbeddedBroker(BrokerSettings(directory=tmp_path / "logs", zookeeper="127.0.0.1:1"))
+    broker.faults.files = Slow()
+    async with asyncio.TaskGroup() as group:
+        starting = group.create_task(broker.__aenter__())
+        await asyncio.to_thread(inside.wait, 20)
+        starting.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+    assert starting.cancelled()
+    Storage.open(tmp_path / "logs", files=OsLogFiles(), now_ms=lambda: 0).close()
 
 
 def test_release_that_is_not_known_is_refused(tmp_path: Path) -> None:

@@ -191,6 +191,24 @@ async def test_end_of_service_refuses_who_comes_and_leaves_no_connection(tmp_pat
         socket.create_connection(("127.0.0.1", broker.port)).close()
 
 
+async def test_end_of_service_waits_for_no_poll_and_no_reader(tmp_path: Path) -> None:
+    """Ctrl-C ends a broker whoever is connected, and lets go of the files that were being sent."""
+    async with timeout(20), served_logs(tmp_path) as broker:
+        broker.topics.add("t")
+        async with raw_client(broker.port) as filler:
+            for number in range(20):
+                await filler.ask(produce("t", records(2, count=9, size=100_000, at=number)), 3)
+        async with raw_client(broker.port) as waiting, raw_client(broker.port, buffer_bytes=1) as slow:
+            waiting.send_request(fetch("t", broker.log("t").end_offset, wait_ms=3_600_000), 5)
+            slow.send_request(fetch("t", limit=1 << 30), 5)
+            delayed = broker.faults.delay(ApiKey.METADATA, 3600)
+            slow.send_request(MetadataRequest(topics=None), 1)
+            await slow.receive_bytes(4)
+    assert 0 == delayed.hits
+    links = [one.readlink() for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    assert [] == [link for link in links if link.is_relative_to(tmp_path)]
+
+
 async def test_fault_of_our_own_costs_one_connection(broker: ServedLogs, client: RawClient) -> None:
     """Whatever is wrong with one answer, the others are served on."""
     broker.faults.oversize(ApiKey.METADATA, 1 << 40)  # which no size prefix can say

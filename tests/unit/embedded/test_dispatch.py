@@ -16,6 +16,7 @@ from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.api_versions import ApiVersionsRequest
 from consumerd.wire.modern.groups import HeartbeatRequest
 from consumerd.wire.modern.metadata import MetadataRequest, MetadataResponse
+from consumerd.wire.modern.offset_fetch import OffsetFetchRequest, OffsetFetchResponse, OffsetFetchTopic
 from consumerd.wire.modern.produce import ProduceRequest
 from consumerd.wire.schema import Request, compile_codec
 from consumerd.wire.session import encode_request
@@ -124,5 +125,15 @@ def test_every_request_can_be_refused_in_every_version(api: ApiKey) -> None:
         name_bytes = int.from_bytes(header_and_body[8:10], "big", signed=True)
         body = header_and_body[10 + max(name_bytes, 0) :]
         request = compile_codec(request_class, one.version).decode(body)
-        refused = refuse(request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        refused = refuse(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, one.version)
         compile_codec(type(refused), one.version).encode(refused)
+
+
+@pytest.mark.parametrize(("version", "expected"), [(1, (0, [6])), (2, (6, []))])
+def test_refused_positions_say_so_where_their_version_has_a_place(version: int, expected: object) -> None:
+    """Once for all of them from version 2 on, as brokers do (OffsetFetchRequest.getErrorResponse)."""
+    request = OffsetFetchRequest(group_id="g", topics=(OffsetFetchTopic(topic="t", partitions=(0,)),))
+    refused = refuse(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, version)
+    assert isinstance(refused, OffsetFetchResponse)
+    codes = [one.error_code for topic in refused.topics for one in topic.partitions]
+    assert expected == (refused.error_code, codes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,6 +107,33 @@ def _open(directory: Path, name: str, files: OsLogFiles, **settings: Any) -> Par
         files=files,
         now_ms=lambda: 0,
     )
+
+
+async def test_log_that_goes_before_its_turn_is_no_failure(tmp_path: Path) -> None:
+    """Its topic was deleted: there is nothing that anybody would have to look after."""
+    topics = FolderTopics(tmp_path, Faults(), LogSettings())
+    topics.add("deleted")
+
+    class Going:
+        """Logs of which the only one is closed while somebody looks at it."""
+
+        def logs(self) -> list[PartitionLog]:
+            if topics.find("deleted") is None:
+                return []
+            return [_get(topics, "deleted")]
+
+    async with Appender() as appender:
+        keeper = Housekeeper(Going(), appender, retention_check_interval_s=30, write_checkpoints=lambda: None)
+        blocked = appender.run(TopicPartition.modern("deleted", 0), lambda: time.sleep(0.05))
+        with structlog.testing.capture_logs() as said:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(blocked)
+                await asyncio.sleep(0)
+                group.create_task(keeper.clean())
+                await asyncio.sleep(0)
+                await topics.delete("deleted")
+    assert [] == said
+    topics.close()
 
 
 def _get(topics: FolderTopics, name: str) -> PartitionLog:
