@@ -416,7 +416,7 @@ class PartitionFeed:
             read_committed=self._tools.settings.read_committed,
             aborted=work.chunk.aborted,
             high_watermark=work.chunk.high_watermark,
-            following=work.chunk.data[work.piece.end : work.piece.end + HEAD_BYTES],
+            following=memoryview(work.chunk.data)[work.piece.end :],
             attested=True,
         )
 

@@ -91,6 +91,10 @@ class ColumnBuilder:
     def __len__(self) -> int:
         return len(self.timestamps)
 
+    def begins_before(self, offset: int) -> bool:
+        """Tell whether the first row is one below ``offset``."""
+        return bool(self.offsets) and self.offsets[0] < offset
+
     def commit_messages(self, segments: Sequence[Segment], end: int) -> None:
         """Book messages, each a unit of its own. Raises as :meth:`commit`."""
         before = self.position

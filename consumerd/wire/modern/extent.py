@@ -40,6 +40,11 @@ class Offsets:
     first: int | None
     last: int
 
+    @property
+    def least(self) -> int:
+        """The least that is known of the unit."""
+        return self.last if self.first is None else self.first
+
 
 def read_offsets(data: bytes, at: int, high_watermark: int | None) -> Offsets | None:
     """Return what the head at ``at`` claims, if it is there and possible."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from consumerd.errors import CorruptMessageError
+from consumerd.errors import CorruptMessageError, DecompressedTooLarge
 from consumerd.model import GapReason, TopicPartition
 from consumerd.wire.columns import ColumnBuilder
 from consumerd.wire.modern import message_set, record_batch
@@ -44,7 +44,7 @@ def decode_record_set(
     read_committed: bool = False,
     aborted: Sequence[AbortedTransaction] | None = (),
     high_watermark: int | None = None,
-    following: bytes = b"",
+    following: bytes | memoryview = b"",
     attested: bool = False,
 ) -> RecordBatch:
     """Decode what a Fetch from offset ``start`` gave for one partition into one batch.
@@ -59,7 +59,7 @@ def decode_record_set(
 
     Raises CorruptMessageError (DecompressedTooLarge, if that is all) for the first unit, with partition, offset, raw
     bytes, and ``next_offset`` if two witnesses agree on it. For these serve ``high_watermark``, which no unit may pass,
-    and ``following``, what was fetched behind ``data``.
+    and ``following``, what was fetched behind ``data``, of which no more than a head is looked at while nothing is wrong.
     """
     fetched = _Fetched(
         raw=bytes(data),
@@ -75,6 +75,8 @@ def decode_record_set(
     return fetched.decode(0, _MOST_PASSED)
 
 
+_LOOK_BYTES: Final = 1 << 20
+"""So much may be decompressed at least to find out where a wrapper begins."""
 _MOST_PASSED: Final = 3
 """So many units in a row are taken for such as stand before the position that is due; more are too much of a coincidence."""
 
@@ -98,7 +100,7 @@ class _Fetched:
     read_committed: bool
     aborted: Sequence[AbortedTransaction]
     high_watermark: int | None
-    following: bytes
+    following: bytes | memoryview
     attested: bool
 
     def decode(self, begin: int, passes: int) -> RecordBatch:
@@ -108,6 +110,8 @@ class _Fetched:
         at, error = self._read_units(begin, columns)
         if error is not None:
             del columns
+            if self.following and not isinstance(error, DecompressedTooLarge):
+                return self._with_all().decode(begin, passes)
             rest = self._pass_by(at, passes)
             if rest is not None and _is_due(rest):
                 return rest
@@ -118,15 +122,20 @@ class _Fetched:
         if high_watermark is not None and columns.position > high_watermark:
             position = columns.position
             del columns
-            return self._decode_to_stray(begin, position, passes)
+            whole = self._with_all() if self.following else self
+            return whole._decode_to_stray(begin, position, passes)  # noqa: SLF001 - of the same kind
         due = columns.unattested
-        follower = self._follower(at)
+        doubtful = due is not None or at < len(raw) or columns.begins_before(start)
+        follower = self._follower(at, inside=doubtful)
         if follower is None:
             batch = columns.finish(at)
             return batch.slice_to(due) if due is not None and due > start and self.attested else batch
-        first = follower.last if follower.first is None else follower.first
+        first = follower.least
         if first >= columns.end or at == begin:
             return columns.finish(at)
+        if self.following:
+            del columns
+            return self._with_all().decode(begin, passes)
         if due is not None and due > start:
             batch = columns.finish(at)
             return batch.slice_to(due) if first > due else batch
@@ -134,7 +143,8 @@ class _Fetched:
         if due is None:
             rest = (
                 self._pass_by(last_at, passes)
-                if last_at == begin and self._leaves_no_room(follower, at, columns.end)
+                if last_at == begin
+                and (self._is_met_again(begin, columns, follower) or self._leaves_no_room(follower, at, columns.end))
                 else None
             )
             return rest if rest is not None and (_is_due(rest) or follower.last < start) else columns.finish(at)
@@ -169,18 +179,34 @@ class _Fetched:
 
     # -- offsets that the units behind speak against
 
-    def _follower(self, at: int) -> Offsets | None:
-        """Return the offsets of the unit at ``at``, of which a part of the head may stand in what follows."""
-        head = self.raw[at : at + HEAD_BYTES]
-        offsets = read_offsets(head + self.following if len(head) < HEAD_BYTES else head, 0, self.high_watermark)
-        if offsets is None or offsets.first is not None:
+    def _with_all(self) -> _Fetched:
+        """Return the same with all that was fetched behind: where something is wrong it may tell what."""
+        return replace(self, raw=self.raw + bytes(self.following), following=b"")
+
+    def _bytes_at(self, at: int, size: int) -> bytes:
+        """Return up to ``size`` bytes of what was fetched, from ``at`` on."""
+        found = self.raw[at : at + size]
+        if len(found) < size:
+            behind = max(at - len(self.raw), 0)
+            found += bytes(self.following[behind : behind + size - len(found)])
+        return found
+
+    def _follower(self, at: int, *, inside: bool = True) -> Offsets | None:
+        """Return the offsets of the unit at ``at``, which may stand in what follows, or begin to.
+
+        The first one of a compressed wrapper is known only if one looks ``inside``, and all of it was fetched.
+        """
+        head = self._bytes_at(at, HEAD_BYTES)
+        offsets = read_offsets(head, 0, self.high_watermark)
+        if offsets is None or offsets.first is not None or not inside:
             return offsets
-        stop = find_stop(self.raw, at)
-        if stop is None or stop > len(self.raw):
+        size = find_stop(head, 0)
+        if size is None or size > len(self.raw) - at + len(self.following):
             return offsets
-        columns = ColumnBuilder(self.raw, self.partition, 0)
+        columns = ColumnBuilder(head, self.partition, 0)
+        limits = replace(self.limits, decompressed_bytes=max(self.limits.decompressed_bytes, _LOOK_BYTES))
         with contextlib.suppress(CorruptMessageError):
-            message_set.read_messages(self.raw, at, stop, columns, self.limits)
+            message_set.read_messages(self._bytes_at(at, size), 0, size, columns, limits)
             return replace(offsets, first=columns.offsets[0])
         return offsets
 
@@ -193,16 +219,27 @@ class _Fetched:
             return True
         stop = find_stop(self.raw, at)
         another = None if stop is None else self._follower(stop)
-        return another is None or another.last < end
+        return another is None or another.least < end
+
+    def _is_met_again(self, begin: int, columns: ColumnBuilder, follower: Offsets) -> bool:
+        """Tell whether the unit at ``begin``, which begins before the position, is one that was passed over just now: for
+        behind it stands one that begins with the very position.
+        """
+        if follower.first != self.start:
+            return False
+        offsets = read_offsets(self.raw[begin : begin + HEAD_BYTES], 0, self.high_watermark)
+        first = None if offsets is None else offsets.first
+        return columns.begins_before(self.start) or (first is not None and first < self.start)
 
     def _leaves_no_room(self, follower: Offsets, at: int, end: int) -> bool:
-        """Tell whether the unit at ``at`` cannot stand behind one that claims all below ``end``, since the next is too near."""
+        """Tell whether the unit at ``at`` cannot stand behind one that claims all below ``end``, since the next is too near,
+        or the log's end where there is none.
+        """
         stop = find_stop(self.raw, at)
         another = None if stop is None else self._follower(stop)
-        if another is None:
-            return False
+        limit = self.high_watermark if another is None else another.least
         length = 1 if follower.first is None else follower.last - follower.first + 1
-        return (another.last if another.first is None else another.first) < end + length
+        return limit is not None and limit < end + length
 
     def _unit_before(self, at: int, before: int) -> int:
         """Return where the unit stands that ends at ``before``."""
@@ -240,7 +277,8 @@ class _Fetched:
         assert self.high_watermark is not None
         stray = _find_stray(self.raw, begin, self.high_watermark)
         if stray > begin:
-            before = replace(self, raw=self.raw[:stray], high_watermark=None, attested=False).decode(begin, passes)
+            alone = replace(self, raw=self.raw[:stray], following=b"", high_watermark=None, attested=False)
+            before = alone.decode(begin, passes)
             if before.next_offset > self.start:
                 return before
         rest = self._pass_by(stray, passes)
@@ -264,7 +302,7 @@ class _Fetched:
         offset = self.start
         next_offset = None
         if stop is not None and is_known:
-            next_offset = find_next_offset(raw + self.following, at, self.start, high_watermark)
+            next_offset = find_next_offset(raw + self.following[:HEAD_BYTES], at, self.start, high_watermark)
             if raw[at + MAGIC_AT] == BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
                 (claimed, _) = ENTRY.unpack_from(raw, at)
                 if claimed >= 0 and (high_watermark is None or claimed < high_watermark):

@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from consumerd.errors import CorruptMessageError
+from consumerd.fetch.slices import cut_record_set
 from consumerd.model import GapReason, TopicPartition
 from consumerd.wire.modern.record_set import decode_record_set
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
@@ -54,15 +55,25 @@ class Log:
         at = next((place for place, (last, _) in enumerate(self.units) if last >= offset), len(self.units))
         return b"".join(data for _, data in self.units[at:])[:most]
 
-    def consume(self, most=None, attested=True):
-        """Read the log from its beginning, a unit that is corrupt passed over; returns offsets, values and what was lost."""
+    def consume(self, most=None, attested=True, piece_bytes=1 << 20):
+        """Read the log from its beginning, the first piece of each answer, a unit that is corrupt passed over; returns
+        offsets, values and what was lost.
+        """
         position, rows, lost = FIRST, [], []
         for _ in range(300):
             data = self.fetch(position, most)
             if position == LAST or not data:
                 break
+            end = cut_record_set(data, slice_bytes=piece_bytes, expansion=1.0)[0].end
             try:
-                found = decode_record_set(data, partition=P, start=position, high_watermark=LAST, attested=attested)
+                found = decode_record_set(
+                    data[:end],
+                    partition=P,
+                    start=position,
+                    high_watermark=LAST,
+                    following=memoryview(data)[end:],
+                    attested=attested,
+                )
             except CorruptMessageError as error:
                 lost.append((position, error.next_offset))
                 position = error.next_offset or LAST + 1
@@ -90,6 +101,46 @@ def test_an_offset_that_was_damaged_upwards_costs_its_own_unit_alone(kind, damag
     first, end = log.damaged
     assert [(at, b"%d" % at) for at in range(FIRST, LAST) if not first <= at < end] == rows
     assert [log.damaged] == lost
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("behind", [1, 2, 7])
+@pytest.mark.parametrize("by", [1, 2, 3, 64, 1 << 40])
+def test_a_piece_of_an_answer_is_judged_by_what_came_behind_it(kind, behind, by):
+    """Each unit is a piece: what gives the damaged one away is in another, or in none, for the log ends there."""
+    number = (LAST - FIRST) // (1 if kind.startswith("magic") else 3) - 1 - behind
+    log = Log(kind, number, by)
+
+    position, rows, lost = log.consume(piece_bytes=1)
+
+    assert LAST == position
+    first, end = log.damaged
+    assert [(at, b"%d" % at) for at in range(FIRST, LAST) if not first <= at < end] == rows
+    assert [log.damaged] == lost
+
+
+@pytest.mark.parametrize("kind", ["gzip 1", "batch", "gzip batch"])
+@pytest.mark.parametrize("holes", [{7}, {7, 8, 10}])
+def test_a_unit_that_comes_again_is_known_by_what_is_due_behind_it(kind, holes):
+    """There would be room for what is due behind the damaged unit: but that begins before the position."""
+    log = Log(kind, 5, 1, holes)
+
+    _, rows, lost = log.consume()
+
+    first, end = log.damaged
+    gone = {FIRST + 3 * number + row for number in holes for row in range(3)} | set(range(first, end))
+    assert [(at, b"%d" % at) for at in range(FIRST, LAST) if at not in gone] == rows
+    assert log.damaged == lost[0]
+
+
+def test_what_is_due_is_found_behind_several_that_stand_before_it():
+    """The one between was read long ago and says nothing any more; the one behind it does, by where it begins."""
+    damaged = wrapper(9, message(0, b"a") + message(1, b"b"), 1)
+    data = damaged + unit("gzip 1", 2, 3) + unit("gzip 1", 7, 4)
+
+    found = decode_record_set(data, partition=P, start=7, high_watermark=11)
+
+    assert [(at, b"%d" % at) for at in range(7, 11)] == [(record.offset, record.value) for record in found.records()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
