@@ -30,6 +30,12 @@ from consumerd.wire.server_session import (
     read_request,
 )
 
+_MOST_BYTES_WITHOUT_RECORDS: Final = 1 << 20
+"""Kafka has one limit for all requests. Here what is in them is read and answered on the event loop, element by element:
+a list of that many bytes takes a second or two, in which nobody else is served.
+"""
+_KEY_BYTES: Final = 2
+
 _log = structlog.get_logger(__name__)
 
 
@@ -60,6 +66,7 @@ class Dispatcher:
         Bounded as the handler is, and by faults that delay. Raises ConnectionRefused and RemoteProtocolError where the
         connection is to be closed, SilenceWanted.
         """
+        _check_size(frame)
         try:
             received = read_request(frame, self._accepted)
         except UnknownRequest as error:
@@ -113,3 +120,12 @@ class Dispatcher:
         except BaseException:
             reply.close()
             raise
+
+
+def _check_size(frame: memoryview) -> None:
+    key = int.from_bytes(frame[:_KEY_BYTES], "big")
+    if len(frame) > _MOST_BYTES_WITHOUT_RECORDS and key != ApiKey.PRODUCE:
+        name = ApiKey(key).name if key in tuple(ApiKey) else str(key)
+        raise RemoteProtocolError(
+            f"request {name} of {len(frame)} bytes: without records {_MOST_BYTES_WITHOUT_RECORDS} are taken"
+        )

@@ -127,8 +127,8 @@ class GroupRequests:
         return groups.LeaveGroupResponse(error_code=error)
 
     async def describe(self, request: groups.DescribeGroupsRequest, _: RequestContext) -> groups.DescribeGroupsResponse:
-        """Describe groups."""
-        return groups.DescribeGroupsResponse(groups=tuple(map(self._describe, request.groups)))
+        """Describe groups, each once."""
+        return groups.DescribeGroupsResponse(groups=tuple(map(self._describe, dict.fromkeys(request.groups))))
 
     def _describe(self, group_id: str) -> groups.DescribedGroup:
         error, group = self._coordinator.describe(group_id)

@@ -17,7 +17,7 @@ from consumerd.wire.modern.api_versions import ApiVersionsRequest
 from consumerd.wire.modern.groups import HeartbeatRequest
 from consumerd.wire.modern.metadata import MetadataRequest, MetadataResponse
 from consumerd.wire.modern.offset_fetch import OffsetFetchRequest, OffsetFetchResponse, OffsetFetchTopic
-from consumerd.wire.modern.produce import ProduceRequest
+from consumerd.wire.modern.produce import ProducePartition, ProduceRequest, ProduceTopic
 from consumerd.wire.schema import Request, compile_codec
 from consumerd.wire.session import encode_request
 from tests.support.frames import load_frames
@@ -137,3 +137,19 @@ def test_refused_positions_say_so_where_their_version_has_a_place(version: int, 
     assert isinstance(refused, OffsetFetchResponse)
     codes = [one.error_code for topic in refused.topics for one in topic.partitions]
     assert expected == (refused.error_code, codes)
+
+
+async def test_large_requests_bring_records_or_cost_the_connection() -> None:
+    """A list of a million names is read, looked up and answered on the loop, at a thousand times its bytes' own cost."""
+    large = _frame(MetadataRequest(topics=("t" * 200,) * 6000), 0)
+    with pytest.raises(RemoteProtocolError, match="METADATA of 12"):
+        await _answer(large)
+    assert await _answer(_frame(MetadataRequest(topics=("t" * 200,) * 5000), 0)) is not None
+
+    async def take(request: object, _context: RequestContext) -> object:
+        assert isinstance(request, ProduceRequest)
+        return refuse(request, ErrorCode.NONE, 0)
+
+    record_set = ProducePartition(partition=0, record_set=bytes(2 << 20))
+    written = ProduceRequest(acks=1, timeout_ms=1000, topics=(ProduceTopic(topic="t", partitions=(record_set,)),))
+    assert await _answer(_frame(written, 0), handler=take) is not None
