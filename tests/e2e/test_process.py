@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import free_port
+from tests.support.registry import open_registry
 from tests.support.zookeeper import make_client
 
 
@@ -25,9 +26,12 @@ def command(*arguments: str, timeout_s: float = 30.0) -> subprocess.CompletedPro
 
 
 @pytest.fixture
-async def zookeeper() -> AsyncIterator[EmbeddedZooKeeper]:
-    async with EmbeddedZooKeeper() as server:
-        yield server
+def empty(zookeeper: EmbeddedZooKeeper, unique: Callable[[str], str]) -> str:
+    """Return the connect string of a chroot with nothing in it: no broker has ever been there."""
+    chroot = unique("empty")
+    with open_registry(zookeeper.connect_string) as registry:
+        registry.client.ensure_path(f"/{chroot}")
+    return f"{zookeeper.connect_string}/{chroot}"
 
 
 def test_the_script_is_installed() -> None:
@@ -146,11 +150,9 @@ async def test_without_zookeeper_it_waits_unready_says_so_and_ends_on_sigterm(tm
         assert daemon.terminate() == 0
 
 
-async def test_without_brokers_it_waits_unready_and_leaves_at_once(
-    tmp_path: Path, zookeeper: EmbeddedZooKeeper
-) -> None:
+async def test_without_brokers_it_waits_unready_and_leaves_at_once(tmp_path: Path, empty: str) -> None:
     """Registered or not, nothing is consumed; SIGTERM must not wait for a broker that never comes."""
-    with Daemon(tmp_path, "d", settings_for(zookeeper.connect_string, "g", topics=("orders",))) as daemon:
+    with Daemon(tmp_path, "d", settings_for(empty, "g", topics=("orders",))) as daemon:
         daemon.wait(lambda: daemon.get("/livez")[0] == 200, "alive")
         daemon.wait(lambda: daemon.status()["session_phase"] == "fresh", "a session")
 
@@ -171,9 +173,9 @@ def test_sigterm_is_heard_before_anything_is_loaded(tmp_path: Path) -> None:
         assert "Traceback" not in daemon.log()
 
 
-async def test_ctrl_c_is_a_clean_end(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:
+async def test_ctrl_c_is_a_clean_end(tmp_path: Path, empty: str) -> None:
     """In a terminal people press Ctrl-C, not kill."""
-    with Daemon(tmp_path, "d", settings_for(zookeeper.connect_string, "g", topics=("orders",))) as daemon:
+    with Daemon(tmp_path, "d", settings_for(empty, "g", topics=("orders",))) as daemon:
         daemon.wait(lambda: daemon.get("/livez")[0] == 200, "alive")
         daemon.process.send_signal(signal.SIGINT)
 
@@ -181,19 +183,19 @@ async def test_ctrl_c_is_a_clean_end(tmp_path: Path, zookeeper: EmbeddedZooKeepe
         assert "Traceback" not in daemon.log()
 
 
-async def test_a_taken_port_is_a_setting_that_cannot_work(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:
+async def test_a_taken_port_is_a_setting_that_cannot_work(tmp_path: Path, empty: str) -> None:
     """Two daemons on one host: the second one says which setting to change."""
-    with Daemon(tmp_path, "one", settings_for(zookeeper.connect_string, "g", topics=("orders",))) as one:
+    with Daemon(tmp_path, "one", settings_for(empty, "g", topics=("orders",))) as one:
         address = one.url.removeprefix("http://").rstrip("/")
-        settings = settings_for(zookeeper.connect_string, "g", topics=("orders",), http={"listen": address})
+        settings = settings_for(empty, "g", topics=("orders",), http={"listen": address})
         with Daemon(tmp_path, "two", settings) as two:
             assert two.wait_end() == 2
             assert "http.listen" in two.log()
 
 
-async def test_another_groups_path_ends_the_start(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:
+async def test_another_groups_path_ends_the_start(tmp_path: Path, empty: str) -> None:
     """Whoever starts it hears of it, not whoever is on call when the first partition is claimed."""
-    async with make_client(zookeeper.connect_string) as client:
+    async with make_client(empty) as client:
         await client.wait_connected()
         await client.ensure_path("/brokers/topics")
     landing = tmp_path / "landing"
@@ -201,7 +203,7 @@ async def test_another_groups_path_ends_the_start(tmp_path: Path, zookeeper: Emb
     (landing / "_consumerd.json").write_text('{"format": 1, "root": "r", "cluster": "1-1", "group": "theirs"}')
     sink = {"type": "jsonl", "path": str(landing)}
 
-    with Daemon(tmp_path, "d", settings_for(zookeeper.connect_string, "ours", topics=("t",), sink=sink)) as daemon:
+    with Daemon(tmp_path, "d", settings_for(empty, "ours", topics=("t",), sink=sink)) as daemon:
         assert daemon.wait_end() == 2
         assert "belongs to group 'theirs'" in daemon.log()
         assert "Traceback" not in daemon.log()

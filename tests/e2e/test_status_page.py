@@ -8,7 +8,7 @@ from typing import Final
 from kazoo.client import KazooClient
 
 from tests.support.daemon import Daemon, settings_for
-from tests.support.embedded import EmbeddedProcess
+from tests.support.embedded import EmbeddedThread
 
 HOLDER: Final = "lake_elsewhere-1600000000000-12345678-0"
 DURING: Final = (">rebalancing<", "Held by others", "1 owned, 2 assigned", HOLDER)
@@ -21,26 +21,25 @@ def shows(daemon: Daemon, texts: tuple[str, ...]) -> bool:
     return all(text in page for text in texts)
 
 
-def test_the_page_tells_of_a_rebalance_that_runs_and_who_holds_it_up(tmp_path: Path) -> None:
+def test_the_page_tells_of_a_rebalance_that_runs_and_who_holds_it_up(cluster: EmbeddedThread, tmp_path: Path) -> None:
     """The first thing that people ask when records do not come."""
-    with EmbeddedProcess(tmp_path / "cluster") as cluster:
-        cluster.create_topic("orders", 2)
-        cluster.produce("orders", b"".join(b"k%d\tv%d\n" % (number, number) for number in range(1_000)))
-        holder = KazooClient(cluster.zookeeper)
-        holder.start()
-        try:
-            owner = "/consumers/lake/owners/orders/0"
-            holder.create(owner, HOLDER.encode(), ephemeral=True, makepath=True)
-            settings = settings_for(cluster.zookeeper, "lake", topics=("orders",))
-            with Daemon(tmp_path, "one", settings) as daemon:
-                daemon.wait(lambda: shows(daemon, DURING), "the page tells of it")
-                holder.delete(owner)
-                daemon.wait_ready()
-                daemon.wait(lambda: sum(one["position"] or 0 for one in daemon.status()["partitions"]) == 1_000, "all")
-                page = daemon.get("/")[1]
-        finally:
-            holder.stop()
-            holder.close()
+    cluster.create_topic("orders", 2)
+    cluster.produce("orders", b"".join(b"k%d\tv%d\n" % (number, number) for number in range(1_000)))
+    holder = KazooClient(cluster.zookeeper)
+    holder.start()
+    try:
+        owner = "/consumers/lake/owners/orders/0"
+        holder.create(owner, HOLDER.encode(), ephemeral=True, makepath=True)
+        settings = settings_for(cluster.zookeeper, "lake", topics=("orders",))
+        with Daemon(tmp_path, "one", settings) as daemon:
+            daemon.wait(lambda: shows(daemon, DURING), "the page tells of it")
+            holder.delete(owner)
+            daemon.wait_ready()
+            daemon.wait(lambda: sum(one["position"] or 0 for one in daemon.status()["partitions"]) == 1_000, "all")
+            page = daemon.get("/")[1]
+    finally:
+        holder.stop()
+        holder.close()
 
     assert [text for text in AFTER if text not in page] == []
     assert [text for text in DURING if text in page] == []

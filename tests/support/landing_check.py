@@ -29,17 +29,17 @@ def log_ends(ledger: Collection[Place]) -> dict[tuple[str, int], int]:
 def find_faults(folder: Path, ledger: Mapping[Place, Sent], elsewhere: Collection[Place] = ()) -> list[str]:
     """Return everything that is wrong with what has landed: of no fault, nothing.
 
-    Each acknowledged record is to be there once, with its key and value, or to be among those consumed ``elsewhere``;
+    Each acknowledged record is to be there once, with its key, value and headers, or to be among those consumed ``elsewhere``;
     nothing overlaps; every gap is of the reason "consumed elsewhere", and covers only what was.
     """
     landing = read_landing(folder)
     consumed = frozenset(elsewhere)
-    landed: dict[Place, tuple[bytes | None, bytes | None]] = {}
+    landed: dict[Place, tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]] = {}
     counts: Counter[Place] = Counter()
     for one in landing.partitions.values():
         for record in one.records:
             place = (one.topic, int(one.partition), record.offset)
-            landed[place] = (record.key, record.value)
+            landed[place] = (record.key, record.value, record.headers)
             counts[place] += 1
     faults = list(landing.problems)
     faults += _list("lost", (place for place in ledger if place not in landed and place not in consumed))
@@ -47,7 +47,7 @@ def find_faults(folder: Path, ledger: Mapping[Place, Sent], elsewhere: Collectio
     faults += _list("never sent", (place for place in landed if place not in ledger))
     faults += _list(
         "altered",
-        (place for place, found in landed.items() if (s := ledger.get(place)) and (s.key, s.value) != found),
+        (p for p, found in landed.items() if (s := ledger.get(p)) and (s.key, s.value, s.headers) != found),
     )
     return faults + list(_find_unexplained(landing, consumed))
 
