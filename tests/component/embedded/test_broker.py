@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.releases import IMITATIONS
 from consumerd.embedded.storage import Storage
-from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError
 from consumerd.model import TopicPartition
 from consumerd.telemetry.hooks import Hooks
@@ -39,18 +37,11 @@ from tests.support.raw_client import fetch, produce, raw_client
 PARTITION = TopicPartition.modern("t", 0)
 
 
-@pytest.fixture
-async def zookeeper(tmp_path: Path) -> AsyncIterator[str]:
-    """Return the connect string of a running server."""
-    async with EmbeddedZooKeeper(tmp_path / "zookeeper") as server:
-        yield server.connect_string
-
-
 @pytest.mark.parametrize("release", IMITATIONS)
-async def test_our_own_clients_find_partitions_offsets_and_times(release: str) -> None:
+async def test_our_own_clients_find_partitions_offsets_and_times(release: str, zookeeper: str) -> None:
     """Release by release: what it says of its versions, in ZooKeeper and in Metadata leads to its records."""
     make = partial(BrokerSettings, as_release=release)
-    async with EmbeddedCluster(make_broker=make, topics={"t": 1}) as cluster:
+    async with EmbeddedCluster(zookeeper=zookeeper, make_broker=make, topics={"t": 1}) as cluster:
         magic = cluster.broker.topics.logs()[0].settings.message_format
         async with raw_client(cluster.broker.port) as client:
             await client.ask(produce("t", records(magic)), 3 if magic == 2 else magic)

@@ -13,9 +13,10 @@ import pytest
 from consumerd.client.opening import open_producer
 from consumerd.embedded.broker import BrokerSettings
 from consumerd.embedded.cluster import EmbeddedCluster
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError
 from tests.support.processes import pids_in
-from tests.support.zookeeper import eventually, make_server
+from tests.support.zookeeper import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -27,25 +28,15 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def test_it_is_there_with_its_topics_and_gone_afterwards(temporary: Path) -> None:
-    """Tests and the demo start many."""
-    async with EmbeddedCluster(topics={"orders": 3}) as cluster:
-        assert cluster.bootstrap == f"127.0.0.1:{cluster.broker.port}"
+async def test_it_is_there_with_its_topics_comes_back_with_its_records_and_is_gone_afterwards(temporary: Path) -> None:
+    """Tests and the demo start many; a broker that was away is found where it was, and producers go on there."""
+    async with EmbeddedCluster(topics={"orders": 3}) as cluster, open_producer(cluster.bootstrap) as producer:
+        before = cluster.bootstrap
+        assert before == f"127.0.0.1:{cluster.broker.port}"
         assert cluster.broker.topics.partitions("orders") == (0, 1, 2)
         assert "Mode: standalone" in await cluster.zookeeper_server.ask("srvr")
         assert len(list(temporary.iterdir())) == 1
-
-    assert list(temporary.iterdir()) == []
-    assert pids_in(temporary) == set()
-    with pytest.raises(RuntimeError):
-        _ = cluster.bootstrap
-
-
-async def test_the_broker_comes_back_with_its_port_and_its_records(temporary: Path) -> None:
-    """Clients find it where it was, and producers go on where they were."""
-    async with EmbeddedCluster(topics={"orders": 1}) as cluster, open_producer(cluster.bootstrap) as producer:
-        before = cluster.bootstrap
-        assert (await producer.send("orders", b"first")).offset == 0
+        assert (await producer.send("orders", b"first", partition=1)).offset == 0
 
         await cluster.stop_broker()
         with pytest.raises(OSError):  # noqa: PT011 (refused, in the system's words)
@@ -56,8 +47,12 @@ async def test_the_broker_comes_back_with_its_port_and_its_records(temporary: Pa
         assert before == cluster.bootstrap
         with pytest.raises(RuntimeError):
             await cluster.start_broker()
-        assert (await producer.send("orders", b"second")).offset == 1
+        assert (await producer.send("orders", b"second", partition=1)).offset == 1
+
     assert list(temporary.iterdir()) == []
+    assert pids_in(temporary) == set()
+    with pytest.raises(RuntimeError):
+        _ = cluster.bootstrap
 
 
 async def test_a_folder_that_is_given_stays(tmp_path: Path, temporary: Path) -> None:
@@ -71,15 +66,14 @@ async def test_a_folder_that_is_given_stays(tmp_path: Path, temporary: Path) -> 
     assert list(temporary.iterdir()) == []
 
 
-async def test_it_leaves_a_zookeeper_that_was_there_running() -> None:
+async def test_it_leaves_a_zookeeper_that_was_there_running(server: EmbeddedZooKeeper, zookeeper: str) -> None:
     """Several brokers may share one, each below a chroot."""
-    async with make_server() as server:
-        async with EmbeddedCluster(zookeeper=f"{server.connect_string}/a/b", topics={"orders": 1}) as cluster:
-            assert cluster.zookeeper == f"{server.connect_string}/a/b"
-            with pytest.raises(RuntimeError):
-                _ = cluster.zookeeper_server
+    async with EmbeddedCluster(zookeeper=f"{zookeeper}/a/b", topics={"orders": 1}) as cluster:
+        assert cluster.zookeeper == f"{zookeeper}/a/b"
+        with pytest.raises(RuntimeError):
+            _ = cluster.zookeeper_server
 
-        assert server.running
+    assert server.running
 
 
 async def test_a_start_that_fails_leaves_nothing(temporary: Path) -> None:

@@ -25,9 +25,9 @@ RECORDS: Final = 200
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[EmbeddedCluster]:
+async def cluster(zookeeper: str) -> AsyncIterator[EmbeddedCluster]:
     """A broker of its own for each test, with a topic of 200 records in four partitions."""
-    async with EmbeddedCluster(topics={"t": PARTITIONS}) as running:
+    async with EmbeddedCluster(zookeeper=zookeeper, topics={"t": PARTITIONS}) as running:
         await asyncio.to_thread(produce, running.bootstrap, 0, RECORDS)
         yield running
 
@@ -279,10 +279,11 @@ def look_with_librdkafka(bootstrap: str) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("as_release", ["0.9", "0.10"])
-async def test_members_of_older_releases_brokers_share_the_partitions_too(as_release: str) -> None:
+async def test_members_of_older_releases_brokers_share_the_partitions_too(as_release: str, zookeeper: str) -> None:
     """Whoever cannot ask for versions speaks version 0 of everything."""
     make_broker = partial(BrokerSettings, as_release=as_release)
-    async with timeout(50), EmbeddedCluster(topics={"t": PARTITIONS}, make_broker=make_broker) as cluster:
+    embedded = EmbeddedCluster(zookeeper=zookeeper, topics={"t": PARTITIONS}, make_broker=make_broker)
+    async with timeout(50), embedded as cluster:
         one, two = (Driven(partial(OfRelease, cluster.bootstrap, "g", as_release)) for _ in range(2))
         async with asyncio.TaskGroup() as tasks:
             with stopping(one, two):

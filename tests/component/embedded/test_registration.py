@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from consumerd.net.versions import Release
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout_modern import CONTROLLER
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client, run_server
+from tests.support.zookeeper import eventually, make_client
 
 VECTORS: Final = Path(__file__).parents[2] / "vectors" / "znodes"
 NOW_MS: Final = 1_795_257_170_252
@@ -32,13 +32,6 @@ VERSION_4: Final = (
     '{"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://127.0.0.1:9092"],'
     '"jmx_port":-1,"host":"127.0.0.1","timestamp":"%d","port":9092,"version":4}'
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedZooKeeper]:
-    """One server for the module; each test has a chroot of its own."""
-    with run_server() as zookeeper:
-        yield zookeeper
 
 
 @asynccontextmanager

@@ -23,23 +23,15 @@ from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.modern.building import NewRecord, build_record_set
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client, run_server
+from tests.support.zookeeper import eventually, make_client
 
 P = TopicPartition.modern("t", 0)
 STATE = {"controller_epoch": 1, "leader": 7, "version": 1, "leader_epoch": 0, "isr": [7]}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedZooKeeper]:
-    """One server for the module; each test has a chroot of its own."""
-    with run_server() as zookeeper:
-        yield zookeeper
-
-
 @pytest.fixture
-def tool(server: EmbeddedZooKeeper, request: pytest.FixtureRequest) -> Iterator[KazooClient]:
+def tool(server: EmbeddedZooKeeper, chroot: str) -> Iterator[KazooClient]:
     """Another client, which writes nodes as admin tools do, below the test's own chroot."""
-    chroot = "/" + "".join(one if one.isalnum() else "-" for one in request.node.name)
     with_root = KazooClient(server.connect_string)
     with_root.start()
     with_root.ensure_path(chroot)
