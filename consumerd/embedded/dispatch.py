@@ -21,20 +21,25 @@ from consumerd.errors import ConsumerdError, LocalProtocolError, RemoteProtocolE
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from consumerd.wire.modern.produce import count_parts
 from consumerd.wire.schema import Request
 from consumerd.wire.server_session import (
     ReceivedRequest,
     UnknownRequest,
     VersionNotSpoken,
     encode_response_pieces,
+    name_request,
     read_request,
 )
+from consumerd.wire.session import HEADER_CODEC
 
-_MOST_BYTES_WITHOUT_RECORDS: Final = 1 << 20
-"""Kafka has one limit for all requests. Here what is in them is read and answered on the event loop, element by element:
-a list of that many bytes takes a second or two, in which nobody else is served.
+_LARGE_BYTES: Final = 1 << 20
+"""No request without records is larger, and no larger one with records has more than ``_MOST_PARTS`` topics and partitions.
+
+Kafka has one limit for the bytes of all requests. Here what is in them is read and answered on the event loop, element by
+element: a list of a megabyte takes a second or two, in which nobody else is served.
 """
-_KEY_BYTES: Final = 2
+_MOST_PARTS: Final = 100_000
 
 _log = structlog.get_logger(__name__)
 
@@ -123,9 +128,12 @@ class Dispatcher:
 
 
 def _check_size(frame: memoryview) -> None:
-    key = int.from_bytes(frame[:_KEY_BYTES], "big")
-    if len(frame) > _MOST_BYTES_WITHOUT_RECORDS and key != ApiKey.PRODUCE:
-        name = ApiKey(key).name if key in tuple(ApiKey) else str(key)
-        raise RemoteProtocolError(
-            f"request {name} of {len(frame)} bytes: without records {_MOST_BYTES_WITHOUT_RECORDS} are taken"
-        )
+    if len(frame) <= _LARGE_BYTES:
+        return
+    header, body_at = HEADER_CODEC.read(frame, 0, len(frame))
+    what = "more than it may have without records"
+    if header.api_key == ApiKey.PRODUCE:
+        if count_parts(frame[body_at:], header.api_version, most=_MOST_PARTS) <= _MOST_PARTS:
+            return
+        what = f"more than {_MOST_PARTS} topics and partitions"
+    raise RemoteProtocolError(f"request {name_request(header.api_key)} of {len(frame)} bytes: {what}")

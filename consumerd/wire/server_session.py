@@ -69,12 +69,14 @@ def read_request(body: bytes | memoryview, accepted: Mapping[type[Request[Any]],
         raise UnreadableRequest(str(error), None) from error
     request_class = next((known for known in accepted if known.api == header.api_key), None)
     if request_class is None:
-        raise UnknownRequest(f"request {_name(header.api_key)} v{header.api_version}: not accepted", header)
+        raise UnknownRequest(f"request {name_request(header.api_key)} v{header.api_version}: not accepted", header)
     versions = accepted[request_class]
     if header.api_version not in versions:
         spoken = f"{versions.start} to {versions.stop - 1}"
         raise VersionNotSpoken(
-            f"request {_name(header.api_key)} v{header.api_version}: accepted are {spoken}", header, request_class
+            f"request {name_request(header.api_key)} v{header.api_version}: accepted are {spoken}",
+            header,
+            request_class,
         )
     try:
         request = compile_codec(request_class, header.api_version).decode(view[at:])
@@ -83,7 +85,8 @@ def read_request(body: bytes | memoryview, accepted: Mapping[type[Request[Any]],
     return ReceivedRequest(header=header, request=request, version=header.api_version)
 
 
-def _name(api_key: int) -> str:
+def name_request(api_key: int) -> str:
+    """Return a request's name, or its key if it is none of ours."""
     return ApiKey(api_key).name if api_key in tuple(ApiKey) else str(api_key)
 
 

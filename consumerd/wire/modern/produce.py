@@ -16,6 +16,7 @@ on each partition has exactly one record batch (Kafka's ProduceRequest, ``valida
 
 from __future__ import annotations
 
+import struct
 from typing import ClassVar, Final
 
 from consumerd.wire.apikeys import ApiKey
@@ -101,3 +102,39 @@ class ProduceRequest(Request[ProduceResponse]):
     def expects_response(self) -> bool:
         """False for ``acks`` 0, which brokers do not answer."""
         return self.acks != ACKS_NONE
+
+
+_STRING_LENGTH: Final = struct.Struct(">h")
+_COUNT: Final = struct.Struct(">i")
+_PARTITION: Final = struct.Struct(">ii")
+"""Its number, and the length of its record set."""
+_ACKS_AND_TIMEOUT_BYTES: Final = 6
+_FIRST_WITH_TRANSACTIONS: Final = 3
+
+
+def count_parts(body: memoryview, version: int, *, most: int) -> int:
+    """Count the topics and partitions of a request that is not read yet, up to ``most`` and one, or to what is damaged."""
+    count = at = 0
+
+    def skip_string() -> int:
+        return at + _STRING_LENGTH.size + max(int(_STRING_LENGTH.unpack_from(body, at)[0]), 0)
+
+    try:
+        if version >= _FIRST_WITH_TRANSACTIONS:
+            at = skip_string()
+        at += _ACKS_AND_TIMEOUT_BYTES
+        (topics,) = _COUNT.unpack_from(body, at)
+        at += _COUNT.size
+        while topics > 0 and count <= most:
+            topics -= 1
+            count += 1
+            at = skip_string()
+            (partitions,) = _COUNT.unpack_from(body, at)
+            at += _COUNT.size
+            while partitions > 0 and count <= most:
+                partitions -= 1
+                count += 1
+                at += _PARTITION.size + max(_PARTITION.unpack_from(body, at)[1], 0)
+    except struct.error:
+        pass
+    return count

@@ -150,6 +150,13 @@ async def test_large_requests_bring_records_or_cost_the_connection() -> None:
         assert isinstance(request, ProduceRequest)
         return refuse(request, ErrorCode.NONE, 0)
 
-    record_set = ProducePartition(partition=0, record_set=bytes(2 << 20))
-    written = ProduceRequest(acks=1, timeout_ms=1000, topics=(ProduceTopic(topic="t", partitions=(record_set,)),))
-    assert await _answer(_frame(written, 0), handler=take) is not None
+    def writing(version: int, *record_sets: bytes | None) -> bytes:
+        partitions = tuple(ProducePartition(partition=0, record_set=one) for one in record_sets)
+        return _frame(
+            ProduceRequest(acks=1, timeout_ms=1000, topics=(ProduceTopic(topic="t", partitions=partitions),)), version
+        )
+
+    for version in (0, 3):
+        assert await _answer(writing(version, bytes(1 << 20), bytes(1 << 20), None), handler=take) is not None
+        with pytest.raises(RemoteProtocolError, match="PRODUCE of 20"):
+            await _answer(writing(version, bytes(1 << 20), *[None] * 131_073), handler=take)
