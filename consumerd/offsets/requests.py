@@ -273,7 +273,11 @@ class ZooKeeperOffsetRequests:
             except BadVersion:
                 return Cancelled.REPLACED
             except OutcomeUnknown:
-                continue  # if it took effect it is gone now, which is all that can be known
+                # if it took effect it is gone now, which is all that can be known; a newer one may have its version
+                left = await self._zk.find(path)
+                if left is None or left[1].czxid != found[1].czxid:
+                    return Cancelled.GONE
+                continue
             return Cancelled.CANCELLED
         raise CoordinationError(f"{path}: the request could not be taken away in {_ATTEMPTS} tries; try again")
 

@@ -364,3 +364,26 @@ def test_a_request_is_cancelled_and_one_that_came_meanwhile_is_not(data):
         assert Cancelled.GONE is await requests.cancel(P)
 
     run(scenario())
+
+
+def test_a_cancellation_of_unknown_outcome_does_not_take_a_newer_request():
+    """The first try took effect; nodes begin at version 0 again, so that the version alone names another request, too."""
+
+    async def scenario():
+        zk = FakeZooKeeper().client("desk")
+        zk.connect()
+        requests = ZooKeeperOffsetRequests(zk, G)
+        await requests.put(make_request())
+        delete = zk.delete
+
+        async def lose(path, *, version=-1, epoch=None):
+            zk.delete = delete
+            await delete(path, version=version, epoch=epoch)
+            await requests.put(make_request(position=99, id="a2"))
+            raise OutcomeUnknown("the connection broke")
+
+        zk.delete = lose
+        assert Cancelled.GONE is await requests.cancel(P)
+        assert 99 == (await requests.find(P)).position
+
+    run(scenario())
