@@ -28,12 +28,15 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 demo: $(VENV)/.demo  ## the first two minutes: a cluster, a stream, a disturbed group, an audit (DEMO="--records 200000" for more)
-	@$(BIN)/python -m consumerd demo --setup-log $(VENV)/demo.log $(DEMO)
+	@$(BIN)/python -m consumerd demo --setup-log $(VENV)/downloads.log $(DEMO)
 
 $(VENV)/.demo: pyproject.toml
 	$(make_environment)
 	@echo "setting up in $(VENV), once: about 600 MB to download, most of it pyspark, whose jars hold ZooKeeper"
-	$(BIN)/pip install --disable-pip-version-check --log $(VENV)/demo.log -e '.[demo]'
+	$(BIN)/pip install --disable-pip-version-check --log $(VENV)/pip.log -e '.[demo]'
+	@# pip's log has 28 MB, of which a few lines say what it has downloaded
+	@grep -aE ' (Downloading|Using cached) ' $(VENV)/pip.log > $(VENV)/downloads.log || true
+	@rm $(VENV)/pip.log
 	@touch $@
 
 test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI)

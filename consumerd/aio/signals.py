@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an event, for commands that clean up before they end."""
+"""SIGINT, SIGTERM and SIGHUP (a terminal that was closed) as an event, for commands that clean up before they end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-_STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignal:
@@ -27,13 +27,17 @@ class StopSignal:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopSignal]:
-    """Take both signals while the block runs, which must be in the main thread's loop."""
+    """Take these signals while the block runs, which must be in the main thread's loop.
+
+    SIGHUP is left alone where it is ignored: whoever starts a command with ``nohup`` means it to go on.
+    """
     stop = StopSignal()
     loop = asyncio.get_running_loop()
-    for number in _STOPPING:
+    taken = [one for one in _STOPPING if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
+    for number in taken:
         loop.add_signal_handler(number, stop.tell, number)
     try:
         yield stop
     finally:
-        for number in _STOPPING:
+        for number in taken:
             loop.remove_signal_handler(number)

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -84,7 +84,8 @@ async def demo(args: argparse.Namespace) -> int:
             folder.keep = False
     if outcome is None:
         assert stop.number is not None
-        sys.stderr.write("consumerd: interrupted; everything was stopped and removed\n")
+        with suppress(OSError):  # the terminal has gone
+            sys.stderr.write("consumerd: interrupted; everything was stopped and removed\n")
         return 128 + stop.number
     sys.stdout.write(render_report(outcome))
     return 0 if outcome.sound else 1

@@ -223,6 +223,8 @@ async def produce(args: argparse.Namespace) -> int:
 @contextmanager
 def _opened(path: Path | None) -> Iterator[int]:
     if path is None:
+        if sys.stdin is None:
+            raise ConfigError("stdin is closed; give --file, or something to read")
         yield sys.stdin.fileno()
         return
     try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Final, Protocol, Self, TextIO
 
@@ -39,26 +40,30 @@ class BarDisplay:
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        with _terminal_may_go():
+            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        with _terminal_may_go():
+            self._progress.stop()
 
     def say(self, text: str) -> None:
         """Print above the bars."""
-        self._progress.console.print(
-            f"{self._now() - self._began:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
-        )
+        with _terminal_may_go():
+            self._progress.console.print(
+                f"{self._now() - self._began:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
+            )
 
     def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
         """Move the bars."""
-        for name, done in progress.items():
-            if name not in self._tasks:
-                self._tasks[name] = self._progress.add_task(name)
-            self._progress.update(self._tasks[name], completed=done, total=total[name])
+        with _terminal_may_go():
+            for name, done in progress.items():
+                if name not in self._tasks:
+                    self._tasks[name] = self._progress.add_task(name)
+                self._progress.update(self._tasks[name], completed=done, total=total[name])
 
 
 class PlainDisplay:
@@ -81,8 +86,9 @@ class PlainDisplay:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self._stream.write(f"{self._now() - self._began:6.1f} s  {text}\n")
-        self._stream.flush()
+        with _terminal_may_go():
+            self._stream.write(f"{self._now() - self._began:6.1f} s  {text}\n")
+            self._stream.flush()
 
     def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
         """Print how far things are, if that has changed and was not shown a moment ago."""
@@ -91,6 +97,16 @@ class PlainDisplay:
             return
         self._shown_at, self._shown = now, dict(progress)
         self.say(", ".join(f"{name}: {done:,} of {total[name]:,}" for name, done in progress.items()))
+
+
+@contextmanager
+def _terminal_may_go() -> Iterator[None]:
+    """Pass over that the terminal has gone: a SIGHUP is on its way, which ends the demo in order."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 def make_display(now: Callable[[], float]) -> Display:

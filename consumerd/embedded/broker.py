@@ -38,6 +38,7 @@ from consumerd.embedded.releases import Imitation, MessageFormat, get_imitation
 from consumerd.embedded.server import DEFAULT_IDLE_S, DEFAULT_RECEIVED_BYTES, BrokerServer, listen
 from consumerd.embedded.storage import Storage
 from consumerd.embedded.znodes import BrokerAddress
+from consumerd.errors import ConfigError
 from consumerd.model import BrokerId
 from consumerd.wire.modern.metadata import MetadataBroker
 from consumerd.zk.aiozk_client import AiozkClient
@@ -46,11 +47,12 @@ from consumerd.zk.connect_string import parse_connect_string
 T = TypeVar("T")
 
 _MIB: Final = 1024 * 1024
+_LAST_PORT: Final = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What a broker is told. Raises ConfigError, when made, for a release that cannot be imitated."""
+    """What a broker is told. Raises ConfigError, when made, for a release that cannot be imitated and a port that is none."""
 
     broker_id: int = 0
     host: str = "127.0.0.1"
@@ -84,6 +86,9 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         get_imitation(self.as_release)
+        # the system takes such a number modulo 65536, and listens
+        if not 0 <= self.port <= _LAST_PORT:
+            raise ConfigError(f"port: expected 0 to {_LAST_PORT}, got {self.port}")
 
     @property
     def imitation(self) -> Imitation:

@@ -110,7 +110,7 @@ def test_the_audit_ends_it_with_exit_code_1_when_a_file_has_gone(tmp_path: Path)
         (None, signal.SIGINT),
         ("ZooKeeper on", signal.SIGINT),
         ("status page", signal.SIGTERM),
-        ("was killed", signal.SIGINT),
+        ("was killed", signal.SIGHUP),
     ],
     ids=["at once", "with a cluster", "with members", "with a member dead"],
 )

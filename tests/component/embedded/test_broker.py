@@ -157,6 +157,13 @@ async def test_start_that_is_cancelled_lets_the_directory_go(tmp_path: Path) -> 
     Storage.open(tmp_path / "logs", files=OsLogFiles(), now_ms=lambda: 0).close()
 
 
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_port_that_is_none_is_refused(port: int, tmp_path: Path) -> None:
+    """The system would take it modulo 65536, and the broker listen at another one than it was told."""
+    with pytest.raises(ConfigError, match=f"port: expected 0 to 65535, got {port}"):
+        BrokerSettings(directory=tmp_path, zookeeper="127.0.0.1:1", port=port)
+
+
 def test_release_that_is_not_known_is_refused(tmp_path: Path) -> None:
     """With those that are."""
     with pytest.raises(ConfigError, match=r"one of 0.8.2, 0.9, 0.10, 1.1, got '3.0'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,13 @@ def test_what_cannot_work_is_exit_code_2(
     given = args if "--file" in args else [*args, "--file", lines]
     assert 2 == main(["produce", "t", *given])
     assert message in capsys.readouterr().err
+
+
+def test_a_closed_stdin_is_exit_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a service that was given none: a sentence, and no traceback."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert 2 == main(["produce", "t", "--bootstrap", "a:1"])
+    assert "stdin is closed; give --file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
