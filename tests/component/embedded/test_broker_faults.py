@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from consumerd.embedded.full_disk import FillableFiles
+from consumerd.embedded.log.errors import LogFailed
+from consumerd.embedded.log.settings import LogSettings
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
@@ -159,6 +164,39 @@ async def test_full_disk_refuses_records_until_there_is_room(broker: ServedLogs,
     (taken,) = (await client.ask(produce("t", records(2)), 3)).topics[0].partitions
     # KAFKA_STORAGE_ERROR is for clients of later versions: KIP-112
     assert (6, 3, 0, 3) == (refused.error_code, fetched.high_watermark, taken.error_code, taken.base_offset)
+
+
+async def test_full_disk_costs_a_producer_without_acks_its_connection(broker: ServedLogs, client: RawClient) -> None:
+    """It asked for no answer: that the connection ends is all that could tell it."""
+    fault = broker.faults.fill_disk()
+    client.send_request(produce("t", records(2), acks=0), 3)
+    client.send_request(METADATA, 1)
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await client.receive_bytes(1)
+    assert 3 == broker.log("t").end_offset
+    fault.remove()
+
+
+async def test_records_that_a_failed_disk_may_have_lost_are_acknowledged_to_nobody(
+    broker: ServedLogs, client: RawClient
+) -> None:
+    """After a failed fsync the log is offline for all of its clients, whatever they want to have acknowledged."""
+
+    class Failing(FillableFiles):
+        def sync(self, descriptor: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    broker.faults.files = Failing()
+    broker.topics.add("u", settings=LogSettings(flush_messages=1))
+    codes = [
+        (await client.ask(produce("u", records(2), acks=acks), 3)).topics[0].partitions[0].error_code
+        for acks in (-1, 1, -1)
+    ]
+    (fetched,) = (await client.ask(fetch("u"), 5)).topics[0].partitions
+    assert ([6, 6, 6], 6) == (codes, fetched.error_code)
+    assert 0 == (await client.ask(produce("t", records(2), acks=-1), 3)).topics[0].partitions[0].error_code
+    with pytest.raises(LogFailed):
+        await broker.topics.delete("u")
 
 
 async def test_everything_is_taken_back_at_once(broker: ServedLogs, client: RawClient) -> None:

@@ -61,6 +61,27 @@ def test_partition_counts_for_no_more_than_it_may_add() -> None:
     assert 60 == _run({A: 50, B: 50}, 100, lambda polls: polls.grown(A, 5000), lambda polls: polls.grown(B, 49))
 
 
+def test_every_poll_hears_of_an_append_and_of_no_other_partition() -> None:
+    """Ten consumers of one partition, each of which wants what has come."""
+
+    async def main() -> tuple[list[float], float]:
+        polls, loop = LongPolls(), asyncio.get_running_loop()
+        ended: list[float] = []
+
+        async def wait(partition: TopicPartition) -> None:
+            await polls.wait({partition: 10}, 1, until=60, hangup=Hangup())
+            ended.append(loop.time())
+
+        loop.call_at(5, polls.grown, A, 1)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(10):
+                group.create_task(wait(A))
+            group.create_task(wait(B))
+        return ended[:10], ended[10]
+
+    assert ([5] * 10, 60) == virtual_time.run(main())
+
+
 def test_poll_ends_when_its_peer_goes() -> None:
     """And at once where it has gone already."""
 
