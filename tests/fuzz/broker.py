@@ -4,8 +4,9 @@
 
 Requests are those that real clients sent, of every API and version, damaged as a broken client or network would: bytes,
 lengths and counts changed, parts cut out and doubled, versions and keys that do not fit. Afterwards the broker must write and
-read as before, must have reported no failure of its own, hold less memory than the bound, and end in order; and every unit in
-its logs must be whole and have its checksum. Group requests leave members behind, which time out.
+read as before, must have reported no failure of its own, never have held more memory than the bound, hold no descriptor of those
+that have gone, and end in order; every unit in its logs must be whole and have its checksum, and when they are opened again
+every offset must give its record. Group requests leave members behind, which time out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import random
 import signal
 import socket
@@ -35,12 +35,19 @@ from aiokafka.record.memory_records import MemoryRecords  # noqa: E402
 
 from consumerd.embedded.broker import BrokerSettings  # noqa: E402
 from consumerd.embedded.cluster import EmbeddedCluster  # noqa: E402
+from consumerd.embedded.log.files import OsLogFiles  # noqa: E402
+from consumerd.embedded.log.log_directory import LogDirectory  # noqa: E402
+from consumerd.embedded.log.settings import LogSettings  # noqa: E402
 from consumerd.telemetry.logs import configure_logging  # noqa: E402
 from tests.support import broker_script  # noqa: E402
+from tests.support.daemon import wait_until  # noqa: E402
 from tests.support.frames import load_frames  # noqa: E402
+from tests.support.logs import read_records  # noqa: E402
 from tests.support.raw_client import fetch, produce  # noqa: E402
 
-MAX_RESIDENT_MIB: Final = 200
+MAX_PEAK_MIB: Final = 200
+MAX_DESCRIPTORS: Final = 30
+"""Of a broker with three logs and no connection: 16, and some room."""
 _TOPICS: Final = {"t": 2, "plain": 1}
 _INTERESTING: Final = (-(1 << 31), -2, -1, 0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 1 << 20, (1 << 31) - 1)
 _ANSWER_S: Final = 0.02
@@ -136,6 +143,38 @@ def check_logs(directory: Path) -> int:
     return units
 
 
+def check_opened_again(directory: Path) -> int:
+    """Open the logs as the next broker does and return how many records they give. Raises BrokerFailed for a gap."""
+    logs = LogDirectory.open(directory, files=OsLogFiles(), now_ms=lambda: time.time_ns() // 1_000_000)
+    count = 0
+    for partition in logs.find_partitions():
+        log = logs.open_log(partition, LogSettings())
+        there = [record.offset for record in read_records(log, max_bytes=1 << 20)]
+        if there != list(range(log.start_offset, log.end_offset)):
+            raise BrokerFailed(f"{log!r} gives {len(there)} records")
+        count += len(there)
+    logs.close()
+    return count
+
+
+def read_peak_mib(pid: int) -> float:
+    """Return the most memory that a process has had."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) / 1024
+
+
+def check_descriptors(pid: int, port: int) -> None:
+    """See that no connection and no file of those that have gone is kept. Raises BrokerFailed."""
+
+    def count() -> int:
+        return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+    with contextlib.suppress(TimeoutError):
+        wait_until(lambda: count() <= MAX_DESCRIPTORS, "connections are closed", 10)
+    if count() > MAX_DESCRIPTORS:
+        raise BrokerFailed(f"port {port}: {count()} descriptors are open, at most {MAX_DESCRIPTORS} are right")
+
+
 def run(seconds: float, seed: int, directory: Path) -> str:
     """Start a broker, storm it, and check what is left; return a line about it. Raises BrokerFailed."""
     log_path = directory / "broker.err"
@@ -148,8 +187,8 @@ def run(seconds: float, seed: int, directory: Path) -> str:
         port = int(broker.stdout.readline() or b"0")
         outcomes = storm(port, seconds=seconds, seed=seed)
         check_alive(port)
-        pages = int(Path(f"/proc/{broker.pid}/statm").read_text().split()[1])
-        resident_mib = pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+        check_descriptors(broker.pid, port)
+        peak_mib = read_peak_mib(broker.pid)
         broker.send_signal(signal.SIGTERM)
         code = broker.wait(30)
     except (OSError, ValueError) as error:
@@ -162,10 +201,14 @@ def run(seconds: float, seed: int, directory: Path) -> str:
     if code or "request_failed" in said or "answer_unwritable" in said or "Traceback" in said:
         at = max(said.find("request_failed"), said.find("answer_unwritable"), said.find("Traceback"), 0)
         raise BrokerFailed(f"seed {seed}: it ended with {code} and said:\n{said[max(at - 500, 0) : at + 3000]}")
-    if resident_mib > MAX_RESIDENT_MIB:
-        raise BrokerFailed(f"seed {seed}: {resident_mib:.0f} MiB, at most {MAX_RESIDENT_MIB} are right")
+    if peak_mib > MAX_PEAK_MIB:
+        raise BrokerFailed(f"seed {seed}: {peak_mib:.0f} MiB at most, {MAX_PEAK_MIB} are right")
     units = check_logs(directory / "logs")
-    return f"{sum(outcomes.values())} connections ({dict(outcomes)}), {resident_mib:.0f} MiB, {units} units in its logs"
+    records = check_opened_again(directory / "logs")
+    return (
+        f"{sum(outcomes.values())} connections ({dict(outcomes)}), {peak_mib:.0f} MiB at most, "
+        f"{units} units and {records} records in its logs"
+    )
 
 
 async def serve(directory: Path) -> None:
