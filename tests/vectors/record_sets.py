@@ -2,7 +2,7 @@
 
     python -m tests.vectors.record_sets 1.1.1        # rewrites tests/vectors/records/kafka-1.1.1.json
 
-Needs Java, maven on first use (``tests.support.kafka``), and aiokafka (``.[bench]``). None of our own decoders is asked
+Needs Java, maven on first use (``tests.support.kafka``), and aiokafka (``.[clients]``). None of our own decoders is asked
 what a record set holds: keys, values and headers are those that the release's own Java producer (or aiokafka's, for
 transactions) got acknowledged at that offset; timestamps, and which offsets a broker left in a compacted log, are those
 that aiokafka's parser finds, and both must agree. Timestamps and producer ids differ from run to run.
