@@ -358,8 +358,11 @@ class PartitionPipeline:
                 continue
             if request is not None:
                 # what was delivered before it was asked for is not left out: the request begins behind it
-                if not await flow.secure_all():
-                    break
+                try:
+                    if not await flow.secure_all():
+                        break
+                finally:
+                    self._attention.doubt()  # it is not carried out yet, whatever this comes to
                 raise _Reopen
         await flow.finish()
 

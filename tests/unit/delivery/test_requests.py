@@ -109,6 +109,33 @@ def test_what_the_sink_drops_when_a_request_comes_is_read_again_first(failures, 
     run(scenario())
 
 
+def test_a_request_is_carried_out_though_what_the_sink_dropped_is_not_in_the_log_any_more():
+    """The stop that this is advises to ask for a position, which somebody has done already."""
+
+    async def scenario():
+        sink = chains(roll_s=10_000)
+        async with DeliveryRig(sink=sink, settings=settings(on_below="stop")) as rig:
+            log = rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).position == 40)
+
+            async def trap(step, writer, _batch):
+                if step == "flush":
+                    sink.trap, sink.roll_s = None, 5
+                    log.append(40)
+                    log.earliest = 50
+                    writer.drop()
+                    raise RetriableSinkError("disk full", resume_position=writer.safe)
+
+            sink.trap = trap
+            rig.requests.put(P, 60)
+            await carried_out(rig)
+            await until(lambda: rig.store.position(P) == 80)
+            assert list(range(60, 80)) == rig.landed(P)
+
+    run(scenario())
+
+
 def test_a_drain_does_not_wait_for_a_request_that_a_sink_holds_up():
     """Whoever is next finds the request, and what was not safe."""
 
