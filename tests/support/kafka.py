@@ -95,10 +95,14 @@ def _java_program(name: str) -> str:
 
 def compile_clients(release: str) -> Path:
     """Compile our Java clients against a release, once, and return the folder of their classes. Raises KafkaUnavailable."""
-    folder = jars(release)
     # the high-level consumer went with 2.0
     old = parse_release(release) < (2,)
-    sources = sorted(one for one in JAVA_SOURCES.glob("*.java") if old or one.stem != "HighLevelConsumer")
+    return compile_java(release, (one for one in JAVA_SOURCES.glob("*.java") if old or one.stem != "HighLevelConsumer"))
+
+
+def compile_java(release: str, sources: Iterable[Path]) -> Path:
+    """Compile source files against a release, once, and return the folder of their classes. Raises KafkaUnavailable."""
+    folder, sources = jars(release), sorted(sources)
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     classes = folder / f"classes-{digest[:12]}"
     if classes.exists():
@@ -130,6 +134,7 @@ def java_command(
         f"-Xmx{heap}",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1" if brisk else "-XX:+TieredCompilation",
+        "-Dfile.encoding=UTF-8",
         "-Djava.net.preferIPv4Stack=true",
         "-Dzookeeper.sasl.client=false",
         "-Dzookeeper.admin.enableServer=false",
@@ -414,11 +419,11 @@ class Cluster:
     def _topics(self, *args: str) -> None:
         self.run_tool("kafka.admin.TopicCommand", "--zookeeper", self.zookeeper, *args, brisk=True)
 
-    def produce(self, topic: str, lines: bytes, codec: str = "none") -> None:
+    def produce(self, topic: str, lines: bytes, codec: str = "none", acks: int = -1) -> None:
         """Send ``key<TAB>value`` lines with the release's console producer."""
         self.run_tool(
             "kafka.tools.ConsoleProducer", "--broker-list", self.bootstrap, "--topic", topic,
-            f"--compression-codec={codec}", "--request-required-acks=-1",
+            f"--compression-codec={codec}", f"--request-required-acks={acks}",
             "--property", "parse.key=true", "--property", "key.separator=\t", stdin=lines,
         )  # fmt: skip
 
