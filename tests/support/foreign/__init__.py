@@ -1,0 +1,1 @@
+"""Clients that are not ours, behind one interface, and the script that all of them run: see ``script``."""
