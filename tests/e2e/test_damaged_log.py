@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.daemon import Daemon, settings_for
+from tests.support.damage import DamagedUnit, flip_byte
 from tests.support.embedded import EmbeddedThread
 from tests.support.kafka import Sent
 from tests.support.landing_check import Place
@@ -30,22 +30,12 @@ COUNT, FLIPPED = 30, 15
 LIMIT_BYTES: Final = 2 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """The message or batch that a byte was changed in, as it is in the log now."""
-
-    first: int
-    end: int
-    raw: bytes
-    changed_value: bytes
-
-
 @dataclass(slots=True, kw_only=True)
 class Aftermath:
     """What is left when each group has done what it can."""
 
     ledger: Mapping[Place, Sent]
-    damaged: Mapping[int, Unit]
+    damaged: Mapping[int, DamagedUnit]
     """By magic."""
     quarantine: Path
     landings: dict[str, Landing] = field(default_factory=dict)
@@ -82,26 +72,6 @@ def gaps(landed: LandedPartition) -> list[tuple[int, int, str]]:
     return [(gap["start"], gap["end"], gap["reason"]) for gap in landed.gaps]
 
 
-def flip(segment: Path, value: bytes) -> Unit:
-    """Change one byte in the middle of a value, as a disk might, and return the unit that it is in."""
-    data = bytearray(segment.read_bytes())
-    start = data.index(value)
-    place = start + len(value) // 2
-    data[place] ^= 0x04
-    with segment.open("r+b") as file:
-        file.seek(place)
-        file.write(data[place : place + 1])
-    at = 0
-    while True:
-        offset, size = struct.unpack_from(">qi", data, at)
-        end = at + 12 + size
-        if at <= place < end:
-            last = struct.unpack_from(">i", data, at + 23)[0] if data[at + 16] == 2 else 0
-            changed = bytes(data[start : start + len(value)])
-            return Unit(first=offset, end=offset + last + 1, raw=bytes(data[at:end]), changed_value=changed)
-        at = end
-
-
 def send_large(bootstrap: str) -> Mapping[Place, Sent]:
     """Send one that is too large between two that are not, each in a batch of its own."""
     ledger: dict[Place, Sent] = {}
@@ -133,7 +103,7 @@ def aftermath(cluster: EmbeddedThread, tmp_path_factory: pytest.TempPathFactory)
         producer.send(Sent(topic, 0, b"k", b"value %d " % one + b"v" * 40) for one in range(COUNT))
         ledger |= producer.finish()
         (segment,) = cluster.segments(topic)
-        damaged[magic] = flip(segment, b"value %d " % FLIPPED)
+        damaged[magic] = flip_byte(segment, b"value %d " % FLIPPED)
     cluster.create_topic("large", max_message_bytes="8000000")
     ledger |= send_large(cluster.bootstrap)
     left = Aftermath(ledger=ledger, damaged=damaged, quarantine=folder / "kept")

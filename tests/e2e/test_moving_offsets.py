@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.daemon import Daemon, settings_for
 from tests.support.embedded import EmbeddedThread
 from tests.support.kafka import Sent
-from tests.support.landing_reader import LandedPartition, read_landing
 from tests.support.ledger import send_all
+from tests.support.offset_commands import offsets, read_landed, rows
 from tests.support.registry import open_registry
-
-
-def offsets(cluster: EmbeddedThread, group: str, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one of the commands to its end."""
-    command = [sys.executable, "-m", "consumerd", "offsets", verb, "-z", cluster.zookeeper, "-g", group, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
-
-
-def rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """Return what it says of each partition."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def produce(cluster: EmbeddedThread, topic: str, partitions: int, count: int) -> None:
     send_all(cluster.bootstrap, (Sent(topic, one % partitions, None, b"value %d" % one) for one in range(count)))
-
-
-def landed(folder: Path, topic: str, partition: int) -> LandedPartition:
-    """Read one partition's files, which must hold together."""
-    landing = read_landing(folder)
-    assert landing.problems == []
-    return landing.partitions[topic, str(partition)]
 
 
 @pytest.mark.timeout(120)
@@ -65,13 +42,13 @@ def test_a_partition_is_moved_back_and_forth_while_two_daemons_run(
     ):
         one.wait(lambda: len(one.owned()) == len(two.owned()) == 1, "each has one")
         one.wait(lambda: registry.offsets(group, topic) == {0: 100, 1: 100}, "all is landed and committed")
-        (back,) = rows(offsets(cluster, group, "set", f"{topic}/0=30", "--yes", "--json"))
+        (back,) = rows(offsets(cluster.zookeeper, group, "set", f"{topic}/0=30", "--yes", "--json"))
         one.wait(lambda: registry.offsets(group, topic) == {0: 100, 1: 100}, "they are landed again")
-        again = rows(offsets(cluster, group, "reset", topic, "--to", "latest", "--yes", "--json"))
+        again = rows(offsets(cluster.zookeeper, group, "reset", topic, "--to", "latest", "--yes", "--json"))
         assert registry.client.get_children(f"/consumers/{group}/consumerd/requests/{topic}") == []
         assert one.terminate() == two.terminate() == 0
         produce(cluster, topic, 2, 100)
-        (ahead,) = rows(offsets(cluster, group, "set", f"{topic}/1=140", "--yes", "--json"))
+        (ahead,) = rows(offsets(cluster.zookeeper, group, "set", f"{topic}/1=140", "--yes", "--json"))
         with Daemon(tmp_path, "next", settings) as following:
             following.wait(lambda: registry.offsets(group, topic) == {0: 150, 1: 150}, "the rest is landed")
             assert following.terminate() == 0
@@ -79,7 +56,7 @@ def test_a_partition_is_moved_back_and_forth_while_two_daemons_run(
     assert (back["effect"], back["outcome"]) == ("reads 70 again", "carried out")
     assert [row["target"] for row in again] == [100, 100]
     assert (ahead["effect"], ahead["outcome"]) == ("skips 40", "left for the next of ours that claims it")
-    moved, other = landed(folder, topic, 0), landed(folder, topic, 1)
+    moved, other = read_landed(folder, topic, 0), read_landed(folder, topic, 1)
     assert [chain.origin for chain in moved.chains][:2] == [0, 30]
     assert moved.offsets == [*range(100), *range(30, 150)]
     assert other.offsets == [*range(100), *range(140, 150)]

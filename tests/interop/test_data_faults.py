@@ -10,7 +10,6 @@ import base64
 import contextlib
 import json
 import random
-import struct
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from consumerd.wire.records import Limits
 from tests.interop.conftest import ClusterFactory
 from tests.support import naive_records
 from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.damage import DamagedUnit, flip_byte
 from tests.support.kafka import Cluster, Sent, has_headers, java_command
 from tests.support.landing_reader import LandedPartition, LandedRecord, Landing, read_landing
 
@@ -53,16 +53,6 @@ OLD, COMPACTED, LARGE, DAMAGED = "old", "compacted", "large", "damaged"
 TOPICS: Final = (OLD, COMPACTED, LARGE, DAMAGED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """The message or batch that a byte was changed in, as it is in the log now."""
-
-    first: int
-    end: int
-    raw: bytes
-    changed_value: bytes
-
-
 @dataclass(slots=True, kw_only=True)
 class Aftermath:
     """What is left of the scenario."""
@@ -70,7 +60,7 @@ class Aftermath:
     topics: Mapping[str, str]
     ledger: Mapping[tuple[str, int, int], Sent]
     log_start: int
-    damaged: Unit
+    damaged: DamagedUnit
     quarantine: Path
     compacted: dict[int, bytes | None] = field(default_factory=dict)
     landings: dict[str, Landing] = field(default_factory=dict)
@@ -132,7 +122,8 @@ def aftermath(release: str, shared_clusters: ClusterFactory, tmp_path_factory: p
     assert EARLY < log_start < EARLY + LATE
     wait_until(lambda: len(_stored(cluster, topics[COMPACTED])) < UPDATES // 2, "the log is compacted", 40)
     cluster.stop("broker-0")
-    damaged = _flip(cluster, topics[DAMAGED], b"damaged %d " % FLIPPED)
+    (segment,) = cluster.segments(topics[DAMAGED])
+    damaged = flip_byte(segment, b"damaged %d " % FLIPPED)
     cluster.start_broker(0)
     cluster.wait_topic(topics[DAMAGED], 1)
 
@@ -232,25 +223,6 @@ def _stored(cluster: Cluster, topic: str) -> dict[int, bytes | None]:
         decoded = naive_records.decode(segment.read_bytes(), int(segment.stem), Limits())
         held |= {row[0]: row[4] for row in decoded.rows}
     return held
-
-
-def _flip(cluster: Cluster, topic: str, value: bytes) -> Unit:
-    """Change one byte in the middle of a value, as a disk might, and return the unit that it is in."""
-    (segment,) = cluster.segments(topic)
-    data = bytearray(segment.read_bytes())
-    place = data.index(value) + len(value) // 2
-    data[place] ^= 0x04
-    segment.write_bytes(data)
-    at = 0
-    while True:
-        offset, size = struct.unpack_from(">qi", data, at)
-        stop = at + 12 + size
-        if at <= place < stop:
-            last = struct.unpack_from(">i", data, at + 23)[0] if data[at + 16] == 2 else 0
-            start = place - len(value) // 2
-            changed = bytes(data[start : start + len(value)])
-            return Unit(first=offset, end=offset + last + 1, raw=bytes(data[at:stop]), changed_value=changed)
-        at = stop
 
 
 # -- retention

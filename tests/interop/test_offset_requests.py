@@ -10,40 +10,20 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.interop.conftest import ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Cluster, Sent
-from tests.support.landing_reader import LandedPartition, read_landing
+from tests.support.offset_commands import offsets, read_landed, rows
 from tests.support.registry import open_registry
-
-
-def offsets(cluster: Cluster, group: str, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one of the commands to its end."""
-    command = [sys.executable, "-m", "consumerd", "offsets", verb, "-z", cluster.zookeeper, "-g", group, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
-
-
-def rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """Return what it says of each partition."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def produce(cluster: Cluster, topic: str, partitions: int, count: int, **options: str) -> None:
     producer = cluster.ledger_producer(**options)
     producer.send(Sent(topic, number % partitions, None, b"value %d" % number) for number in range(count))
     producer.finish()
-
-
-def landed(folder: Path, topic: str, partition: int) -> LandedPartition:
-    """Read one partition's files, which must hold together."""
-    landing = read_landing(folder)
-    assert landing.problems == []
-    return landing.partitions[topic, str(partition)]
 
 
 @pytest.mark.timeout(150)
@@ -62,16 +42,16 @@ def test_a_partition_is_moved_back_and_forth_by_its_daemon_and_by_the_next_start
     with open_registry(cluster.zookeeper) as registry:
         with Daemon(tmp_path, "running", settings) as daemon:
             daemon.wait(lambda: registry.offsets(group, topic) == {0: 100, 1: 100}, "all is landed and committed")
-            outside = offsets(cluster, group, "set", f"{topic}/0=101", "--yes")
-            unasked = offsets(cluster, group, "set", f"{topic}/0=30")
-            (dry,) = rows(offsets(cluster, group, "set", f"{topic}/0=30", "--dry-run", "--json"))
-            (back,) = rows(offsets(cluster, group, "set", f"{topic}/0=30", "--yes", "--json"))
+            outside = offsets(cluster.zookeeper, group, "set", f"{topic}/0=101", "--yes")
+            unasked = offsets(cluster.zookeeper, group, "set", f"{topic}/0=30")
+            (dry,) = rows(offsets(cluster.zookeeper, group, "set", f"{topic}/0=30", "--dry-run", "--json"))
+            (back,) = rows(offsets(cluster.zookeeper, group, "set", f"{topic}/0=30", "--yes", "--json"))
             daemon.wait(lambda: registry.offsets(group, topic) == {0: 100, 1: 100}, "they are landed again")
             assert registry.client.get_children(f"/consumers/{group}/consumerd/requests/{topic}") == []
             assert daemon.terminate() == 0
         produce(cluster, topic, 2, 100)
-        (ahead,) = rows(offsets(cluster, group, "set", f"{topic}/1=140", "--yes", "--json"))
-        (_, standing) = rows(offsets(cluster, group, "show", "--json"))
+        (ahead,) = rows(offsets(cluster.zookeeper, group, "set", f"{topic}/1=140", "--yes", "--json"))
+        (_, standing) = rows(offsets(cluster.zookeeper, group, "show", "--json"))
         with Daemon(tmp_path, "next", settings) as daemon:
             daemon.wait(lambda: registry.offsets(group, topic) == {0: 150, 1: 150}, "the rest is landed")
             assert daemon.terminate() == 0
@@ -83,7 +63,7 @@ def test_a_partition_is_moved_back_and_forth_by_its_daemon_and_by_the_next_start
     assert (back["effect"], back["outcome"]) == ("reads 70 again", "carried out")
     assert (ahead["effect"], ahead["outcome"]) == ("skips 40", "left for the next of ours that claims it")
     assert (standing["position"], standing["request"]) == (100, 140)
-    moved, other = landed(folder, topic, 0), landed(folder, topic, 1)
+    moved, other = read_landed(folder, topic, 0), read_landed(folder, topic, 1)
     assert [chain.origin for chain in moved.chains] == [0, 30]
     assert moved.offsets == [*range(100), *range(30, 150)]
     assert other.offsets == [*range(100), *range(140, 150)]
@@ -110,13 +90,13 @@ def test_a_partition_that_is_stopped_below_its_log_goes_on_where_the_operator_sa
         with Daemon(tmp_path, "member", settings) as daemon:
             daemon.wait(lambda: [one["state"] for one in daemon.status()["partitions"]] == ["stopped"], "it is stopped")
             assert "offsets" in daemon.get("/readyz")[1]
-            (moved,) = rows(offsets(cluster, group, "reset", topic, "--to", "earliest", "--yes", "--json"))
+            (moved,) = rows(offsets(cluster.zookeeper, group, "reset", topic, "--to", "earliest", "--yes", "--json"))
             daemon.wait_ready()
             daemon.wait(lambda: registry.offsets(group, topic) == {0: 100}, "the rest is landed and committed")
             assert daemon.terminate() == 0
 
     assert (moved["target"], moved["outcome"]) == (start, "carried out")
-    assert landed(folder, topic, 0).offsets == list(range(start, 100))
+    assert read_landed(folder, topic, 0).offsets == list(range(start, 100))
 
 
 @pytest.mark.timeout(150)
@@ -132,21 +112,23 @@ def test_a_java_groups_positions_are_moved_only_while_no_java_member_runs(
     with open_registry(cluster.zookeeper) as registry:
         java = cluster.java_consumer(group, topic)
         wait_until(lambda: registry.offsets(group, topic) == {0: 20, 1: 20}, "the Java member has committed", 40)
-        refused = offsets(cluster, group, "set", f"{topic}/0=5", "--yes")
-        looked = offsets(cluster, group, "set", f"{topic}/0=5", "--dry-run", "--json")
-        exported = offsets(cluster, group, "export", "--output", str(kept))
+        refused = offsets(cluster.zookeeper, group, "set", f"{topic}/0=5", "--yes")
+        looked = offsets(cluster.zookeeper, group, "set", f"{topic}/0=5", "--dry-run", "--json")
+        exported = offsets(cluster.zookeeper, group, "export", "--output", str(kept))
         assert registry.offsets(group, topic) == {0: 20, 1: 20}
         java.terminate()
         wait_until(lambda: not registry.members(group), "it has left")
-        moved = rows(offsets(cluster, group, "reset", "--all-topics", "--to", "earliest", "--yes", "--json"))
+        moved = rows(offsets(cluster.zookeeper, group, "reset", "--all-topics", "--to", "earliest", "--yes", "--json"))
         assert registry.offsets(group, topic) == {0: 0, 1: 0}
-        future = rows(offsets(cluster, group, "reset", f"{topic}/1", "--to", "2100-01-01", "--yes", "--json"))
-        past = rows(offsets(cluster, group, "reset", f"{topic}/0", "--to", "2001-01-01", "--dry-run", "--json"))
+        future = rows(offsets(cluster.zookeeper, group, "reset", f"{topic}/1", "--to", "2100-01-01", "--yes", "--json"))
+        past = rows(
+            offsets(cluster.zookeeper, group, "reset", f"{topic}/0", "--to", "2001-01-01", "--dry-run", "--json")
+        )
         assert registry.offsets(group, topic) == {0: 0, 1: 20}
         java = cluster.java_consumer(group, topic)
         wait_until(lambda: len(java.records()) == 20, "the Java member reads partition 0 again", 40)
         java.terminate()
-        copied = rows(offsets(cluster, copy, "set", "--from-file", str(kept), "--yes", "--json"))
+        copied = rows(offsets(cluster.zookeeper, copy, "set", "--from-file", str(kept), "--yes", "--json"))
         assert registry.offsets(copy, topic) == {0: 20, 1: 20}
 
     assert (refused.returncode, looked.returncode) == (1, 1)

@@ -56,11 +56,14 @@ class LandingJob:
             self.group,
             topics=(self.parquet,),
             sink={"type": "parquet", "path": str(self.landing(self.parquet)), "roll_ms": self.roll_ms},
-            **{"group": {"session_timeout_ms": 2000}, "offsets": {"commit_interval_ms": 200}, **sections},
+            group={"session_timeout_ms": 2000},
+            offsets={"commit_interval_ms": 200},
         )
         settings["subscriptions"].append({"topics": [self.jsonl], "sink": "lines"})
         lines = {"type": "jsonl", "path": str(self.landing(self.jsonl)), "roll_ms": self.roll_ms}
         settings["sinks"]["lines"] = lines
+        for section, values in sections.items():
+            settings[section] = {**settings.get(section, {}), **values}
         return Daemon(self.folder, name, settings)
 
     def wait_landed(self, ledger: Collection[Place], timeout_s: float = 40.0) -> None:
