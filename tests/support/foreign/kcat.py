@@ -117,7 +117,7 @@ class Kcat(ForeignClient):
             offset=one["offset"],
             key=_encoded(one["key"]),
             value=_encoded(one["payload"]),
-            timestamp_ms=one["ts"],
+            timestamp_ms=None if one["tstype"] == "unknown" else one["ts"],
             headers=tuple((name, _encoded(value)) for name, value in headers),
         )
 

@@ -6,7 +6,14 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -121,12 +128,13 @@ class Librdkafka(ForeignClient):
             consumer.assign([TopicPartition(topic, 0, 0) for topic in counts])
             for _ in range(sum(counts.values())):
                 one = self._take(consumer)
+                kind, timestamp_ms = one.timestamp()
                 rows[one.topic()].append(
                     Row(
                         offset=one.offset(),
                         key=one.key(),
                         value=one.value(),
-                        timestamp_ms=one.timestamp()[1],
+                        timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
                         headers=tuple(one.headers() or ()),
                     )
                 )
