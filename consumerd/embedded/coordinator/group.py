@@ -95,6 +95,8 @@ class Group:
                 )
                 member.heard(now)
                 group._members[one.member_id] = member
+            if group._leader not in group._members:
+                group._leader = next(iter(group._members))
         return group
 
     # -- what others see
@@ -251,12 +253,12 @@ class Group:
     def _refuse(self, request: Join) -> ErrorCode | None:
         names = frozenset(protocol.name for protocol in request.protocols)
         if self._state is GroupState.EMPTY:
-            consistent = bool(request.protocol_type and names)
+            consistent = bool(request.protocol_type)
         else:
             consistent = request.protocol_type == self._protocol_type and (
                 not self._members or bool(names & self._candidates())
             )
-        if not consistent:
+        if not consistent or not names:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         known = request.member_id == UNKNOWN_MEMBER or request.member_id in self._members
         return None if known and self._state is not GroupState.DEAD else ErrorCode.UNKNOWN_MEMBER_ID

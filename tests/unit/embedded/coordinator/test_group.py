@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from consumerd.embedded.coordinator.exchange import GroupState, JoinAnswer, SyncAnswer
+from consumerd.embedded.coordinator.exchange import (
+    GroupState,
+    Join,
+    JoinAnswer,
+    Joined,
+    StoredGroup,
+    StoredMember,
+    SyncAnswer,
+)
 from consumerd.embedded.coordinator.group import Group
-from consumerd.embedded.coordinator.member import Protocol
+from consumerd.embedded.coordinator.member import Protocol, Ticket
 from consumerd.wire.errorcodes import ErrorCode
 from tests.support.group_driver import BOTH, BOTH_RELUCTANT, RANGE, REBALANCE_S, SESSION_S, Driver, stable
 
@@ -475,4 +484,53 @@ def test_a_description_shows_parts_of_a_stable_group_only() -> None:
         between.state,
         between.protocol,
         [one.subscription for one in between.members],
+    )
+
+
+def test_a_member_without_protocols_is_refused_while_nobody_else_is_there_to_differ_from() -> None:
+    """The first rebalance waits for more members although the only one has left: with it, no protocol could be chosen."""
+    group = Group("g", initial_delay_s=3.0)
+    group.join(replace(_request("a", (Protocol("range", b""),)), member_id=""), 0.0)
+    group.leave("a", 1.0)
+
+    (answer,) = group.join(replace(_request("b", ()), member_id=""), 2.0)
+    group.expire(3.0)
+
+    assert isinstance(answer, Joined)
+    assert (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, GroupState.EMPTY) == (answer.answer.error, group.state)
+
+
+def test_a_stored_leader_that_is_no_member_is_replaced() -> None:
+    """Nobody would send an assignment, and whoever waits for one does not expire."""
+    member = StoredMember(
+        member_id="a",
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=6000,
+        rebalance_timeout_ms=6000,
+        subscription=b"",
+        assignment=b"",
+    )
+    stored = StoredGroup(
+        group_id="g", protocol_type="consumer", generation=3, protocol="range", leader="gone", members=(member,)
+    )
+
+    group = Group.restore(stored, 0.0)
+    effects = group.join(_request("a", (Protocol("other", b""), Protocol("range", b"new"))), 1.0)
+
+    (answer,) = [effect.answer for effect in effects if isinstance(effect, Joined)]
+    assert ("a", 4) == (answer.leader, answer.generation)
+
+
+def _request(member_id: str, protocols: tuple[Protocol, ...]) -> Join:
+    return Join(
+        ticket=Ticket(1),
+        member_id=member_id,
+        new_member_id=member_id,
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=6000,
+        rebalance_timeout_ms=6000,
+        protocol_type="consumer",
+        protocols=protocols,
     )
