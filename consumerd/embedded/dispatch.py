@@ -33,13 +33,13 @@ from consumerd.wire.server_session import (
 )
 from consumerd.wire.session import HEADER_CODEC
 
-_LARGE_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 1 << 19
 """No request without records is larger, and no larger one with records has more than ``_MOST_PARTS`` topics and partitions.
 
 Kafka has one limit for the bytes of all requests. Here what is in them is read and answered on the event loop, element by
-element: a list of a megabyte takes a second or two, in which nobody else is served.
+element: a list of that size takes a second, in which nobody else is served.
 """
-_MOST_PARTS: Final = 100_000
+_MOST_PARTS: Final = 50_000
 
 _log = structlog.get_logger(__name__)
 
