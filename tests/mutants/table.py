@@ -258,6 +258,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="a-piece-is-judged-alone",
+        promise=1,
+        file="wire/modern/record_set.py",
+        old="raw=self.raw + bytes(self.following), following",
+        new="following",
+        tests=("tests/unit/wire/test_contradictions.py::test_a_piece_of_an_answer_is_judged_by_what_came_behind_it",),
+    ),
+    Mutant(
         name="a-refused-folder-holds-up-all",
         promise=1,
         file="offsets/zookeeper.py",
@@ -271,11 +279,19 @@ MUTANTS: Final = (
         name="a-request-leaves-out-what-was-dropped",
         promise=1,
         file="delivery/pipeline.py",
-        old="                if not await flow.secure_all():\n",
-        new="                if not await flow.secure():\n",
+        old="if not await flow.secure_all():\n",
+        new="if not await flow.secure():\n",
         tests=(
             "tests/unit/delivery/test_requests.py::test_what_the_sink_drops_when_a_request_comes_is_read_again_first",
         ),
+    ),
+    Mutant(
+        name="a-request-is-seen-once",
+        promise=1,
+        file="delivery/pipeline.py",
+        old="self._attention.doubt()  # it is not carried out yet",
+        new="pass  # it is not carried out yet",
+        tests=("tests/unit/delivery/test_requests.py::test_a_request_is_carried_out_though_what_was_dropped_is_gone",),
     ),
     Mutant(
         name="the-search-trusts-its-steps",

@@ -109,7 +109,7 @@ def test_what_the_sink_drops_when_a_request_comes_is_read_again_first(failures, 
     run(scenario())
 
 
-def test_a_request_is_carried_out_though_what_the_sink_dropped_is_not_in_the_log_any_more():
+def test_a_request_is_carried_out_though_what_was_dropped_is_gone():
     """The stop that this is advises to ask for a position, which somebody has done already."""
 
     async def scenario():
