@@ -7,6 +7,9 @@ such call, the file is read and written in steps.
 What the socket does not take at once goes out as the loop finds it writable, step by step without waking a task: an answer
 of some megabytes takes dozens of steps. A reader that is slow is waited for as long as it takes *something* within the
 time given; meanwhile nothing is held but the reply, whose file ranges take no memory.
+
+A step is on the event loop, as Kafka's is on a network thread: where the file's pages are not in memory it waits for the
+disk, for a megabyte at most.
 """
 
 from __future__ import annotations
