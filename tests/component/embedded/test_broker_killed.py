@@ -171,7 +171,7 @@ def _forget_registration(zookeeper: str) -> None:
         client.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_kills_under_load_lose_no_acknowledged_record_and_no_commit(tmp_path: Path) -> None:
     """A process may die at any instruction; what it has said is true all the same, of records as of a group's positions."""
     dice = random.Random(20)
