@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -25,10 +26,14 @@ from consumerd.client.producer import Producer
 from consumerd.client.producer_hooks import encode_text
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.errors import BufferFull, TopicMissing, WriteRefused
+from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.compression import Codec
-from tests.interop.conftest import ClusterFactory, Figure
+from tests.interop.conftest import ClusterFactory, Figure, require
 from tests.support.daemon import wait_until
+from tests.support.foreign.client import Row
+from tests.support.foreign.java_modern import JavaModern
 from tests.support.kafka import Cluster, JavaConsumer, has_headers, java_command, parse_release
+from tests.support.tcp_proxy import Action, Direction, TcpProxy
 
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 ACKS = (0, 1, -1)
@@ -230,7 +235,12 @@ def test_keys_go_where_java_sends_them(
 def test_a_leader_killed_in_the_middle_loses_nothing(
     release: str, own_cluster: ClusterFactory, unique: Callable[[str], str], figure: Figure
 ) -> None:
-    """Acks -1, two replicas: every record is written and where it is said to be, and each partition keeps its order."""
+    """Acks -1, two replicas: every record is written and where it is said to be, and each partition keeps its order.
+
+    The longest wait is the brokers': the session of the one that was killed ends after 6 s. Where it was the controller, too, the
+    new one does not take it out of the replicas that the other broker waits for, which it does itself (``replica.lag.time.max.ms``,
+    10 s, looked at every so often).
+    """
     cluster = own_cluster(release, 2)
     topic, partitions = unique("killed"), 4
     cluster.create_topic(topic, partitions, 2)
@@ -268,6 +278,98 @@ def test_a_leader_killed_in_the_middle_loses_nothing(
         log = [record.value for (_, where, _), record in sorted(read.items()) if where == partition]
         assert [value for value, _ in deliveries] == list(dict.fromkeys(log)), "repeated perhaps, never reordered"
     figure("records that stand in the log twice", len(read) - 4_000)
+
+
+class LostAnswers:
+    """Cuts all connections instead of passing on the answer to every ``nth`` Produce request; the proxy's hook."""
+
+    def __init__(self, nth: int) -> None:
+        self._nth = nth
+        self._asked: set[bytes] = set()
+        self._answers = 0
+        self.lost = 0
+
+    def __call__(self, direction: Direction, frame: bytes) -> Action:
+        if direction is Direction.TO_SERVER:
+            # length, API key, version, correlation id
+            if ApiKey.PRODUCE == int.from_bytes(frame[4:6]):
+                self._asked.add(frame[8:12])
+        elif frame[4:8] in self._asked:
+            self._asked.discard(frame[4:8])
+            self._answers += 1
+            if self._answers % self._nth == 0:
+                self.lost += 1
+                return Action.CUT
+        return Action.FORWARD
+
+
+@pytest.mark.smoke
+@pytest.mark.timeout(120)
+async def test_lost_answers_repeat_batches_and_reorder_none(
+    release: str, unique: Callable[[str], str], figure: Figure
+) -> None:
+    """The broker has written a batch and the connection ends before it says so: sent again, none lost, order kept."""
+    require(release)
+    cluster = Cluster(release)
+    async with TcpProxy(cluster.ports[0]) as proxy:
+        cluster.properties = {"advertised.port": str(proxy.port)}
+        with contextlib.ExitStack() as stack:
+            await asyncio.to_thread(stack.enter_context, cluster)
+            topic = unique("cut")
+            await asyncio.to_thread(cluster.create_topic, topic, 2)
+            await asyncio.to_thread(cluster.wait_topic, topic, 2)
+            answers = proxy.on_frame = LostAnswers(4)
+            sent: dict[int, list[tuple[bytes, Delivery]]] = {0: [], 1: []}
+            settings = ProducerSettings(acks=-1, batch_bytes=2_000)
+            async with open_producer(f"127.0.0.1:{proxy.port}", settings=settings) as producer:
+                for number in range(6_000):
+                    value = b"%d" % number
+                    sent[number % 2].append((value, await producer.enqueue(topic, value, partition=number % 2)))
+                await producer.flush()
+                counts = producer.counts()
+            proxy.on_frame = None
+            assert answers.lost > 5
+            assert counts.retries >= answers.lost
+            consumer = await asyncio.to_thread(cluster.java_consumer, unique("reader"), topic)
+            # the last one to be acknowledged is the last one in the log
+            total = sum(1 + max(one.result().offset or 0 for _, one in deliveries) for deliveries in sent.values())
+            read = await asyncio.to_thread(read_by_java, consumer, total)
+    for partition, deliveries in sent.items():
+        log = {offset: record.value for (_, where, offset), record in sorted(read.items()) if where == partition}
+        told = [(one.result().offset, value) for value, one in deliveries]
+        assert told == [(offset, log[offset or 0]) for offset, _ in told], "each is where its acknowledgement says"
+        assert [value for value, _ in deliveries] == list(dict.fromkeys(log.values())), "repeated, never reordered"
+    assert len(read) >= 6_000 + answers.lost
+    figure("answers lost", answers.lost)
+    figure("records that stand in the log twice", len(read) - 6_000)
+
+
+@pytest.mark.timeout(120)
+def test_javas_new_consumer_reads_every_codec(
+    shared_clusters: ClusterFactory, unique: Callable[[str], str], release: str
+) -> None:
+    """Keys, values, nulls, times and headers as they were given, at the offsets that were told."""
+    cluster = shared_clusters(release)
+    topic = unique("new-consumer")
+    cluster.create_topic(topic)
+    cluster.wait_topic(topic, 1)
+    # of the past, but not older than what brokers keep
+    began_ms = time.time_ns() // 1_000_000 - 3_600_000
+    rows: list[Row] = []
+
+    async def work(producer: Producer) -> None:
+        for number, one in enumerate(expected_records("new")):
+            headers = (("number", b"%d" % number), ("none", None)) if number % 3 else ()
+            time_ms = began_ms + number
+            told = await producer.send(topic, one.value, key=one.key, timestamp_ms=time_ms, headers=headers)
+            assert told.offset is not None
+            assert time_ms == told.timestamp_ms
+            rows.append(Row(offset=told.offset, key=one.key, value=one.value, timestamp_ms=time_ms, headers=headers))
+
+    for codec in CODECS:
+        produce(cluster, work, codec=codec)
+    with contextlib.closing(JavaModern(cluster.bootstrap)) as java:
+        assert rows == java.read({topic: len(rows)})[topic]
 
 
 @pytest.mark.timeout(120)
