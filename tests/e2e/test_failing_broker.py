@@ -36,7 +36,7 @@ def refuse(code: ErrorCode) -> Arm:
 
 
 AT_A_FETCH: Final[dict[str, Arm]] = {
-    **{f"cut after {byte} bytes": cut(byte) for byte in (0, 3, 4, 7, 8, 30, 60, 90, 150)},
+    **{f"cut after {byte} bytes": cut(byte) for byte in (0, 3, 7, 8, 60, 150)},
     "another request's answer": lambda faults: faults.wrong_correlation_id(ApiKey.FETCH),
     "no frame has that size": lambda faults: faults.oversize(ApiKey.FETCH),
     "a size below zero": lambda faults: faults.oversize(ApiKey.FETCH, -5),
@@ -47,15 +47,12 @@ AT_A_FETCH: Final[dict[str, Arm]] = {
         for code in (
             ErrorCode.UNKNOWN_SERVER_ERROR,
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            ErrorCode.CORRUPT_MESSAGE,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.LEADER_NOT_AVAILABLE,
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            ErrorCode.REPLICA_NOT_AVAILABLE,
         )
     },
 }
-"""What goes wrong with an answer to Fetch."""
+"""What goes wrong with an answer to Fetch; ``test_cut_answers.py`` cuts it at every byte."""
 
 AT_THE_NEXT_CONNECTION: Final[dict[str, Arm]] = {
     "versions cut": lambda faults: faults.close_at(ApiKey.API_VERSIONS, 9),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,18 +109,16 @@ def test_a_member_that_stalls_past_its_session_repeats_nothing_when_it_wakes(
 def test_a_signal_flushes_commits_releases_and_leaves(
     cluster: EmbeddedThread, unique: Callable[[str], str], tmp_path: Path, number: signal.Signals
 ) -> None:
-    """What was taken has landed and is committed; nodes are gone when the process is; it all fits in the timeout."""
+    """What was taken has landed and is committed; nodes are gone when the process is."""
     # nothing rolls by itself, so that whatever has landed was flushed by the end
     job = LandingJob.make(cluster, unique("signal"), tmp_path, partitions=PARTITIONS, roll_ms=3_600_000)
     producer = Ledger(cluster.bootstrap, "gzip")
-    with open_registry(cluster.zookeeper) as registry, job.daemon("member", shutdown={"timeout_ms": 10_000}) as member:
+    with open_registry(cluster.zookeeper) as registry, job.daemon("member") as member:
         with load(job, producer):
             member.wait(lambda: position(member) > 500, "records are taken")
             assert set(registry.offsets(job.group, job.parquet).values()) <= {0}, "committed before it was safe"
-            began = time.monotonic()
             member.process.send_signal(number)
             assert member.wait_end() == 0
-            assert time.monotonic() - began < 10
             left = registry.members(job.group), *(registry.owners(job.group, topic) for topic in job.topics)
             committed = {topic: registry.offsets(job.group, topic) for topic in job.topics}
         ledger = producer.finish()

@@ -56,7 +56,7 @@ class LandingJob:
             self.group,
             topics=(self.parquet,),
             sink={"type": "parquet", "path": str(self.landing(self.parquet)), "roll_ms": self.roll_ms},
-            group={"session_timeout_ms": 2000},
+            group={"session_timeout_ms": 3000},
             offsets={"commit_interval_ms": 200},
         )
         settings["subscriptions"].append({"topics": [self.jsonl], "sink": "lines"})
