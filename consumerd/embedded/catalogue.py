@@ -79,6 +79,8 @@ class LogCatalogue:
         self._topics: dict[str, Topic] = {}
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._unusable: dict[TopicPartition, str] = {}
+        self._undeleted: dict[str, LogError] = {}
+        """Topics whose records could not be deleted, which is tried again in every pass."""
         self._watches: dict[str, Watch] = {}
         self._subscribers: list[Callable[[frozenset[str]], None]] = []
         self._dirty = asyncio.Event()
@@ -165,6 +167,8 @@ class LogCatalogue:
             raise ConfigError(f"topic {topic}: this broker was told not to delete topics (delete.topic.enable)")
         await self._nodes.ask_deletion(topic)
         await self._next_pass()
+        if topic in self._undeleted:
+            raise self._undeleted[topic]
 
     # -- passes
 
@@ -281,11 +285,21 @@ class LogCatalogue:
         return True
 
     async def _delete(self, topic: Topic) -> None:
-        """Delete a topic: its records first, so that its nodes are there as long as there is something to delete."""
+        """Delete a topic: its records first, so that its nodes are there as long as there is something to delete.
+
+        One that cannot be deleted now is found no longer, and holds up no others.
+        """
         self._hide(topic.name)
-        for number in topic.partitions:
-            partition = TopicPartition.modern(topic.name, number)
-            await self._appender.run(partition, functools.partial(self._storage.delete_log, partition))
+        try:
+            for number in topic.partitions:
+                partition = TopicPartition.modern(topic.name, number)
+                await self._appender.run(partition, functools.partial(self._storage.delete_log, partition))
+        except LogError as error:
+            if topic.name not in self._undeleted:
+                log.warning("topic_not_deleted", topic=topic.name, error=str(error))
+            self._undeleted[topic.name] = error
+            return
+        self._undeleted.pop(topic.name, None)
         await self._nodes.remove(topic.name)
         log.info("topic_deleted", topic=topic.name)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from kazoo.client import KazooClient
 
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.catalogue import LogCatalogue
-from consumerd.embedded.log.files import OsLogFiles
+from consumerd.embedded.log.errors import LogFailed
+from consumerd.embedded.log.files import LogFiles, OsLogFiles
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.embedded.storage import Storage
 from consumerd.embedded.topics import InvalidPartitions, InvalidTopic, NoSuchTopic, TopicExists
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
-from consumerd.errors import ConfigError, CoordinationError
+from consumerd.errors import ConfigError, ConsumerdError, CoordinationError
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.modern.building import NewRecord, build_record_set
 from tests.support.tcp_proxy import TcpProxy
@@ -53,13 +55,14 @@ async def catalogue(
     port: int | None = None,
     delete_topics: bool = True,
     call_timeout_s: float | None = None,
+    files: LogFiles | None = None,
 ) -> AsyncIterator[LogCatalogue]:
     """Serve topics as broker 7."""
 
     def now_ms() -> int:
         return time.time_ns() // 1_000_000
 
-    storage = Storage.open(directory, files=OsLogFiles(), now_ms=now_ms)
+    storage = Storage.open(directory, files=files or OsLogFiles(), now_ms=now_ms)
     try:
         async with (
             make_client(f"127.0.0.1:{port or server.port}{tool.chroot}", call_timeout_s=call_timeout_s) as zk,
@@ -231,6 +234,45 @@ async def test_a_deleted_topic_takes_its_records_with_it(
         assert ((None, None), ["kept-0", "kept-1"], ["kept"], 0) == (nodes, folders, names, end(topics, P))
         await topics.delete("kept")
         assert ["t"] == topics.names()
+
+
+async def test_a_topic_that_cannot_be_deleted_holds_up_no_others(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Who asked for it is told, who makes another meanwhile is not; it is tried again."""
+    files = _StuckFiles()
+    async with catalogue(server, tool, tmp_path, files=files) as topics:
+        await topics.create("t", 1)
+        files.stuck = True
+        async with asyncio.TaskGroup() as tasks:
+            deleting = tasks.create_task(_failure_of(topics.delete("t")))
+            making = tasks.create_task(_failure_of(topics.create("u", 1)))
+        assert (["u"], None, 0) == (topics.names(), making.result(), end(topics, TopicPartition.modern("u", 0)))
+        assert isinstance(deleting.result(), LogFailed)
+        assert tool.exists("/brokers/topics/t")
+        files.stuck = False
+        await topics.create("v", 1)
+        assert not tool.exists("/brokers/topics/t")
+
+
+class _StuckFiles(OsLogFiles):
+    """The real ones; while ``stuck``, nothing can be renamed."""
+
+    stuck = False
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See LogFiles."""
+        if self.stuck:
+            raise OSError(errno.EIO, "stuck")
+        super().rename(source, target)
+
+
+async def _failure_of(work: Awaitable[object]) -> Exception | None:
+    try:
+        await work
+    except ConsumerdError as error:
+        return error
+    return None
 
 
 async def test_a_broker_that_deletes_no_topics_drops_the_request(
