@@ -24,7 +24,7 @@ from tests.interop.conftest import ClusterFactory, Figure
 from tests.support.daemon import Daemon, wait_until
 from tests.support.load import SteadyLoad
 from tests.support.mixed_group import MixedGroup
-from tests.support.starvation import StarvationMeter, measure_overlap
+from tests.support.starvation import StarvationMeter, measure_overlap, merge
 
 PARTITIONS = 12
 RATE = 200
@@ -208,7 +208,7 @@ def test_partitions_that_stay_do_not_pause(
 
     common = [(begin, end) for begin, end in pairwise(steady) if end - begin > STALL_S]
     common += [wait for pid in everywhere for wait in meter.waits[pid]]
-    excuses = {daemon.name: common + meter.waits[daemon.process.pid] for daemon in ours}
+    excuses = {daemon.name: merge(common + meter.waits[daemon.process.pid]) for daemon in ours}
     gaps = {window: find_gaps(window, times, excuses) for window in (*run.windows, quiet)}
     moving = sorted((gap for window in run.windows for gap in gaps[window]), key=lambda gap: gap.counted, reverse=True)
     figure("rebalances", len(run.windows))

@@ -11,7 +11,9 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from select import select
 from typing import Final, Self
@@ -52,14 +54,22 @@ class StarvationMeter:
         self.waits = waits
 
 
-def measure_overlap(intervals: Iterable[Interval], begin: float, end: float) -> float:
-    """Return how much of ``begin`` to ``end`` is covered by at least one of these intervals."""
-    covered, reached = 0.0, begin
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return what is covered by at least one of these intervals: disjoint ones, in order."""
+    merged: list[Interval] = []
     for start, stop in sorted(intervals):
-        start, stop = max(start, reached), min(stop, end)
-        if stop > start:
-            covered, reached = covered + stop - start, stop
-    return covered
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def measure_overlap(merged: Sequence[Interval], begin: float, end: float) -> float:
+    """Return how much of ``begin`` to ``end`` intervals cover that are disjoint and in order, as of :func:`merge`."""
+    first = max(0, bisect_right(merged, begin, key=itemgetter(0)) - 1)
+    last = bisect_left(merged, end, key=itemgetter(0))
+    return sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in merged[first:last])
 
 
 class _Watched:
