@@ -56,6 +56,8 @@ DEFAULT_SETTINGS: Final = ProducerSettings()
 
 _TOPIC_IDLE_S: Final = 300.0
 """A topic that was not used for so long, and at most for twice as long, is forgotten; as Java's producer does."""
+_TURN_BYTES: Final = 64 << 10
+"""What a caller in a tight loop may buffer before others have a turn, some 2 ms: several small batches then share a request."""
 _MOST_TIMESTAMP_MS: Final = (1 << 63) - 1
 
 _HOPELESS: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
@@ -137,6 +139,7 @@ class Producer:
         self._done = asyncio.Event()
         self._ending = False
         self._since_turn_bytes = 0
+        self._turn_bytes = max(settings.batch_bytes, _TURN_BYTES)
         self._log = structlog.get_logger(__name__)
 
     async def __aenter__(self) -> Self:
@@ -251,7 +254,7 @@ class Producer:
         headers: Headers,
     ) -> Delivery:
         """Encode, choose the partition, find room, buffer. The path of every record: quick where nothing is missing."""
-        if self._since_turn_bytes >= self.settings.batch_bytes:
+        if self._since_turn_bytes >= self._turn_bytes:
             # a caller in a tight loop would let nobody send until the buffer is full; nothing of the record is held yet
             self._since_turn_bytes = 0
             await asyncio.sleep(0)
