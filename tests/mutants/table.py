@@ -910,8 +910,8 @@ MUTANTS: Final = (
         name="a-lost-answer-counts-as-a-refusal",
         promise=8,
         file="client/sender.py",
-        old="    return isinstance(failure, ConnectionLost) or (isinstance",
-        new="    return (isinstance",
+        old="isinstance(failure, (ConnectionLost, RemoteProtocolError)) or (",
+        new="isinstance(failure, RemoteProtocolError) or (",
         tests=("tests/unit/client/test_producer.py::test_a_lost_answer_repeats_records_and_reorders_none",),
     ),
     Mutant(
