@@ -5,6 +5,8 @@ VENV ?= .venv
 EXTRAS ?= dev
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+JOBS ?= 1
+PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test unit check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user image-test clean
@@ -39,8 +41,8 @@ $(VENV)/.demo: pyproject.toml
 	@rm $(VENV)/pip.log
 	@touch $@
 
-test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI)
-	$(PYTEST) tests/unit tests/property tests/component tests/e2e tests/architecture
+test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI); JOBS=2 runs two files at a time
+	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/component tests/e2e tests/architecture
 
 unit: venv  ## unit and property tests only
 	$(PYTEST) tests/unit tests/property
