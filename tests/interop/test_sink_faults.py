@@ -58,6 +58,7 @@ def test_a_full_disk_and_an_unmounted_volume_lose_nothing_and_stop_nobody_else(
     suffer(shared_clusters(release), unique, tmp_path, figure, [FullDisk, FullDiskForParquet, UnmountedVolume])
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_a_path_of_another_group_is_refused_and_left_alone(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path

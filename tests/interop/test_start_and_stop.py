@@ -17,6 +17,7 @@ from tests.support.registry import open_registry
 PARTITIONS = 6
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_sigterm_flushes_commits_releases_and_leaves(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
