@@ -202,7 +202,6 @@ def main() -> None:
     for names in ([name for name in CLIENTS if name not in OF_0_8], sorted(OF_0_8)):
         with tempfile.TemporaryDirectory() as folder, staged_on_embedded(names, Path(folder) / "embedded") as script:
             columns |= {name: column(answers[name], script.run(name)) for name in names}
-    sys.stdout.write(render(columns))
     _write_table(columns)
 
 

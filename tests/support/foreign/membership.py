@@ -73,7 +73,7 @@ class GroupStory:
     """One client's group on a topic of four partitions, told once; ``answers`` holds what each part came to."""
 
     def __init__(self, client: ForeignClient, reference: KafkaPython, topic: str) -> None:
-        self.group = f"group-{client.name}".replace(" ", "-")
+        self.group = f"group-{client.name}"
         self.answers: dict[str, Answer] = {}
         self._client = client
         self._reference = reference

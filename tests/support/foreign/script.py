@@ -207,7 +207,7 @@ CAPABILITIES: Final = (
 
 
 def attempt(ask: Callable[[], Answer]) -> Outcome:
-    """Return what a step came to, a failure as the name of its class: messages hold ports and times."""
+    """Return what a step came to. Only answers can be compared: what is said of a failure holds ports and times."""
     try:
         return {"answer": ask()}
     except NotOffered:
