@@ -126,8 +126,12 @@ class OpenFile:
         self._hidden.doom()
 
     def discard(self) -> None:
-        """Remove the file as far as that can be done; waits for a step that runs. Idempotent, raises nothing."""
+        """Remove the file as far as that can be done; waits for a step that runs. Idempotent, raises nothing.
+
+        A step whose caller was cancelled may get its turn only after this: it fails, so that it leaves no file behind.
+        """
         with self._turn:
+            self._intact = False
             self._hidden.discard()
             self._encoder.drop()
 
@@ -138,10 +142,12 @@ class OpenFile:
 
     @contextmanager
     def _step(self) -> Iterator[None]:
-        """Let steps happen one by one, and none after one that failed: what a failed write left is unknown."""
+        """Let steps happen one by one, and none after one that failed (what a failed write left is unknown) or once the
+        file was discarded.
+        """
         with self._turn:
             if not self._intact:
-                raise OSError(errno.EIO, "an earlier write to the file failed")
+                raise OSError(errno.EIO, "the file was given up, or an earlier write to it failed")
             self._intact = False
             try:
                 yield

@@ -13,6 +13,8 @@ from consumerd.sinks.publish import SYNC_EVERY_BYTES
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.sinks import PARTITION, run_of
 
+STEPS = ["append", "spill", "finish", "publish"]
+
 
 def open_file(files: RecordingFileSystem, folder: Path) -> OpenFile:
     (folder / "_meta").mkdir()
@@ -20,7 +22,20 @@ def open_file(files: RecordingFileSystem, folder: Path) -> OpenFile:
     return OpenFile(FileId("w-1"), hidden, encoder)
 
 
-@pytest.mark.parametrize("step", ["append", "spill", "finish", "publish"])
+def take_step(file: OpenFile, step: str) -> None:
+    metadata = FileSummary(0).describe(
+        PARTITION, writer="w", group="g", cluster="c", incarnation=Incarnation(1), chain=1
+    )
+    steps = {
+        "append": lambda: file.append(run_of(0, 3)),
+        "spill": file.spill,
+        "finish": lambda: file.finish(metadata),
+        "publish": file.publish,
+    }
+    steps[step]()
+
+
+@pytest.mark.parametrize("step", STEPS)
 def test_no_step_follows_one_that_failed(tmp_path: Path, step: str):
     """A cancelled call's failure is seen by nobody, and half a batch may be in the file."""
     failing = [errno.EIO]
@@ -32,21 +47,26 @@ def test_no_step_follows_one_that_failed(tmp_path: Path, step: str):
     file = open_file(RecordingFileSystem(fail_once), tmp_path)
     with pytest.raises(OSError, match="I/O error"):
         file.append(run_of(0, 3))
-    metadata = FileSummary(0).describe(
-        PARTITION, writer="w", group="g", cluster="c", incarnation=Incarnation(1), chain=1
-    )
-    steps = {
-        "append": lambda: file.append(run_of(0, 3)),
-        "spill": file.spill,
-        "finish": lambda: file.finish(metadata),
-        "publish": file.publish,
-    }
     with pytest.raises(OSError, match="an earlier write"):
-        steps[step]()
+        take_step(file, step)
 
     file.discard()
     file.discard()
     assert [found.name for found in tmp_path.iterdir()] == ["_meta"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_no_step_that_comes_late_brings_back_a_file_that_was_discarded(tmp_path: Path, step: str, begun: bool):
+    """Two threads take the step of a cancelled call and its removal from one queue: the removal may come first."""
+    file = open_file(RecordingFileSystem(), tmp_path)
+    if begun:
+        file.append(run_of(0, 3))
+    file.discard()
+    with pytest.raises(OSError, match="given up"):
+        take_step(file, step)
+
+    assert sorted(found.name for found in tmp_path.rglob("*")) == ["_meta"]
 
 
 def test_growing_file_is_synced_on_the_way(tmp_path: Path):
