@@ -386,6 +386,7 @@ def _read_record_set(answer: FetchedPartition, data: bytes, case: Case, number: 
         raise Violated("the position would move backwards")
     # of every witness with and without
     high_watermark = answer.high_watermark if number & 2 else None
+    following = data if number & 4 else b""
     try:
         records = decode_record_set(
             data,
@@ -395,13 +396,13 @@ def _read_record_set(answer: FetchedPartition, data: bytes, case: Case, number: 
             read_committed=bool(number & 1),
             aborted=answer.aborted_transactions,
             high_watermark=high_watermark,
-            following=data if number & 4 else b"",
+            following=following,
         )
         seen = sum(1 for one in records.records() if _fits(one, records))
         if number % _ARROW_EVERY == 0 and records.to_arrow().num_rows != seen:
             raise Violated("Arrow has another number of records")
     except CorruptMessageError as error:
-        if error.raw not in data:
+        if error.raw not in data + following:
             raise Violated("the raw bytes of the error were not received") from error
         if error.next_offset is not None and error.next_offset <= start:
             raise Violated("to pass over it would move the position backwards") from error
