@@ -86,6 +86,12 @@ class Embedded:
             wait_until(has_all, f"{wanted} records of {topic}", timeout_s)
             return found
 
+    def count(self, topic: str, partitions: int = 1) -> int:
+        """Return how many offsets have been given to the records of a topic that is there."""
+        with self._consumer() as consumer:
+            here = [TopicPartition(topic, number) for number in range(partitions)]
+            return sum(consumer.get_watermark_offsets(one, timeout=5)[1] for one in here)
+
     def _serves(self, topic: str, partitions: int) -> bool:
         with self._consumer() as consumer, contextlib.suppress(KafkaException):
             # all of them: asking for one by its name might make it

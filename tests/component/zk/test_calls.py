@@ -228,7 +228,8 @@ async def test_o7_path_that_servers_refuse_says_why(server: EmbeddedZooKeeper) -
 
 async def test_ten_thousand_children_are_listed(server: EmbeddedZooKeeper, root: str) -> None:
     """Owner folders of large topics; creates are pipelined, as a rebalance does them."""
-    async with make_client(server.connect_string) as zk:
+    # each waits for those before it, and the server syncs its log between them: on a busy disk that takes its time
+    async with make_client(server.connect_string, session_timeout_s=30.0) as zk:
         await zk.create(root, b"")
         await asyncio.gather(*(zk.create(f"{root}/{i:05}", b"", ephemeral=True) for i in range(10_000)))
 
