@@ -61,6 +61,7 @@ class Daemon:
     """What ``consumerd.failpoints`` is told: where the process stops, dies or fails by itself."""
     process: subprocess.Popen[bytes] = field(init=False)
     deliveries: list[Delivery] = field(default_factory=list)
+    _stops: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.log_path = self.directory / f"{self.name}.log"
@@ -205,7 +206,10 @@ class Daemon:
             return False
 
         self.wait(stopped, "stopped at a fail point", timeout_s)
-        return str(self.events("fail_point_reached")[-1]["point"])
+        # in their order: another thread may have come to the next point, and stops there once this one goes on
+        point = self.events("fail_point_reached")[self._stops]["point"]
+        self._stops += 1
+        return str(point)
 
     def kill(self) -> None:
         """SIGKILL."""

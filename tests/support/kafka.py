@@ -286,7 +286,8 @@ class Cluster:
         self.kill("zookeeper")
 
     def start_broker(self, index: int, *, wait: bool = True) -> None:
-        """Start broker ``index`` on its port, with the log it had."""
+        """Start broker ``index`` on its port, with the log it had; not before a killed one's session has ended."""
+        self._wait_unregistered(index)
         values = {
             "broker.id": str(index),
             "port": str(self.ports[index]),
@@ -336,6 +337,16 @@ class Cluster:
         """Start broker ``index`` again; after a SIGKILL it waits for its own ZooKeeper session to expire."""
         self.stop(f"broker-{index}")
         self.start_broker(index)
+
+    def _wait_unregistered(self, index: int) -> None:
+        """Wait for ZooKeeper to forget a broker that was killed: its successor would give up over its node."""
+        path = f"{self.chroot}/brokers/ids/{index}"
+        deadline = time.monotonic() + 60.0
+        with contextlib.suppress(OSError):  # no ZooKeeper, no node
+            while path in four_letter(self.zk_port, b"dump").decode().split():
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{path} of Kafka {self.release} does not go")
+                time.sleep(0.05)
 
     def _wait(self, name: str, ready: Callable[[], bool], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
