@@ -180,9 +180,12 @@ async def test_a_new_session_registers_anew(server: EmbeddedZooKeeper, request: 
             stat = await watching.exists("/brokers/ids/0")
             return stat is not None and stat.ephemeral_owner not in {0, before}
 
+        async def is_elected_again() -> bool:
+            return (await watching.get("/controller_epoch"))[0] == b"2"
+
         await eventually(is_back)
+        await eventually(is_elected_again)
         await eventually(lambda: broker.is_controller)
-        assert b"2" == (await watching.get("/controller_epoch"))[0]
 
 
 async def gone(zk: AiozkClient, path: str) -> bool:
