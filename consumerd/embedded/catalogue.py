@@ -22,11 +22,13 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, Self
 
 import structlog
 
+from consumerd.aio.tasks import alongside
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.log.errors import LogError
@@ -86,8 +88,7 @@ class LogCatalogue:
         self._dirty = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         """Who waits for a pass that begins from now on."""
-        self._tasks = asyncio.TaskGroup()
-        self._runner: asyncio.Task[None] | None = None
+        self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Raises CoordinationError, LogError, OSError."""
@@ -98,19 +99,14 @@ class LogCatalogue:
         except BaseException:
             self._close_watches()
             raise
-        await self._tasks.__aenter__()
-        self._runner = self._tasks.create_task(self._run(), name="topics")
+        await self._running.enter_async_context(alongside(self._run(), name="topics"))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._runner is not None
-        self._runner.cancel()
         try:
-            # the body's own failure stays what it is, outside of any group; a cancellation is the group's to judge
-            cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
-            await self._tasks.__aexit__(*((kind, error, traceback) if cancelled else (None, None, None)))
+            await self._running.__aexit__(kind, error, traceback)
         finally:
             self._close_watches()
 

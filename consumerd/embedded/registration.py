@@ -15,11 +15,13 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, Self
 
 import structlog
 
+from consumerd.aio.tasks import alongside
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.znodes import (
     CONTROLLER_EPOCH,
@@ -80,25 +82,20 @@ class Registration:
         self._cluster_id: str | None = None
         self._is_controller = False
         self._changed = asyncio.Event()
-        self._tasks = asyncio.TaskGroup()
-        self._runner: asyncio.Task[None] | None = None
+        self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Raises BrokerIdTaken, CoordinationError. Bounded by twice the session's timeout, and its calls."""
         epoch = await self._register()
-        await self._tasks.__aenter__()
-        self._runner = self._tasks.create_task(self._keep(epoch), name="registration")
+        await self._running.enter_async_context(alongside(self._keep(epoch), name="registration"))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Take the ephemeral nodes away, if ZooKeeper can be reached; they go with the session otherwise."""
-        assert self._runner is not None
-        self._runner.cancel()
         try:
-            cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
-            await self._tasks.__aexit__(*((kind, error, traceback) if cancelled else (None, None, None)))
+            await self._running.__aexit__(kind, error, traceback)
         finally:
             if self._zk.state.connected:
                 await self._unregister()
