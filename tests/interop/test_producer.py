@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from tests.support.foreign.client import Row
 from tests.support.foreign.java_modern import JavaModern
 from tests.support.kafka import Cluster, JavaConsumer, has_headers, java_command, parse_release
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
+from tests.support.tools import require_tool
 
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 ACKS = (0, 1, -1)
@@ -143,8 +143,7 @@ def test_every_codec_and_acknowledgement_is_read_back(
     read = read_by_java(cluster.java_consumer(unique("reader"), topic), len(CODECS) * len(ACKS) * PER_KIND)
     check_every_kind(topic, written, read)
     check_stored_format(cluster, release, topic)
-    if shutil.which("kcat") is None:
-        pytest.skip("kcat is not installed: apt-get install kcat; the Java consumer has read everything")
+    require_tool("kcat", "kcat")
     assert read == read_by_kcat(cluster, release, topic)
 
 
@@ -478,8 +477,7 @@ def test_zstd_is_read_back_from_a_broker_that_knows_it(
     produce(cluster, work, codec=Codec.ZSTD)
     (path,) = cluster.segments(topic)
     assert Codec.ZSTD == path.read_bytes()[22] & 7
-    if shutil.which("kcat") is None:
-        pytest.skip("kcat is not installed: apt-get install kcat; the broker has taken everything")
+    require_tool("kcat", "kcat")
     assert {(topic, 0, number): row for number, row in enumerate(rows)} == read_by_kcat(cluster, release, topic)
 
 
