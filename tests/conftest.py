@@ -1,7 +1,9 @@
-"""What all tests share: how property tests are run, and that no test's logging is another's."""
+"""What all tests share: how property tests are run, that no test's logging is another's, and that nothing dies unseen."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 from collections.abc import Iterator
 
@@ -16,8 +18,42 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+class _Unseen(logging.Handler):
+    """Keeps what asyncio says of failures that nobody heard of: tasks, futures, callbacks."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(f"{record.getMessage()} ({record.exc_info[1]!r})" if record.exc_info else record.getMessage())
+
+    def take(self) -> list[str]:
+        found, self.found = self.found, []
+        return found
+
+
+_unseen = _Unseen()
+logging.getLogger("asyncio").addHandler(_unseen)
+
+
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
     """Commands and simulations that run in this process set the logging for all of it."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_dies_unseen() -> Iterator[None]:
+    """A failure that nobody awaits is told when it is collected: by this test, or by one before it."""
+    yield
+    if unseen := _unseen.take():
+        pytest.fail("nobody heard of this, here or in a test before: " + "; ".join(unseen))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    gc.collect()
+    if unseen := _unseen.take():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.config.get_terminal_writer().line("\nnobody heard of this in the last tests: " + "; ".join(unseen))

@@ -129,9 +129,10 @@ class Hold:
 class Ticket:
     """A place in a lane's queue."""
 
-    __slots__ = ("_lane", "granted", "least", "most")
+    __slots__ = ("_budget", "_lane", "granted", "least", "most")
 
-    def __init__(self, lane: deque[Ticket], least: int, most: int, granted: Granted) -> None:
+    def __init__(self, budget: MemoryBudget, lane: deque[Ticket], least: int, most: int, granted: Granted) -> None:
+        self._budget = budget
         self._lane = lane
         self.least = least
         self.most = most
@@ -141,6 +142,7 @@ class Ticket:
         """Leave the queue; nothing happens after the grant."""
         if self in self._lane:
             self._lane.remove(self)
+            self._budget._pump()  # noqa: SLF001 - whoever is next may want less
 
 
 class MemoryBudget:
@@ -187,7 +189,7 @@ class MemoryBudget:
 
     def queue(self, lane: Lane, *, least: int, most: int, granted: Granted) -> Ticket:
         """Wait in line; ``granted`` is called with the hold once there is room (possibly before this returns)."""
-        ticket = Ticket(self._waiting[lane], least, most, granted)
+        ticket = Ticket(self, self._waiting[lane], least, most, granted)
         self._waiting[lane].append(ticket)
         self._pump()
         return ticket

@@ -23,6 +23,7 @@ from consumerd.daemon.status import RecentEvents
 from consumerd.model import Gap, GapReason, SessionEpoch, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.telemetry.metrics import GAUGES, MetricsHooks
+from tests.support.syntax import parse_file
 from tests.unit.daemon.test_status_surface import STATUS
 
 PACKAGE: Final = Path(consumerd.__file__).parent
@@ -47,7 +48,7 @@ def lines() -> tuple[Line, ...]:
         Line(path.relative_to(PACKAGE).as_posix(), call.lineno, _names(call.args[0]), function)
         for path in sorted(PACKAGE.rglob("*.py"))
         if not path.relative_to(PACKAGE).as_posix().startswith(NO_DAEMON)
-        for function in _functions(ast.parse(path.read_text()))
+        for function in _functions(parse_file(path))
         for call in _logging_calls(function)
     )
 
@@ -244,7 +245,7 @@ def test_a_line_whose_event_is_handed_in_tells_the_trouble_that_was_handed_in() 
 
 def test_the_daemon_gives_its_hooks_to_everybody_who_takes_some() -> None:
     """They are optional for commands, which print; a part of the daemon without them would tell nobody."""
-    trees = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    trees = {path.relative_to(PACKAGE).as_posix(): parse_file(path) for path in PACKAGE.rglob("*.py")}
     takers = {
         node.name
         for tree in trees.values()
@@ -274,7 +275,7 @@ def test_the_hook_that_is_said_to_tell_of_an_event_is_called(event: str, shown: 
     """The table above is checked against the code, as far as that goes."""
     called = {
         node.func.attr
-        for node in ast.walk(ast.parse((PACKAGE / shown.module).read_text()))
+        for node in ast.walk(parse_file(PACKAGE / shown.module))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     }
 

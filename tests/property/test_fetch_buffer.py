@@ -71,8 +71,8 @@ class Accounts(RuleBasedStateMachine):
     @rule(entry=consumes(tickets))
     def cancel(self, entry: tuple[Lane, Ticket]) -> None:
         lane, ticket = entry
-        ticket.cancel()
         self.waiting[lane] = [one for one in self.waiting[lane] if one is not ticket]
+        ticket.cancel()
 
     @rule(hold=holds, size=SIZES)
     def resize(self, hold: Hold | None, size: int) -> None:

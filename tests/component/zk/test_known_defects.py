@@ -21,12 +21,13 @@ from consumerd.zk import aiozk_client
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import Create
 from consumerd.zk.session import Session
+from tests.support.syntax import parse_file
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "aiozk.md"
 NUMBERS = [f"{letter}{number}" for letter, count in (("A", 14), ("W", 5), ("O", 7)) for number in range(1, count + 1)]
 
 
-ADAPTER = ast.parse(Path(inspect.getfile(aiozk_client)).read_text())
+ADAPTER = parse_file(Path(inspect.getfile(aiozk_client)))
 
 PARTS = {
     "O1": {
@@ -106,9 +107,7 @@ def tried() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
         functions = [
-            node
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            node for node in ast.walk(parse_file(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ]
         makers = {"make_client", *(one.name for one in functions if "make_client" in called_by(one))}
         for test in functions:

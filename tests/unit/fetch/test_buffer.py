@@ -55,6 +55,23 @@ def test_lanes_overdraw_separately():
     assert budget.take(Lane.REQUEST, least=10, most=10) is None
 
 
+def test_who_leaves_the_line_lets_the_next_one_go():
+    """The first in line may have waited for more than the second one wants."""
+    budget = MemoryBudget(100)
+    overdraft = budget.take(Lane.BATCH, least=200, most=200)
+    assert overdraft is not None
+    rest = overdraft.split(150)
+    overdraft.release()
+    rest.resize(50)
+    served: list[Hold] = []
+    first = budget.queue(Lane.BATCH, least=60, most=60, granted=served.append)
+    budget.queue(Lane.BATCH, least=40, most=40, granted=served.append)
+    assert served == []
+    first.cancel()
+
+    assert [hold.size for hold in served] == [40]
+
+
 def test_an_overdraft_lasts_until_all_parts_of_it_are_released():
     """What a request brought is still beyond the limit when the request itself is over."""
     budget = MemoryBudget(100)
