@@ -7,14 +7,18 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 1
 PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile)
+KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user image-test clean
+.PHONY: help venv kernel demo test unit check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-venv: $(VENV)/.installed  ## make the virtual environment
+venv: $(VENV)/.installed $(VENV)/.kernel  ## make the virtual environment
+
+kernel: $(VENV)/.installed  ## build the native kernel into this checkout, as far as its sources have changed
+	$(build_kernel)
 
 define make_environment
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
@@ -27,7 +31,16 @@ endef
 $(VENV)/.installed: pyproject.toml
 	$(make_environment)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
-	@touch $@
+	@touch $@ $(VENV)/.kernel  # which pip has built as well
+
+# Without a compiler, one line says that there is none.
+define build_kernel
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $(VENV)/.kernel
+endef
+
+$(VENV)/.kernel: $(VENV)/.installed $(KERNEL_SOURCES)
+	$(build_kernel)
 
 demo: $(VENV)/.demo  ## the first two minutes: a cluster, a stream, a disturbed group, an audit (DEMO="--records 200000" for more)
 	@$(BIN)/python -m consumerd demo --setup-log $(VENV)/downloads.log $(DEMO)

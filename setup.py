@@ -1,0 +1,92 @@
+"""Builds the native kernel, ``consumerd/wire/_kernel``; everything else about the package stands in pyproject.toml.
+
+Each ``.pyx`` there is one extension module. Without a C compiler or Python's headers nothing is built, one line says so, and
+consumerd runs on its pure Python path; ``CONSUMERD_REQUIRE_KERNEL=1`` makes that an error. For a checkout::
+
+    make kernel                                  # or: python setup.py build_ext --inplace
+"""
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext  # Cython's own where Cython is installed, as it is here
+
+ROOT = Path(__file__).resolve().parent
+KERNEL = Path("consumerd/wire/_kernel")  # setuptools wants paths relative to this file's folder
+REQUIRED = os.environ.get("CONSUMERD_REQUIRE_KERNEL") == "1"
+
+
+def find_extensions() -> list[Extension]:
+    """Return one extension a ``.pyx``; whichever of their headers or of this file changes, all are compiled again."""
+    os.chdir(ROOT)
+    depends = [*sorted(str(path) for pattern in ("*.h", "*.pxd") for path in KERNEL.glob(pattern)), "setup.py"]
+    return [
+        Extension(
+            ".".join(source.with_suffix("").parts),
+            [str(source)],
+            depends=depends,
+            include_dirs=[str(KERNEL)],
+            # no -march: a wheel runs on any machine of its architecture; what needs more is chosen at run time
+            extra_compile_args=["-O3"],
+            optional=not REQUIRED,
+        )
+        for source in sorted(KERNEL.glob("*.pyx"))
+    ]
+
+
+class BuildKernel(build_ext):
+    """Compiles the kernel where it can be compiled, and says in one line where it cannot."""
+
+    def initialize_options(self) -> None:
+        """Keep generated C out of the checkout."""
+        super().initialize_options()
+        self.cython_c_in_temp = True
+
+    def run(self) -> None:
+        """Build; remember for whom."""
+        self.for_checkout = bool(self.inplace)  # which setuptools resets while it builds
+        super().run()
+
+    def build_extensions(self) -> None:
+        """Compile, or leave out all, so that a kernel is never there in part.
+
+        Raises:
+            SystemExit: It cannot be compiled, and ``CONSUMERD_REQUIRE_KERNEL=1``.
+
+        """
+        missing = self._find_missing()
+        if missing is None:
+            super().build_extensions()
+            missing = self._find_failed()
+        if missing is not None:
+            self._leave_out(missing)
+
+    def _find_missing(self) -> str | None:
+        compiler = self.compiler.compiler_so[0]
+        if shutil.which(compiler) is None:
+            return f"there is no C compiler ({compiler})"
+        header = Path(sysconfig.get_path("include"), "Python.h")
+        if not header.exists():
+            return f"Python's headers are missing ({header})"
+        return None
+
+    def _find_failed(self) -> str | None:
+        failed = [each.name for each in self.extensions if not Path(self.get_ext_fullpath(each.name)).exists()]
+        return f"{', '.join(failed)} did not compile" if failed else None
+
+    def _leave_out(self, missing: str) -> None:
+        if REQUIRED:
+            raise SystemExit(f"CONSUMERD_REQUIRE_KERNEL=1, and the native kernel cannot be built: {missing}")
+        for extension in self.extensions:
+            # what an earlier build left behind is of another version
+            Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            if self.for_checkout:
+                (ROOT / self.get_ext_filename(extension.name)).unlink(missing_ok=True)
+        sys.stderr.write(f"consumerd: no native kernel, pure Python instead: {missing}\n")
+
+
+setup(ext_modules=find_extensions(), cmdclass={"build_ext": BuildKernel})
