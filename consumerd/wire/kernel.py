@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import os
 from array import array
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
@@ -94,7 +95,91 @@ class RecordsKernel(Protocol):
         """Append ``first``, ``first + step``... to the column."""
 
 
-_missing: Final[list[str]] = []
+class FramePool(Protocol):
+    """Memory for received frames; see :class:`MemoryKernel`."""
+
+    idle_bytes: int
+    """What lies here for the next frames."""
+    lent_bytes: int
+    """What is out, with what it was rounded up by."""
+
+    def allocate(self, size: int) -> memoryview:
+        """Return writable memory of ``size`` bytes, not cleared; it comes back by itself with its last view. Raises
+        MemoryError.
+        """
+
+    def trim(self) -> None:
+        """Give back to the system what lies idle."""
+
+
+class MemoryKernel(Protocol):
+    """Memory that is used again instead of being mapped, cleared and unmapped each time."""
+
+    def ReceivePool(self, idle_limit: int) -> FramePool:  # noqa: N802 - a class
+        """Make a pool that keeps at most ``idle_limit`` bytes for the next frames."""
+
+
+class FoldKernel(Protocol):
+    """The null sink's checksum."""
+
+    def fold(
+        self,
+        buffer: Buffer,
+        offsets: array[int],
+        key_starts: array[int],
+        key_ends: array[int],
+        value_starts: array[int],
+        value_ends: array[int],
+        streams: list[int],
+        /,
+    ) -> list[int] | None:
+        """Return ``streams`` (CRC-32 of all offsets, key lengths, keys, value lengths, values; numbers as little-endian
+        int64, null as length -1) with these records added. None, and nothing is done, where a span is not one of the
+        buffer or the columns are not equally long.
+        """
+
+
+class GatherKernel(Protocol):
+    """Spans put in a row, and what a column ranges over."""
+
+    def gather(
+        self, buffer: Buffer, starts: array[int], ends: array[int], allocate: Callable[[int], Any], /
+    ) -> tuple[Any, Any, Any | None, int] | None:
+        """Copy spans in a row, as the offsets (int32), data and validity of an Arrow binary array; a negative start is null.
+
+        ``allocate(size)`` gives writable memory of ``size`` bytes. Returns what it gave, filled: ``(offsets, data, validity,
+        nulls)``, without a validity where nothing is null. None for spans outside the buffer and for 2 GiB or more.
+        """
+
+    def extent(self, column: array[int], missing: int, /) -> tuple[int, int] | None:
+        """Return the smallest and the largest value that is not ``missing``; None where there is none."""
+
+
+class LinesKernel(Protocol):
+    """Records as JSON lines."""
+
+    def encode_lines(
+        self,
+        buffer: Buffer,
+        head: bytes,
+        columns: tuple[array[int], array[int] | None, array[int] | None, array[int]],
+        keys: tuple[array[int], array[int]],
+        values: tuple[array[int], array[int]],
+        headers: tuple[bytes, array[int]] | None,
+        row: int,
+        enough: int,
+        /,
+    ) -> tuple[bytes, int] | None:
+        """Return the lines of rows from ``row`` on, until they are ``enough`` bytes or more, and the row behind them.
+
+        ``head`` is what each line begins with, up to the offset. ``columns`` are offsets, next offsets (None: one further),
+        indexes (None: 0) and timestamps; ``headers`` the encoded lists in a row and where each begins, and the last ends
+        (None: all are empty). None where spans are outside the buffer, columns differ in length, or the last offset
+        that there is has none behind it.
+        """
+
+
+_missing: Final[dict[str, ImportError]] = {}
 _is_off: Final = os.environ.get(SWITCH, "").strip().lower() == "off"
 
 
@@ -104,22 +189,33 @@ def _find(name: str) -> Any:
         return None
     try:
         return importlib.import_module(f"consumerd.wire._kernel.{name}")
-    except ImportError:
-        _missing.append(name)
+    except ImportError as error:
+        _missing[name] = error
         return None
 
 
 records: RecordsKernel | None = _find("records")
+gather: GatherKernel | None = _find("gather")
+lines: LinesKernel | None = _find("lines")
+memory: MemoryKernel | None = _find("memory")
+fold: FoldKernel | None = _find("fold")
+
+_REMEDY: Final = "install consumerd again (pip install --force-reinstall --no-deps --no-cache-dir), or make kernel"
 
 NATIVE: Final = not _is_off and not _missing
 """Whether all parts of the kernel are there."""
 
 
 def describe() -> str:
-    """Say in a few words which kernel is in use."""
+    """Say which kernel is in use, and where there is none, or not all of it, why, and what helps."""
     if _is_off:
-        return f"pure Python ({SWITCH}=off)"
+        return f"none, pure Python: {SWITCH}=off"
+    found = "none, pure Python" if records is None else f"native (CRC-32C: {records.CRC32C})"
+    if not _missing:
+        return found
+    broken = [f"{name}: {error}" for name, error in _missing.items() if not isinstance(error, ModuleNotFoundError)]
+    if broken:
+        return f"{found}: cannot load {'; '.join(broken)}; {_REMEDY}"
     if records is None:
-        return "pure Python (the native kernel is not built)"
-    without = f", without {', '.join(_missing)}" if _missing else ""
-    return f"native (CRC-32C: {records.CRC32C}{without})"
+        return f"{found}: not built, for want of a C compiler or of Python's headers; once they are there, {_REMEDY}"
+    return f"{found}, without {', '.join(_missing)}: built from older sources; {_REMEDY}"
