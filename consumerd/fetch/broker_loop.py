@@ -22,19 +22,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError
 from consumerd.fetch.buffer import Hold, Lane, Marks, MemoryBudget
+from consumerd.fetch.cursor import Key
 from consumerd.fetch.feed import PartitionFeed
-from consumerd.fetch.planner import Ask, FetchPlan, plan_fetch
+from consumerd.fetch.planner import Agenda, Ask, FetchPlan
 from consumerd.fetch.ports import FetchConnection, FetchConnections, FetchSettings
 from consumerd.fetch.request import RESPONSE_LIMIT_SINCE, SESSIONS_SINCE, write_request
 from consumerd.fetch.reserving import reserve
-from consumerd.fetch.session import SESSION_ERRORS, FetchSession, Key
+from consumerd.fetch.session import SESSION_ERRORS, FetchSession
 from consumerd.net.pool import Endpoint, Purpose
 from consumerd.wire.errorcodes import ErrorCode, broker_error
 from consumerd.wire.modern.fetch import FetchedPartition, FetchRequest, FetchResponse
@@ -92,40 +93,40 @@ class BrokerLoop:
         self._budget = budget
         self._settings = settings
         self._now = now
-        self._feeds: dict[Key, PartitionFeed] = {}
+        self._agenda: Agenda[PartitionFeed] = Agenda()
         self._woken = asyncio.Event()
         self._session = FetchSession()
-        self._in_flight: tuple[Ask, ...] = ()
+        self._in_flight: Mapping[Key, Ask] = {}
         self._barren = 0
         longest_s = max(_SHORTEST_WAIT_MS, settings.max_wait_ms) / 1000
         self._pause = Backoff(initial_s=_SHORTEST_WAIT_MS / 1000, maximum_s=longest_s, random=random)
 
     def __repr__(self) -> str:
-        return f"<BrokerLoop {self.broker.id}, {len(self._feeds)} feeds>"
+        return f"<BrokerLoop {self.broker.id}, {len(self._agenda)} feeds>"
 
     @property
     def feeds(self) -> tuple[PartitionFeed, ...]:
-        """The feeds that it fetches for, in the order in which they are asked for."""
-        return tuple(self._feeds.values())
+        """The feeds that it fetches for."""
+        return self._agenda.feeds
 
     def add(self, feed: PartitionFeed) -> None:
         """Fetch for ``feed`` from the next request on."""
-        self._feeds[feed.cursor.key] = feed
+        self._agenda.add(feed)
         self._woken.set()
 
     def remove(self, feed: PartitionFeed) -> None:
         """Fetch for ``feed`` no more; what is in flight for it is dropped once its generation has changed."""
-        if self._feeds.get(feed.cursor.key) is feed:
-            del self._feeds[feed.cursor.key]
+        if self._agenda.remove(feed):
             self._woken.set()
 
-    def wake(self) -> None:
-        """Look again at what the feeds can take."""
+    def wake(self, feed: PartitionFeed) -> None:
+        """Look again at what ``feed`` can take."""
+        self._agenda.touch(feed)
         self._woken.set()
 
     async def run(self) -> None:
         """Fetch until there are no feeds. Cancel freely."""
-        while self._feeds:
+        while self._agenda:
             self._woken.clear()
             plan = self._plan()
             if not plan.asks:
@@ -147,7 +148,7 @@ class BrokerLoop:
     def _plan(self) -> FetchPlan:
         owner = self._owner
         share = owner.request_share_bytes // _COPIES
-        return plan_fetch(self._feeds.values(), now=self._now(), marks=owner.marks, response_bytes=share)
+        return self._agenda.plan(now=self._now(), marks=owner.marks, response_bytes=share)
 
     async def _fetch(self, plan: FetchPlan) -> None:
         connection = await self._connections.get(self.broker, Purpose.FETCH)
@@ -169,17 +170,15 @@ class BrokerLoop:
         plan = plan.fit(min(hold.size // _COPIES, plan.max_bytes), bounded=version >= RESPONSE_LIMIT_SINCE)
         wait_ms = self._wait_ms(plan)
         request = write_request(version, plan, self._session, settings=self._settings, wait_ms=wait_ms)
-        started = self._now()
+        self._agenda.sent(plan)
         timeout_s = wait_ms / 1000 + self._settings.request_timeout_s
         self._in_flight = plan.asks
-        for ask in plan.asks:
-            ask.cursor.asked_at = started
+        self._agenda.round.asked_at = started = self._now()
         try:
             response = await connection.request(request, timeout_s=timeout_s, version=version)
         finally:
-            for ask in plan.asks:
-                ask.cursor.asked_at = None
-        self._in_flight = ()
+            self._agenda.round.asked_at = None
+        self._in_flight = {}
         if response.error_code in SESSION_ERRORS:
             self._session.refused(response.error_code)
         elif response.error_code:
@@ -207,11 +206,11 @@ class BrokerLoop:
 
     def _blame(self, error: ConsumerdError) -> None:
         """Find out whose answer cannot be framed: suspect all that were asked for, or fail the one that was."""
-        asks, self._in_flight = self._in_flight, ()
+        asks, self._in_flight = self._in_flight, {}
         if not (isinstance(error, ConnectionLost) and isinstance(error.__cause__, RemoteProtocolError)):
             return
-        for ask in asks:
-            feed = self._feeds.get(ask.cursor.key)
+        for key, ask in asks.items():
+            feed = self._agenda.find(key)
             if feed is None or ask.cursor.generation != ask.generation:
                 continue
             if ask.cursor.suspected:
@@ -221,7 +220,7 @@ class BrokerLoop:
                 ask.cursor.suspected = True
 
     def _wait_ms(self, plan: FetchPlan) -> int:
-        if any(ask.cursor.suspected for ask in plan.asks):
+        if plan.alone:
             return 0
         if not plan.full and not plan.cut:
             return self._settings.max_wait_ms
@@ -231,17 +230,17 @@ class BrokerLoop:
 
     async def _take(self, response: FetchResponse, plan: FetchPlan, hold: Hold) -> int | None:
         """Hand out what came; returns how many bytes of records, or None if nothing came, errors included."""
-        asked = {ask.cursor.key: ask for ask in plan.asks}
-        now = turn = self._now()
-        for ask in plan.asks:
-            ask.cursor.answered_at = now
-            ask.cursor.suspected = False
-            if plan.cut:
-                self._put_last(ask.cursor.key)
+        turn = self._now()
+        if plan.alone:
+            for ask in plan.asks.values():
+                ask.cursor.suspected = False
+        if plan.cut:
+            for key in plan.asks:
+                self._agenda.put_last(key)
         brought: int | None = None
         for topic in response.topics:
             for answer in topic.partitions:
-                line = asked.get((topic.topic, answer.partition))
+                line = plan.asks.get((topic.topic, answer.partition))
                 if line is None:
                     continue
                 if self._now() - turn > _LONGEST_TURN_S:
@@ -254,7 +253,7 @@ class BrokerLoop:
 
     def _take_partition(self, answer: FetchedPartition, ask: Ask, hold: Hold) -> int | None:
         key, code = ask.cursor.key, answer.error_code
-        feed = self._feeds.get(key)
+        feed = self._agenda.find(key)
         if feed is None or feed.cursor is not ask.cursor or ask.cursor.generation != ask.generation:
             return 0  # closed, sought elsewhere or moved while the answer was under way
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -262,13 +261,9 @@ class BrokerLoop:
         elif code:
             self._owner.displace([feed], broker_error(code, f"Fetch of {feed.partition} from broker {self.broker.id}"))
         elif feed.accept(answer, ask.max_bytes, hold):
-            self._put_last(key)
+            self._agenda.touch(feed)
+            self._agenda.put_last(key)
             return len(answer.record_set or b"")
         else:
             return None
         return 0
-
-    def _put_last(self, key: Key) -> None:
-        """Let the others come first next time."""
-        if (feed := self._feeds.pop(key, None)) is not None:
-            self._feeds[key] = feed

@@ -3,6 +3,9 @@
 Pure: time and delays are given. A cursor belongs to one feed. ``generation`` changes whenever what is in flight stops
 being wanted (a seek, a rewind, a close, another leader), so that an answer of an older generation is dropped.
 
+A broker's agenda (:mod:`consumerd.fetch.planner`) holds thousands of cursors, of which few change between two requests.
+So a cursor notes in its agenda's :attr:`Cursor.changes` whenever it may have to be asked for in another way, or not at all.
+
 Fetch sizes. A partition is asked for its usual share. Where a broker answers with less than one whole message (Fetch
 before version 3 cuts it off), the least to ask for grows to the message's size if its header came along, and to twice
 what was asked for otherwise, up to the limit; it shrinks again after a run of successes, so that one large message does
@@ -18,6 +21,9 @@ from typing import Final
 from consumerd.model import TopicPartition
 
 _SUCCESSES_BEFORE_SHRINKING: Final = 16
+
+Key = tuple[str, int]
+"""Topic and partition, as Fetch names them."""
 
 
 class CursorState(enum.Enum):
@@ -42,6 +48,16 @@ class TooLarge:
     size: int | None
 
 
+class Round:
+    """One broker's requests: shared by all cursors that the next one names, or the one under way."""
+
+    __slots__ = ("asked_at",)
+
+    def __init__(self) -> None:
+        self.asked_at: float | None = None
+        """When the request under way was sent; None between two of them."""
+
+
 class Cursor:
     """Position, fetch size and state of one partition."""
 
@@ -49,37 +65,55 @@ class Cursor:
         "_grown_bytes",
         "_limit_bytes",
         "_successes",
-        "answered_at",
-        "asked_at",
+        "_suspected",
+        "changes",
         "due",
         "expansion",
         "generation",
         "key",
         "partition",
         "position",
+        "round",
         "state",
-        "suspected",
     )
 
     def __init__(self, partition: TopicPartition, position: int, *, limit_bytes: int) -> None:
         self.partition = partition
-        self.key: Final = (partition.topic, partition.partition.number)
+        self.key: Final[Key] = (partition.topic, partition.partition.number)
         """As Fetch names it; a tuple hashes several times faster than nested dataclasses."""
         self.position = position
         self.state = CursorState.ACTIVE
         self.generation = 0
         self.due = 0.0
-        self.answered_at: float | None = None
-        """When a leader last answered for the partition, with news or without."""
-        self.asked_at: float | None = None
-        """Since when a leader owes an answer for the partition; None while none does."""
-        self.suspected = False
-        """Its answer may be what broke a connection: it is asked for alone, once."""
+        self.changes: dict[Key, None] | None = None
+        """Where it notes that it has changed."""
+        self.round: Round | None = None
+        """The requests that name it; None while none does."""
         self.expansion = 1.0
         """Decompressed size by fetched size, smoothed; what a decode is expected to need."""
         self._limit_bytes = limit_bytes
         self._grown_bytes = 0
         self._successes = 0
+        self._suspected = False
+
+    def _note_change(self) -> None:
+        if self.changes is not None:
+            self.changes[self.key] = None
+
+    @property
+    def asked_at(self) -> float | None:
+        """Since when a leader owes an answer for the partition; None while none does."""
+        return None if self.round is None else self.round.asked_at
+
+    @property
+    def suspected(self) -> bool:
+        """Whether its answer may be what broke a connection: it is asked for alone, once."""
+        return self._suspected
+
+    @suspected.setter
+    def suspected(self, suspected: bool) -> None:
+        self._suspected = suspected
+        self._note_change()
 
     @property
     def grown_bytes(self) -> int:
@@ -95,6 +129,7 @@ class Cursor:
     def advance(self, position: int) -> None:
         """Move on after whole messages arrived."""
         self.position = position
+        self._note_change()
         if not self._grown_bytes:
             return
         self._successes += 1
@@ -114,6 +149,7 @@ class Cursor:
         wanted = unit_bytes if unit_bytes is not None and unit_bytes > asked_bytes else 2 * asked_bytes
         self._grown_bytes = min(self._limit_bytes, wanted)
         self._successes = 0
+        self._note_change()
         return None
 
     def observe_expansion(self, fetched_bytes: int, decoded_bytes: int) -> None:
@@ -126,10 +162,12 @@ class Cursor:
         self.generation += 1
         self.state = CursorState.BACKING_OFF
         self.due = due
+        self._note_change()
 
     def move(self) -> None:
         """Leave the leader that was asked; what is in flight is not wanted any more, and what it said of the position void."""
         self.generation += 1
+        self._note_change()
         if self.state is CursorState.CONFIRMING:
             self.activate()
 
@@ -137,21 +175,25 @@ class Cursor:
         """Leave the partition out until ListOffsets has answered."""
         self.generation += 1
         self.state = CursorState.CONFIRMING
+        self._note_change()
 
     def fail(self) -> None:
         """Leave the partition out until :meth:`activate` or :meth:`seek`."""
         self.generation += 1
         self.state = CursorState.FAILED
+        self._note_change()
 
     def park(self, position: int) -> None:
         """Go back to ``position`` and leave the partition out until :meth:`activate` or :meth:`seek`."""
         self.seek(position)
         self.state = CursorState.PARKED
+        self._note_change()
 
     def activate(self) -> None:
         """Ask again from the same position."""
         if self.state is not CursorState.CLOSED:
             self.state = CursorState.ACTIVE
+            self._note_change()
 
     def seek(self, position: int) -> None:
         """Go on at ``position``; what is in flight is not wanted any more."""
@@ -163,3 +205,4 @@ class Cursor:
         """Never ask again."""
         self.generation += 1
         self.state = CursorState.CLOSED
+        self._note_change()

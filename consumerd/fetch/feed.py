@@ -173,11 +173,6 @@ class PartitionFeed:
         return self._log_start_offset
 
     @property
-    def last_fetch_at(self) -> float | None:
-        """When the leader last answered for the partition, by the fetcher's clock."""
-        return self.cursor.answered_at
-
-    @property
     def unanswered_since(self) -> float | None:
         """Since when the leader owes an answer, by the fetcher's clock, where that is longer than it should take."""
         asked_at = self.cursor.asked_at

@@ -28,6 +28,7 @@ from consumerd.fetch.broker_loop import BrokerLoop
 from consumerd.fetch.buffer import Marks, MemoryBudget, plan_marks
 from consumerd.fetch.cursor import CursorState
 from consumerd.fetch.feed import FeedTools, PartitionFeed
+from consumerd.fetch.planner import round_up
 from consumerd.fetch.ports import FetchConnections, FetchSettings, LeaderDirectory, LogRange, LogRanges
 from consumerd.fetch.turnstile import Turnstile
 from consumerd.model import BrokerId, TopicPartition
@@ -209,7 +210,7 @@ class Fetcher:
         """Have the feed's loop look at it again."""
         place = self._places.get(feed)
         if place is not None and place.loop is not None:
-            place.loop.wake()
+            place.loop.wake(feed)
         else:
             self._changed.set()
 
@@ -242,7 +243,8 @@ class Fetcher:
         return min(2 * self._settings.max_response_bytes, self._budget.limit_bytes // (4 * max(1, len(self._loops))))
 
     def _share_memory(self) -> None:
-        self._marks = plan_marks(self._budget.limit_bytes, len(self._places), self._settings.max_partition_bytes)
+        partitions = round_up(len(self._places))
+        self._marks = plan_marks(self._budget.limit_bytes, partitions, self._settings.max_partition_bytes)
 
     def memory_short(self) -> None:
         """Look for memory that nobody uses."""

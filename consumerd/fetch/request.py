@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
+from consumerd.fetch.cursor import Key
 from consumerd.fetch.planner import Ask, FetchPlan
 from consumerd.fetch.ports import FetchSettings
-from consumerd.fetch.session import FetchSession, Key
+from consumerd.fetch.session import FetchSession
 from consumerd.wire.modern.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -33,16 +34,16 @@ def write_request(
     """Return the request; where the version has sessions, ``session`` moves on to what the request says."""
     isolation = READ_COMMITTED if settings.read_committed else READ_UNCOMMITTED
     if version < RESPONSE_LIMIT_SINCE:
-        return FetchRequest(max_wait_ms=wait_ms, min_bytes=settings.min_bytes, topics=_by_topic(plan.asks))
+        return FetchRequest(max_wait_ms=wait_ms, min_bytes=settings.min_bytes, topics=_by_topic(plan.asks.values()))
     if version < SESSIONS_SINCE:
         return FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=settings.min_bytes,
             max_bytes=plan.max_bytes,
             isolation_level=isolation if version >= ISOLATION_SINCE else READ_UNCOMMITTED,
-            topics=_by_topic(plan.asks),
+            topics=_by_topic(plan.asks.values()),
         )
-    step = session.plan(plan.asks)
+    step = session.plan(plan.asks, plan.news)
     return FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=settings.min_bytes,

@@ -9,11 +9,11 @@ with a known id and epoch 0 the broker replaces its session instead of keeping a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from consumerd.fetch.cursor import Cursor
+from consumerd.fetch.cursor import Key
 from consumerd.fetch.planner import Ask
 from consumerd.wire.modern.fetch import INITIAL_SESSION_EPOCH, NO_SESSION_ID
 from consumerd.wire.primitives import MAX_INT32
@@ -21,8 +21,6 @@ from consumerd.wire.primitives import MAX_INT32
 SESSION_ID_NOT_FOUND: Final = 70
 INVALID_SESSION_EPOCH: Final = 71
 SESSION_ERRORS: Final = frozenset({SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH})
-
-Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,30 +39,40 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = NO_SESSION_ID
         self._epoch = INITIAL_SESSION_EPOCH
-        self._known: dict[Key, tuple[Cursor, int, int]] = {}
+        self._known: dict[Key, Ask] = {}
 
     @property
     def incremental(self) -> bool:
         """Whether the next request names only changes."""
         return self._epoch != INITIAL_SESSION_EPOCH
 
-    def plan(self, asks: Iterable[Ask]) -> SessionStep:
+    def plan(self, asks: Mapping[Key, Ask], news: Collection[Key] | None = None) -> SessionStep:
         """Return what to send so that the broker's session covers exactly ``asks``.
+
+        ``news`` are the partitions to compare with what was said last; None compares all.
 
         Where another cursor has taken a partition's place the session begins anew: the broker leaves out what it has said
         of the log before, and whoever is new has not heard it.
         """
-        wanted = {ask.cursor.key: ask for ask in asks}
-        if any(key in wanted and wanted[key].cursor is not cursor for key, (cursor, _, _) in self._known.items()):
+        known = self._known
+        if news is None:
+            news = dict.fromkeys([*asks, *known])
+        if any(key in asks and key in known and asks[key].cursor is not known[key].cursor for key in news):
             self._epoch = INITIAL_SESSION_EPOCH
         if not self.incremental:
-            changed: Sequence[Ask] = tuple(wanted.values())
-            forgotten: Sequence[Key] = ()
-        else:
-            known = self._known
-            changed = [a for key, a in wanted.items() if known.get(key) != (a.cursor, a.offset, a.max_bytes)]
-            forgotten = [key for key in known if key not in wanted]
-        self._known = {key: (ask.cursor, ask.offset, ask.max_bytes) for key, ask in wanted.items()}
+            self._known = dict(asks)
+            return SessionStep(session_id=self._id, epoch=self._epoch, asks=tuple(asks.values()), forgotten=())
+        changed: list[Ask] = []
+        forgotten: list[Key] = []
+        for key in news:
+            ask, before = asks.get(key), known.get(key)
+            if ask is not None:
+                known[key] = ask
+                if before is None or (before.offset, before.max_bytes) != (ask.offset, ask.max_bytes):
+                    changed.append(ask)
+            elif before is not None:
+                del known[key]
+                forgotten.append(key)
         return SessionStep(session_id=self._id, epoch=self._epoch, asks=changed, forgotten=forgotten)
 
     def answered(self, session_id: int) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from consumerd.fetch.buffer import Marks, PartitionAccount
 from consumerd.fetch.cursor import Cursor
-from consumerd.fetch.planner import USEFUL_BYTES, FetchPlan, plan_fetch
+from consumerd.fetch.planner import USEFUL_BYTES, Agenda, FetchPlan, round_up
 from consumerd.model import TopicPartition
 
 MIB = 1 << 20
@@ -22,11 +22,18 @@ def feeds(count: int) -> list[Feed]:
 
 
 def plan(some: list[Feed], *, now: float = 0.0, response_bytes: int = 50 * MIB) -> FetchPlan:
-    return plan_fetch(some, now=now, marks=MARKS, response_bytes=response_bytes)
+    return agenda(some).plan(now=now, marks=MARKS, response_bytes=response_bytes)
+
+
+def agenda(some: list[Feed]) -> Agenda[Feed]:
+    made: Agenda[Feed] = Agenda()
+    for feed in some:
+        made.add(feed)
+    return made
 
 
 def partitions(of: FetchPlan) -> list[int]:
-    return [ask.cursor.key[1] for ask in of.asks]
+    return [number for _, number in of.asks]
 
 
 def test_asks_for_every_partition_in_the_order_given():
@@ -36,7 +43,7 @@ def test_asks_for_every_partition_in_the_order_given():
     made = plan(some)
 
     assert partitions(made) == [2, 0, 1]
-    assert [ask.offset for ask in made.asks] == [20, 0, 10]
+    assert [ask.offset for ask in made.asks.values()] == [20, 0, 10]
     assert made.max_bytes == 12 * MIB
 
 
@@ -58,7 +65,7 @@ def test_leaves_out_partitions_that_back_off_and_says_when_the_first_is_due():
     some[2].cursor.fail()
     made = plan(some)
 
-    assert (made.asks, made.due) == ((), 3.0)
+    assert (made.asks, made.due) == ({}, 3.0)
     assert partitions(plan(some, now=3.0)) == [1]
 
 
@@ -68,7 +75,7 @@ def test_a_grown_partition_is_asked_for_what_it_needs():
     some[0].cursor.grow(4 * MIB, 9 * MIB)
     made = plan(some)
 
-    assert [ask.max_bytes for ask in made.asks] == [9 * MIB, 4 * MIB]
+    assert [ask.max_bytes for ask in made.asks.values()] == [9 * MIB, 4 * MIB]
     assert made.least_bytes == 9 * MIB
 
 
@@ -91,7 +98,7 @@ def test_an_unbounded_response_shares_what_was_granted_evenly():
     """Before version 3 the response can be as large as the sum of what was asked for."""
     made = plan(feeds(8)).fit(8 * MIB, bounded=False)
 
-    assert [ask.max_bytes for ask in made.asks] == [MIB] * 8
+    assert [ask.max_bytes for ask in made.asks.values()] == [MIB] * 8
 
 
 def test_partitions_for_which_too_little_is_left_wait_for_their_turn():
@@ -109,4 +116,88 @@ def test_the_first_partition_is_always_asked_for():
     made = plan(some)
     made = made.fit(made.least_bytes, bounded=False)
 
-    assert [ask.max_bytes for ask in made.asks] == [30 * MIB]
+    assert [ask.max_bytes for ask in made.asks.values()] == [30 * MIB]
+
+
+def test_only_what_changed_is_looked_at_again():
+    """Ten thousand quiet partitions cost a request next to nothing."""
+    some = feeds(3)
+    planned = agenda(some)
+    first = planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB)
+    planned.sent(first)
+    some[1].cursor.advance(11)
+    some[2].account.held_bytes = 7 * MIB
+    planned.touch(some[2])
+    second = planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB)
+
+    assert first.news is None
+    assert list(second.news or ()) == [("t", 1), ("t", 2)]
+    assert [ask.offset for ask in second.asks.values()] == [0, 11]
+    assert (second.total_bytes, second.full) == (8 * MIB, 1)
+
+
+def test_what_was_planned_and_not_sent_is_news_still():
+    """A plan is thrown away when feeds come while it waits for memory."""
+    some = feeds(2)
+    planned = agenda(some)
+    planned.sent(planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB))
+    some[0].cursor.advance(1)
+    planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB)
+    some[1].cursor.advance(11)
+
+    assert list(planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB).news or ()) == [("t", 0), ("t", 1)]
+
+
+def test_a_suspect_goes_alone_and_all_is_news_afterwards():
+    """Who breaks the connection must be found out, and the session has forgotten the others by then."""
+    some = feeds(3)
+    planned = agenda(some)
+    planned.sent(planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB))
+    some[1].cursor.suspected = True
+    alone = planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB)
+    planned.sent(alone)
+    some[1].cursor.suspected = False
+    after = planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB)
+
+    assert (partitions(alone), alone.alone, alone.max_bytes) == ([1], True, 4 * MIB)
+    assert (len(after.asks), after.news) == (3, None)
+
+
+def test_a_removed_feed_changes_nothing_any_more():
+    """Its cursor lives on in another broker's agenda, or in none."""
+    some = feeds(2)
+    planned = agenda(some)
+    planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB)
+    assert some[0].cursor.round is planned.round
+    assert planned.remove(some[0])
+    some[0].cursor.advance(7)
+    planned.touch(some[0])
+
+    assert not planned.remove(some[0])
+    assert partitions(planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB)) == [1]
+    assert (some[0].cursor.round, some[0].cursor.changes) == (None, None)
+
+
+def test_another_feed_of_a_partition_takes_its_place():
+    """It may stand elsewhere; what the old one does must not touch it."""
+    some = feeds(1)
+    planned = agenda(some)
+    planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB)
+    other = Feed(Cursor(TopicPartition.modern("t", 0), 77, limit_bytes=64 * MIB))
+    planned.add(other)
+
+    assert not planned.remove(some[0])
+    made = planned.plan(now=0.0, marks=MARKS, response_bytes=50 * MIB)
+    assert [ask.offset for ask in made.asks.values()] == [77]
+    assert planned.find(("t", 0)) is other
+
+
+def test_the_number_of_partitions_is_rounded_so_that_shares_stay_the_same():
+    """While thousands are claimed one by one, what each is asked for changes a few dozen times, and never by much."""
+    rounded = [round_up(count) for count in range(1, 10_001)]
+
+    assert rounded[:16] == list(range(1, 17))
+    assert all(count <= one <= count * 9 / 8 for count, one in enumerate(rounded, 1))
+    assert rounded == sorted(rounded)
+    assert len(set(rounded)) < 100
+    assert round_up(0) == 0

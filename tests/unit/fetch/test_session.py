@@ -2,7 +2,7 @@
 
 import functools
 
-from consumerd.fetch.cursor import Cursor
+from consumerd.fetch.cursor import Cursor, Key
 from consumerd.fetch.planner import Ask
 from consumerd.fetch.session import INVALID_SESSION_EPOCH, SESSION_ID_NOT_FOUND, FetchSession
 from consumerd.model import TopicPartition
@@ -19,16 +19,20 @@ def ask(number: int, offset: int = 0, size: int = 100, name: str = "first") -> A
     return Ask(cursor(number, name), 0, offset, size)
 
 
+def lines(*asks: Ask) -> dict[Key, Ask]:
+    return {one.cursor.key: one for one in asks}
+
+
 def opened(*asks: Ask, session_id: int = 9) -> FetchSession:
     session = FetchSession()
-    session.plan(asks)
+    session.plan(lines(*asks))
     session.answered(session_id)
     return session
 
 
 def test_the_first_request_is_full_and_asks_for_a_session():
     """Session id 0 with epoch 0."""
-    step = FetchSession().plan([ask(0), ask(1)])
+    step = FetchSession().plan(lines(ask(0), ask(1)))
 
     assert (step.session_id, step.epoch, len(step.asks), step.forgotten) == (0, 0, 2, ())
 
@@ -36,7 +40,7 @@ def test_the_first_request_is_full_and_asks_for_a_session():
 def test_later_requests_name_only_what_changed():
     """Hundreds of quiet partitions cost nothing."""
     session = opened(ask(0), ask(1), ask(2))
-    step = session.plan([ask(0), ask(1, offset=5), ask(2)])
+    step = session.plan(lines(ask(0), ask(1, offset=5), ask(2)))
 
     assert (step.session_id, step.epoch) == (9, 1)
     assert [one.cursor.key for one in step.asks] == [("t", 1)]
@@ -45,7 +49,7 @@ def test_later_requests_name_only_what_changed():
 
 def test_another_size_is_a_change():
     """A partition with an oversized message is asked for more at the same offset."""
-    step = opened(ask(0)).plan([ask(0, size=200)])
+    step = opened(ask(0)).plan(lines(ask(0, size=200)))
 
     assert len(step.asks) == 1
 
@@ -53,7 +57,7 @@ def test_another_size_is_a_change():
 def test_another_reader_of_a_partition_begins_a_session_anew():
     """What the broker has said of a log it does not say again while nothing changes, and the new one has not heard it."""
     session = opened(ask(0), ask(1))
-    step = session.plan([ask(0), ask(1, name="second")])
+    step = session.plan(lines(ask(0), ask(1, name="second")))
 
     assert (step.session_id, step.epoch, len(step.asks), step.forgotten) == (9, 0, 2, ())
 
@@ -61,9 +65,9 @@ def test_another_reader_of_a_partition_begins_a_session_anew():
 def test_what_is_left_out_is_forgotten_and_can_come_back():
     """A full partition must not be sent on; when it has room again it is new to the broker."""
     session = opened(ask(0), ask(1))
-    assert list(session.plan([ask(0)]).forgotten) == [("t", 1)]
+    assert list(session.plan(lines(ask(0))).forgotten) == [("t", 1)]
     session.answered(9)
-    step = session.plan([ask(0), ask(1)])
+    step = session.plan(lines(ask(0), ask(1)))
 
     assert [one.cursor.key for one in step.asks] == [("t", 1)]
     assert step.epoch == 2
@@ -72,7 +76,7 @@ def test_what_is_left_out_is_forgotten_and_can_come_back():
 def test_a_broker_without_room_for_sessions_is_asked_in_full_each_time():
     """An answer with id 0 means that it keeps none."""
     session = opened(ask(0), session_id=0)
-    step = session.plan([ask(0)])
+    step = session.plan(lines(ask(0)))
 
     assert (step.session_id, step.epoch, len(step.asks)) == (0, 0, 1)
 
@@ -81,7 +85,7 @@ def test_a_lost_session_begins_anew():
     """Error 70: the broker evicted it, or restarted."""
     session = opened(ask(0))
     session.refused(SESSION_ID_NOT_FOUND)
-    step = session.plan([ask(0)])
+    step = session.plan(lines(ask(0)))
 
     assert (step.session_id, step.epoch, len(step.asks)) == (0, 0, 1)
 
@@ -90,19 +94,19 @@ def test_a_session_out_of_step_is_replaced():
     """Error 71: naming the old id with epoch 0 lets the broker drop it instead of keeping it until eviction."""
     session = opened(ask(0))
     session.refused(INVALID_SESSION_EPOCH)
-    step = session.plan([ask(0)])
+    step = session.plan(lines(ask(0)))
 
     assert (step.session_id, step.epoch, len(step.asks)) == (9, 0, 1)
     session.answered(10)
-    assert (session.plan([ask(0)]).session_id, session.incremental) == (10, True)
+    assert (session.plan(lines(ask(0))).session_id, session.incremental) == (10, True)
 
 
 def test_a_request_without_an_answer_makes_the_next_one_full():
     """Whether the broker took the changes is unknown."""
     session = opened(ask(0))
-    session.plan([ask(0, offset=3)])
+    session.plan(lines(ask(0, offset=3)))
     session.unanswered()
-    step = session.plan([ask(0, offset=3)])
+    step = session.plan(lines(ask(0, offset=3)))
 
     assert (step.session_id, step.epoch, len(step.asks)) == (9, 0, 1)
 
@@ -113,4 +117,4 @@ def test_the_epoch_wraps_to_one():
     session._epoch = MAX_INT32
     session.answered(9)
 
-    assert session.plan([ask(0)]).epoch == 1
+    assert session.plan(lines(ask(0))).epoch == 1
