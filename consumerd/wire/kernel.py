@@ -41,6 +41,9 @@ class RecordsKernel(Protocol):
     def crc32c(self, data: Buffer, begin: int = 0, end: int = ..., /) -> int:
         """Return the CRC-32C of ``data[begin:end]``, without copying it."""
 
+    def crc32c_by_table(self, data: Buffer, /) -> int:
+        """Return the CRC-32C as it is computed where the processor has no instruction for it."""
+
     def read_batches(
         self,
         data: Buffer,
@@ -81,18 +84,52 @@ class RecordsKernel(Protocol):
         Returns how many records were read, the position behind them, and the two anew.
         """
 
-    def next_offset(self, data: Buffer, at: int, end: int, position: int, /) -> int:
-        """Return the greatest offset behind any of the whole units of ``data[at:end]``, by their heads; at least
-        ``position``. Ends at what cannot be a unit. Any magic; as ``record_set.peek_next_offset``.
+    def step_messages(self, data: Buffer, at: int, until: int, /) -> tuple[int, int]:
+        """Step over messages by their sizes, which may be absurd, while they begin at or before ``until``; returns where whole
+        ones end and where the last of them begins, which is ``at`` twice where there is none.
         """
 
-    def walk(self, data: Buffer, at: int, end: int, most: int, /) -> tuple[int, int]:
-        """Walk over whole uncompressed units of one kind (messages, or batches), by their heads, until about ``most`` bytes
-        are behind; returns where they end and where the last of them begins (``at`` twice when there is none).
+    def step_units(self, data: Buffer, at: int, most: int, /) -> tuple[int, int, int]:
+        """Step over whole units of any magic until a compressed one, or until their sizes add up to ``most``.
+
+        Returns where they end, where the last of them begins (``at`` where there is none), and the sum of their sizes.
         """
 
     def extend_steps(self, column: array[int], first: int, step: int, count: int, /) -> None:
         """Append ``first``, ``first + step``... to the column."""
+
+
+class MessagesKernel(Protocol):
+    """Uncompressed messages of magic 0 and 1; CRC-32."""
+
+    CRC32: str
+    """How CRC-32 is computed here: ``pclmulqdq`` or ``table``."""
+
+    def crc32(self, data: Buffer, begin: int = 0, end: int = ..., /) -> int:
+        """Return the CRC-32 of ``data[begin:end]``, without copying it."""
+
+    def crc32_by_table(self, data: Buffer, /) -> int:
+        """Return the CRC-32 of ``data`` as where the processor does not help."""
+
+    def read_messages(
+        self,
+        data: Buffer,
+        at: int,
+        end: int,
+        shift: int,
+        columns: ColumnBuilder,
+        segments: list[tuple[int, int]],
+        first: int,
+        following: int,
+        /,
+    ) -> tuple[int, int, int]:
+        """Read the run of whole and intact messages at ``at`` that have the first one's magic and attributes, no codec
+        among those, and ascending offsets, ``following`` at least.
+
+        Appends to all columns but offsets and types of timestamps; ``shift`` turns positions in ``data`` into such in the
+        buffer. ``first`` is where the segment of offsets began that goes on; segments that are over are appended to
+        ``segments``. Returns the position behind the last message, and ``first`` and ``following`` anew.
+        """
 
 
 class FramePool(Protocol):
@@ -195,6 +232,7 @@ def _find(name: str) -> Any:
 
 
 records: RecordsKernel | None = _find("records")
+messages: MessagesKernel | None = _find("messages")
 gather: GatherKernel | None = _find("gather")
 lines: LinesKernel | None = _find("lines")
 memory: MemoryKernel | None = _find("memory")

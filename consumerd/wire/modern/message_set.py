@@ -15,11 +15,10 @@ from array import array
 from typing import Final
 
 from consumerd.errors import CorruptMessageError
-from consumerd.wire.checksum import crc32
 from consumerd.wire.columns import LOG_APPEND_TIME, ColumnBuilder, Segment
 from consumerd.wire.compression import decompress
 from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT, find_end
-from consumerd.wire.modern.message_reader import CHECKED_FROM, HEADS, MessageReader, crc_fault
+from consumerd.wire.modern.message_reader import CHECKED_FROM, HEADS, MessageReader, crc_fault, span_crc32
 from consumerd.wire.records import NULL_SPAN, Limits
 
 _WRAPPER: Final = struct.Struct(">qiIBB")
@@ -61,7 +60,7 @@ class _WrapperReader:
         if level > self._limits.nesting:
             raise CorruptMessageError(f"compressed sets stand more than {self._limits.nesting} deep in each other")
         offset, _, checksum, magic, attributes = _WRAPPER.unpack_from(data, at)
-        if crc32(data[at + CHECKED_FROM : stop]) != checksum:
+        if span_crc32(data, at + CHECKED_FROM, stop) != checksum:
             raise CorruptMessageError(crc_fault(data, at, stop, checksum))
         value = read_wrapper_value(data, at + HEADS[magic].size - 8, stop)
         budget = self._limits.decompressed_bytes - columns.decompressed_bytes
