@@ -17,8 +17,10 @@ help:  ## list what there is
 
 venv: $(VENV)/.installed $(VENV)/.kernel  ## make the virtual environment
 
+build_kernel = $(BIN)/python setup.py --quiet build_ext --inplace
+
 kernel: $(VENV)/.installed  ## build the native kernel into this checkout, as far as its sources have changed
-	$(build_kernel)
+	CONSUMERD_REQUIRE_KERNEL=1 $(build_kernel)
 
 define make_environment
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
@@ -33,14 +35,10 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.kernel  # which pip has built as well
 
-# Without a compiler, one line says that there is none.
-define build_kernel
-	$(BIN)/python setup.py --quiet build_ext --inplace
-	@touch $(VENV)/.kernel
-endef
-
+# without a compiler, one line says that there is no kernel
 $(VENV)/.kernel: $(VENV)/.installed $(KERNEL_SOURCES)
 	$(build_kernel)
+	@touch $@
 
 demo: $(VENV)/.demo  ## the first two minutes: a cluster, a stream, a disturbed group, an audit (DEMO="--records 200000" for more)
 	@$(BIN)/python -m consumerd demo --setup-log $(VENV)/downloads.log $(DEMO)

@@ -41,11 +41,6 @@ def find_extensions() -> list[Extension]:
 class BuildKernel(build_ext):
     """Compiles the kernel where it can be compiled, and says in one line where it cannot."""
 
-    def initialize_options(self) -> None:
-        """Keep generated C out of the checkout."""
-        super().initialize_options()
-        self.cython_c_in_temp = True
-
     def run(self) -> None:
         """Build; remember for whom."""
         self.for_checkout = bool(self.inplace)  # which setuptools resets while it builds
@@ -62,8 +57,21 @@ class BuildKernel(build_ext):
         if missing is None:
             super().build_extensions()
             missing = self._find_failed()
+        if missing is not None and REQUIRED:
+            raise SystemExit(f"CONSUMERD_REQUIRE_KERNEL=1, and the native kernel cannot be built: {missing}")
+        self._remove_stale(
+            set() if missing is not None else {self.get_ext_filename(one.name) for one in self.extensions}
+        )
         if missing is not None:
-            self._leave_out(missing)
+            sys.stderr.write(f"consumerd: no native kernel, pure Python instead: {missing}\n")
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile one; where that fails, what an earlier build has made of it is not taken for its outcome."""
+        try:
+            super().build_extension(ext)
+        except BaseException:
+            Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
+            raise
 
     def _find_missing(self) -> str | None:
         compiler = self.compiler.compiler_so[0]
@@ -78,15 +86,12 @@ class BuildKernel(build_ext):
         failed = [each.name for each in self.extensions if not Path(self.get_ext_fullpath(each.name)).exists()]
         return f"{', '.join(failed)} did not compile" if failed else None
 
-    def _leave_out(self, missing: str) -> None:
-        if REQUIRED:
-            raise SystemExit(f"CONSUMERD_REQUIRE_KERNEL=1, and the native kernel cannot be built: {missing}")
-        for extension in self.extensions:
-            # what an earlier build left behind is of another version
-            Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
-            if self.for_checkout:
-                (ROOT / self.get_ext_filename(extension.name)).unlink(missing_ok=True)
-        sys.stderr.write(f"consumerd: no native kernel, pure Python instead: {missing}\n")
+    def _remove_stale(self, built: set[str]) -> None:
+        """Remove what an earlier build has left behind, of another version or of a source that has gone."""
+        for top in (Path(self.build_lib), ROOT) if self.for_checkout else (Path(self.build_lib),):
+            for part in top.joinpath(KERNEL).glob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
+                if str(part.relative_to(top)) not in built:
+                    part.unlink()
 
 
 setup(ext_modules=find_extensions(), cmdclass={"build_ext": BuildKernel})

@@ -7,6 +7,8 @@ import platform
 import sys
 from importlib import metadata
 
+import structlog
+
 from consumerd import __version__
 from consumerd.cli.options import daemon_settings
 from consumerd.config.settings import Settings
@@ -17,6 +19,9 @@ from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped
 from consumerd.telemetry.logs import configure_logging
 from consumerd.telemetry.wording import counted
+from consumerd.wire import kernel
+
+_log = structlog.get_logger(__name__)
 
 
 async def run(args: argparse.Namespace) -> int:
@@ -24,6 +29,7 @@ async def run(args: argparse.Namespace) -> int:
     tune_allocator()
     settings = daemon_settings(args)
     configure_logging(settings.log.level, settings.log.format)
+    _log.info("daemon_starting", version=__version__, kernel=kernel.describe())
     await run_until_stopped(settings)
     return 0
 
@@ -48,7 +54,7 @@ async def version(_args: argparse.Namespace) -> int:
     """Print versions."""
     sys.stdout.write(f"consumerd {__version__}\n")
     sys.stdout.write(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}\n")
-    sys.stdout.write("decoder: pure Python\n")
+    sys.stdout.write(f"kernel: {kernel.describe()}\n")
     for name in ("aiozk", "pyarrow", "python-snappy", "lz4", "zstandard", "google-crc32c"):
         try:
             found = metadata.version(name)

@@ -62,6 +62,7 @@ from consumerd.sinks.quarantine import FileQuarantine
 from consumerd.sinks.registry import load_sink
 from consumerd.telemetry.hooks import FanOutHooks, Hooks, Trouble
 from consumerd.telemetry.metrics import MetricsHooks, Reading, StatusCollector
+from consumerd.wire import kernel
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.connect_string import parse_connect_string
 from consumerd.zk.layout import BROKER_TOPICS
@@ -344,6 +345,7 @@ class Daemon:
         ]
         return DaemonStatus(
             version=__version__,
+            kernel=kernel.describe(),
             uptime_s=monotonic() - self._started,
             ready=not reasons,
             not_ready=tuple(reasons),

@@ -69,6 +69,7 @@ class DaemonStatus:
     """Everything at one moment."""
 
     version: str
+    kernel: str
     uptime_s: float
     ready: bool
     not_ready: tuple[str, ...]

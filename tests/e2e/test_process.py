@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,16 +13,22 @@ from pathlib import Path
 import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from consumerd.wire import kernel
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import free_port
 from tests.support.registry import open_registry
 from tests.support.zookeeper import make_client
 
 
-def command(*arguments: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
+def command(*arguments: str, timeout_s: float = 30.0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end; what is given by name is added to the environment."""
     return subprocess.run(
-        [sys.executable, "-m", "consumerd", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
+        [sys.executable, "-m", "consumerd", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=os.environ | environment,
     )
 
 
@@ -115,13 +122,20 @@ def test_a_pattern_that_is_no_expression_is_refused() -> None:
 
 
 def test_version_says_what_a_bug_report_needs() -> None:
-    """Which decoder and which libraries."""
+    """Which kernel and which libraries."""
     done = command("version")
 
     assert done.returncode == 0
     assert "aiozk 0.32.0" in done.stdout
-    assert "decoder:" in done.stdout
+    assert f"kernel: {kernel.describe()}\n" in done.stdout
     assert "parquet" in done.stdout
+
+
+def test_the_kernel_can_be_switched_off() -> None:
+    """To find out whether a fault is the kernel's, on a machine that has no compiler to build without it."""
+    done = command("version", CONSUMERD_KERNEL="off")
+
+    assert "kernel: none, pure Python: CONSUMERD_KERNEL=off\n" in done.stdout
 
 
 def test_a_one_shot_command_that_reaches_nothing_exits_with_3() -> None:

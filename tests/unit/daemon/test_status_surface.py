@@ -22,6 +22,7 @@ from consumerd.zk.port import LeasePhase
 
 STATUS = DaemonStatus(
     version="0.1.0",
+    kernel="native (CRC-32C: table)",
     uptime_s=75.0,
     ready=True,
     not_ready=(),
@@ -120,6 +121,7 @@ def test_the_page_adds_up_what_partitions_tell() -> None:
     assert "<dt>records/s</dt>" + '<dd class="main">20</dd>' in page
     assert '<dd class="main">1.0 of 256.0 MiB</dd>' in page
     assert "MiB: 1.0 fetched</dd>" in page
+    assert "kernel: native (CRC-32C: table)</footer>" in page
 
 
 async def test_the_api_is_the_status() -> None:
@@ -129,6 +131,7 @@ async def test_the_api_is_the_status() -> None:
 
     assert code == 200
     assert json.loads(body)["partitions"][0]["lag"] == 66
+    assert json.loads(body)["kernel"] == "native (CRC-32C: table)"
 
 
 def test_the_page_escapes_what_comes_from_outside() -> None:
