@@ -10,11 +10,14 @@ byte 17, and the offset of a compressed wrapper is that of its last message.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.wire import kernel
 from consumerd.wire.compression import expected_size
+from consumerd.wire.kernel import Buffer
 
 _OFFSET = struct.Struct(">q").unpack_from
 _SIZE = struct.Struct(">i").unpack_from
@@ -46,7 +49,7 @@ class Piece:
     expanded_bytes: int = 0
 
 
-def cut_record_set(data: bytes, *, slice_bytes: int, expansion: float) -> list[Piece]:
+def cut_record_set(data: Buffer, *, slice_bytes: int, expansion: float) -> list[Piece]:
     """Cut whole units into pieces of about ``slice_bytes`` once decompressed, a unit at least.
 
     A unit that is cut off, or that cannot be one, ends the last piece.
@@ -69,12 +72,14 @@ def cut_record_set(data: bytes, *, slice_bytes: int, expansion: float) -> list[P
     return pieces
 
 
-def _walk_messages(data: bytes, begin: int, slice_bytes: int) -> tuple[int, int]:
+def _walk_messages(data: Buffer, begin: int, slice_bytes: int) -> tuple[int, int]:
     """Return where whole units end and where the last of them begins, at about ``slice_bytes``.
 
     The loop runs once a message: it reads sizes and nothing else. An absurd one leads it astray, forwards, and the
     decoder finds that out.
     """
+    if (native := kernel.records) is not None:
+        return native.step_messages(data, begin, begin + slice_bytes)
     size_at = _UNSIGNED_SIZE
     until = min(begin + slice_bytes, len(data) - _PREFIX_BYTES)
     at, last, before = begin, begin, begin
@@ -84,7 +89,7 @@ def _walk_messages(data: bytes, begin: int, slice_bytes: int) -> tuple[int, int]
     return (at, last) if at <= len(data) else (last, before)
 
 
-def _walk_units(data: bytes, begin: int, slice_bytes: int, expansion: float) -> tuple[int, int, int]:
+def _walk_units(data: Buffer, begin: int, slice_bytes: int, expansion: float) -> tuple[int, int, int]:
     """The same for units that are large, and what the compressed ones of them give by their own account.
 
     Those are counted by their expected size, or by a part of what they say, which may be far more than they have.
@@ -92,7 +97,15 @@ def _walk_units(data: bytes, begin: int, slice_bytes: int, expansion: float) -> 
     at = last = begin
     expanded = 0
     weight = 0.0
+    native = kernel.records
     while at <= len(data) - _HEADER_BYTES and weight < slice_bytes:
+        if native is not None and not _codec(data, at):
+            stop, last_plain, size = native.step_units(data, at, math.ceil(slice_bytes - weight))
+            if stop == at:
+                break
+            weight += size
+            last, at = last_plain, stop
+            continue
         size = _UNSIGNED_SIZE(data, at + 8)[0]
         stop = at + _PREFIX_BYTES + size
         if size < _LEAST_SIZE or stop > len(data):
@@ -107,12 +120,12 @@ def _walk_units(data: bytes, begin: int, slice_bytes: int, expansion: float) -> 
     return at, last, expanded
 
 
-def _codec(data: bytes, at: int) -> int:
+def _codec(data: Buffer, at: int) -> int:
     codec_at = at + 22 if data[at + _MAGIC_AT] >= _BATCH_MAGIC else at + 17
     return data[codec_at] & _CODEC_MASK
 
 
-def _payload_at(data: bytes, at: int) -> int:
+def _payload_at(data: Buffer, at: int) -> int:
     """Return where the compressed bytes of a unit begin: behind the head of a batch, or a message's key and lengths."""
     magic = data[at + _MAGIC_AT]
     if magic >= _BATCH_MAGIC:
@@ -122,7 +135,7 @@ def _payload_at(data: bytes, at: int) -> int:
     return key_at + 8 + max(key_length, 0)
 
 
-def _following_offset(data: bytes, at: int) -> int:
+def _following_offset(data: Buffer, at: int) -> int:
     offset: int = _OFFSET(data, at)[0]
     if at + _BATCH_BYTES > len(data) or data[at + _MAGIC_AT] < _BATCH_MAGIC:
         return offset + 1
@@ -130,7 +143,7 @@ def _following_offset(data: bytes, at: int) -> int:
     return offset + distance + 1
 
 
-def first_unit_bytes(data: bytes) -> int | None:
+def first_unit_bytes(data: Buffer) -> int | None:
     """Return the size of the first unit by its own header: None if that did not come along, 0 if it cannot be one."""
     if len(data) < _PREFIX_BYTES:
         return None

@@ -1,8 +1,8 @@
 """The checksums of stored messages.
 
 CRC-32 (IEEE 802.3) guards messages of magic 0 and 1, CRC-32C (Castagnoli) the record batches of magic 2. The first is
-zlib's. The second comes from google-crc32c where its compiled part is there, else from the table below, which is also
-the reference that the tests compare it with. xxHash-32 guards the header of an LZ4 frame; only its short form is here.
+zlib's. The second comes from the native kernel where it is there, else from google-crc32c where its compiled part is, else
+from the table below, which is also the reference that the tests compare it with. xxHash-32 guards the header of an LZ4 frame; only its short form is here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
-__all__ = ["crc32", "crc32c", "crc32c_reference", "xxh32_short"]
+from consumerd.wire import kernel
+from consumerd.wire.kernel import Buffer
+
+__all__ = ["crc32", "crc32c", "crc32c_reference", "span_crc32c", "xxh32_short"]
 
 _CASTAGNOLI: Final = 0x82F63B78
 _MASK: Final = 0xFFFFFFFF
@@ -41,7 +44,7 @@ def crc32c_reference(data: bytes) -> int:
 
 
 def _choose_crc32c() -> Callable[[bytes], int]:
-    """Return the fastest CRC-32C there is; a google-crc32c without its compiled part is slower than the reference."""
+    """Return the fastest CRC-32C there is but for the kernel's; a google-crc32c without its compiled part is slower than the reference."""
     try:
         import google_crc32c
     except ImportError:
@@ -50,8 +53,15 @@ def _choose_crc32c() -> Callable[[bytes], int]:
     return value if google_crc32c.implementation == "c" else crc32c_reference
 
 
-crc32c: Final = _choose_crc32c()
-"""Return the CRC-32C of bytes (no other buffer: the compiled one takes read-only objects alone)."""
+crc32c: Final[Callable[[bytes], int]] = _choose_crc32c() if kernel.records is None else kernel.records.crc32c
+"""Return the CRC-32C of bytes (no other buffer: google-crc32c takes read-only objects alone)."""
+
+
+def span_crc32c(data: Buffer, begin: int, end: int) -> int:
+    """Return the CRC-32C of ``data[begin:end]``; without the native kernel it is copied."""
+    if (native := kernel.records) is not None:
+        return native.crc32c(data, begin, end)
+    return crc32c(bytes(data[begin:end]))
 
 
 _PRIME_2: Final = 2246822519

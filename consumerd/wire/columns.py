@@ -20,6 +20,8 @@ from typing import Final
 
 from consumerd.errors import CorruptMessageError
 from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
+from consumerd.wire import kernel
+from consumerd.wire.kernel import Buffer
 from consumerd.wire.records import NULL_SPAN, RecordBatch
 
 Segment = tuple[int, int]
@@ -39,10 +41,12 @@ class ColumnBuilder:
 
     ``position`` is the first offset that is not accounted for yet, ``end`` the one behind the last unit, which may lie below.
     ``unattested`` is where a hole begins that only the last unit's own offset speaks for; None where there is none.
-    ``decompressed_bytes`` counts what codecs gave.
+    ``decompressed_bytes`` counts what codecs gave. ``left_out`` is whether there were rows below ``start`` that are not here.
+    ``header_starts`` and ``header_ends`` end with the last row that has headers.
     """
 
-    def __init__(self, data: bytes, partition: TopicPartition, start: int) -> None:
+    def __init__(self, data: Buffer, partition: TopicPartition, start: int) -> None:
+        self.start = start
         self.position = start
         self.decompressed_bytes = 0
         self.offsets = array("q")
@@ -52,15 +56,15 @@ class ColumnBuilder:
         self.key_ends = array("q")
         self.value_starts = array("q")
         self.value_ends = array("q")
-        self.headers: list[tuple[int, int, int]] = []
-        """Row, start and end, for the rows that have headers."""
+        self.header_starts = array("q")
+        self.header_ends = array("q")
+        self.left_out = False
         self._data = data
         self._partition = partition
-        self._start = start
         self.end = 0
         self.unattested: int | None = None
         self._gaps: list[Gap] = []
-        self._blocks: list[bytes | memoryview] = []
+        self._blocks: list[Buffer] = []
         self._blocks_bytes = 0
         self._stretch: int | None = None  # where in the data the uncompressed stretch began that goes on now
 
@@ -68,11 +72,17 @@ class ColumnBuilder:
 
     def plain_shift(self, at: int) -> int:
         """Return what to add to positions in the fetched data, from ``at`` on, to make them positions in the buffer."""
+        shift = self.peek_shift(at)
+        self._stretch = self._blocks_bytes - shift
+        return shift
+
+    def peek_shift(self, at: int) -> int:
+        """Return what :meth:`plain_shift` would, without taking the bytes at ``at`` into the buffer."""
         if self._stretch is None:
-            self._stretch = at if self._blocks else 0
+            return self._blocks_bytes - at if self._blocks else 0
         return self._blocks_bytes - self._stretch
 
-    def add_block(self, at: int, block: bytes) -> int:
+    def add_block(self, at: int, block: Buffer) -> int:
         """Take decompressed bytes of the unit at ``at``; returns the shift for positions in them."""
         if self._stretch is not None:
             self._append(memoryview(self._data)[self._stretch : at])
@@ -82,7 +92,7 @@ class ColumnBuilder:
         self.decompressed_bytes += len(block)
         return shift
 
-    def _append(self, block: bytes | memoryview) -> None:
+    def _append(self, block: Buffer) -> None:
         self._blocks.append(block)
         self._blocks_bytes += len(block)
 
@@ -92,8 +102,16 @@ class ColumnBuilder:
         return len(self.timestamps)
 
     def begins_before(self, offset: int) -> bool:
-        """Tell whether the first row is one below ``offset``."""
-        return bool(self.offsets) and self.offsets[0] < offset
+        """Tell whether the first row is one below ``offset``, which is ``start`` or more."""
+        return self.left_out or (bool(self.offsets) and self.offsets[0] < offset)
+
+    def add_headers(self, start: int, end: int) -> None:
+        """Give headers to the row that comes next."""
+        missing = len(self.timestamps) - len(self.header_starts)
+        self.header_starts.extend(_NULLS * missing)
+        self.header_ends.extend(_NULLS * missing)
+        self.header_starts.append(start)
+        self.header_ends.append(end)
 
     def commit_messages(self, segments: Sequence[Segment], end: int) -> None:
         """Book messages, each a unit of its own. Raises as :meth:`commit`."""
@@ -154,15 +172,17 @@ class ColumnBuilder:
         for column in (self.timestamps, self.key_starts, self.key_ends, self.value_starts, self.value_ends):
             del column[count:]
         del self.timestamp_types[count:]
-        while self.headers and self.headers[-1][0] >= count:
-            self.headers.pop()
+        rows = min(count, len(self.header_starts))
+        while rows and self.header_starts[rows - 1] == NULL_SPAN:
+            rows -= 1
+        del self.header_starts[rows:], self.header_ends[rows:]
 
     def finish(self, stop: int) -> RecordBatch:
         """Return what was committed; ``stop`` is where in the data the last unit ended.
 
         Rows below the position that was asked for are dropped: a compressed unit is always fetched as a whole.
         """
-        below = bisect_left(self.offsets, self._start)
+        below = bisect_left(self.offsets, self.start)
         count = len(self.offsets)
         if below:
             for column in (
@@ -181,7 +201,7 @@ class ColumnBuilder:
         columns = 6 + (2 if header_starts else 0)
         return RecordBatch(
             partition=self._partition,
-            start=self._start,
+            start=self.start,
             next_offset=self.position,
             buffer=buffer,
             offsets=self.offsets,
@@ -198,17 +218,14 @@ class ColumnBuilder:
         )
 
     def _header_columns(self, below: int, count: int) -> tuple[array[int], array[int]]:
-        rows = [row for row in self.headers if row[0] >= below]
-        starts, ends = array("q"), array("q")
-        if rows:
-            starts = array("q", [NULL_SPAN]) * (count - below)
-            ends = starts[:]
-            for row, start, end in rows:
-                starts[row - below] = start
-                ends[row - below] = end
-        return starts, ends
+        if len(self.header_starts) <= below:
+            return array("q"), array("q")
+        for column in (self.header_starts, self.header_ends):
+            del column[:below]
+            column.extend(_NULLS * (count - below - len(column)))
+        return self.header_starts, self.header_ends
 
-    def _buffer(self, stop: int) -> bytes:
+    def _buffer(self, stop: int) -> Buffer:
         if not self._blocks:
             return self._data
         if self._stretch is not None:
@@ -249,6 +266,9 @@ def extend_values(column: array[int], values: list[int], shift: int) -> None:
 
 def extend_steps(column: array[int], first: int, step: int, count: int) -> None:
     """Append ``first``, ``first + step``... (``array.extend`` takes three times as long)."""
+    if (native := kernel.records) is not None:
+        native.extend_steps(column, first, step, count)
+        return
     column.frombytes(struct.pack(f"{count}q", *range(first, first + count * step, step)))
 
 

@@ -204,7 +204,7 @@ class _Checker:
         if rules.stored_magic < BATCH_MAGIC:
             if producer_id >= 0 or attributes & record_batch.TRANSACTIONAL_FLAG:
                 raise UnsupportedForFormat(f"a producer's id or a transaction, which magic {rules.stored_magic} lacks")
-            if columns.headers:
+            if columns.header_starts:
                 raise UnsupportedForFormat(f"headers, which magic {rules.stored_magic} lacks")
         _check_columns(columns, rules)
         return Part(

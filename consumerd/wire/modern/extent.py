@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumerd.errors import CorruptMessageError
+from consumerd.wire.kernel import Buffer
 from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, LEAST_SIZES, MAGIC_AT, find_end
 from consumerd.wire.modern.record_batch import HEADER, HEADER_BYTES, LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_AT
 from consumerd.wire.modern.record_batch import LEAST_LENGTH as _LEAST_BATCH
@@ -25,7 +26,7 @@ HEAD_BYTES: Final = HEADER_BYTES
 """The longest head; what is read of a unit is no more."""
 
 
-def find_stop(data: bytes, at: int) -> int | None:
+def find_stop(data: Buffer, at: int) -> int | None:
     """Return where the unit at ``at`` ends if it has a size that may be right."""
     try:
         return find_end(data, at, UNIT_SIZES)
@@ -46,7 +47,7 @@ class Offsets:
         return self.last if self.first is None else self.first
 
 
-def read_offsets(data: bytes, at: int, high_watermark: int | None) -> Offsets | None:
+def read_offsets(data: Buffer, at: int, high_watermark: int | None) -> Offsets | None:
     """Return what the head at ``at`` claims, if it is there and possible."""
     if find_stop(data, at) is None or len(data) - at <= MAGIC_AT + 1:
         return None
@@ -63,7 +64,7 @@ def read_offsets(data: bytes, at: int, high_watermark: int | None) -> Offsets | 
     return Offsets(first=first, last=last)
 
 
-def read_claim(data: bytes, at: int, start: int, high_watermark: int | None) -> int | None:
+def read_claim(data: Buffer, at: int, start: int, high_watermark: int | None) -> int | None:
     """Return the offset behind the unit at ``at`` by its own head, if that is there and possible."""
     if find_stop(data, at) is None or len(data) - at <= MAGIC_AT:
         return None
@@ -76,7 +77,7 @@ def read_claim(data: bytes, at: int, start: int, high_watermark: int | None) -> 
     return claimed if start < claimed and (high_watermark is None or claimed <= high_watermark) else None
 
 
-def find_next_offset(data: bytes, at: int, start: int, high_watermark: int | None = None) -> int | None:
+def find_next_offset(data: Buffer, at: int, start: int, high_watermark: int | None = None) -> int | None:
     """Return the offset behind the unit at ``at``, which cannot be read, if two witnesses agree on it.
 
     ``data`` may go on behind the unit; of what follows only the head is looked at.
@@ -100,7 +101,7 @@ def find_next_offset(data: bytes, at: int, start: int, high_watermark: int | Non
     return None
 
 
-def _is_consistent(data: bytes, at: int, start: int, claimed: int) -> bool:
+def _is_consistent(data: Buffer, at: int, start: int, claimed: int) -> bool:
     """Tell whether something else in the unit's own head agrees with what it claims."""
     if data[at + MAGIC_AT] != BATCH_MAGIC:
         return claimed == start + 1
@@ -110,7 +111,7 @@ def _is_consistent(data: bytes, at: int, start: int, claimed: int) -> bool:
     return bool(header[-1] == header[6] + 1)
 
 
-def _begins_with_its_first(data: bytes, at: int) -> bool:
+def _begins_with_its_first(data: Buffer, at: int) -> bool:
     if len(data) - at <= MAGIC_AT + 1:
         return False
     return data[at + MAGIC_AT] == BATCH_MAGIC or not data[at + MAGIC_AT + 1] & CODEC_MASK

@@ -23,9 +23,10 @@ from typing import Final
 
 from consumerd.errors import CorruptMessageError
 from consumerd.model import GapReason
-from consumerd.wire.checksum import crc32c
+from consumerd.wire.checksum import span_crc32c
 from consumerd.wire.columns import CREATE_TIME, LOG_APPEND_TIME, ColumnBuilder
 from consumerd.wire.compression import decompress
+from consumerd.wire.kernel import Buffer
 from consumerd.wire.modern.entry import CODEC_MASK, LOG_APPEND_TIME_FLAG
 from consumerd.wire.modern.fetch import AbortedTransaction
 from consumerd.wire.modern.record_reader import LEAST_RECORD_BYTES, RecordReader
@@ -58,6 +59,10 @@ class AbortedTransactions:
         self._to_come = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
         self._producers: set[int] = set()
 
+    def __bool__(self) -> bool:
+        """Whether there are any, or may be further on."""
+        return bool(self._to_come or self._producers)
+
     def covers(self, producer_id: int, last_offset: int) -> bool:
         """Return whether a transactional batch that ends at ``last_offset`` belongs to an aborted transaction."""
         while self._to_come and self._to_come[-1].first_offset <= last_offset:
@@ -70,7 +75,7 @@ class AbortedTransactions:
 
 
 def read_batch(
-    data: bytes, at: int, end: int, columns: ColumnBuilder, limits: Limits, aborted: AbortedTransactions | None
+    data: Buffer, at: int, end: int, columns: ColumnBuilder, limits: Limits, aborted: AbortedTransactions | None
 ) -> None:
     """Read the batch that fills ``[at, end)`` and commit it; ``aborted`` is None but under ``read_committed``.
 
@@ -79,7 +84,7 @@ def read_batch(
     (
         base_offset, _, _, _, checksum, attributes, last_delta, base_timestamp, max_timestamp, producer_id, _, _, count
     ) = HEADER.unpack_from(data, at)  # fmt: skip
-    computed = crc32c(data[at + CHECKED_FROM : end])
+    computed = span_crc32c(data, at + CHECKED_FROM, end)
     if computed != checksum:
         raise CorruptMessageError(f"CRC-32C is {computed:#010x}, the header says {checksum:#010x}")
     if last_delta < 0 or count < 0:
@@ -99,7 +104,7 @@ def read_batch(
     start = at + HEADER_BYTES
     if codec := attributes & CODEC_MASK:
         budget = limits.decompressed_bytes - columns.decompressed_bytes
-        records = decompress(codec, data[start:end], limit=budget, magic=2) if count else b""
+        records: Buffer = decompress(codec, bytes(data[start:end]), limit=budget, magic=2) if count else b""
         shift = columns.add_block(at, records)
         start, end = 0, len(records)
     else:
@@ -119,7 +124,7 @@ def read_batch(
     columns.commit(segments, last_offset + 1, first_offset=base_offset)
 
 
-def _is_abort_marker(data: bytes, at: int, end: int) -> bool:
+def _is_abort_marker(data: Buffer, at: int, end: int) -> bool:
     """Read the key of a control batch's only record: version, type (EndTransactionMarker)."""
     _, at = read_varint(data, at, end)
     _, at = read_varlong(data, at + 1, end)

@@ -7,7 +7,8 @@ How records are read fast. Producers write long rows of records that differ in l
 :meth:`RecordReader._read_rows` verifies many records of one length at once, a column of bytes by a column of bytes;
 :meth:`RecordReader._read_similar` unpacks each record's head as a whole, which has one layout while only values differ;
 :meth:`RecordReader._read_short` goes field by field but knows short lengths, no headers and the next offset only;
-:meth:`RecordReader._read_any` reads whatever there is, and is the only one that finds fault.
+:meth:`RecordReader._read_any` reads whatever there is, and is the only one that finds fault. Where the native kernel is
+there it takes the place of the first three.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from consumerd.errors import CorruptMessageError
+from consumerd.wire import kernel
 from consumerd.wire.columns import ColumnBuilder, Patience, Segment, agreement, extend_spans, extend_values
+from consumerd.wire.kernel import Buffer, RecordsKernel
 from consumerd.wire.records import NULL_SPAN, header_spans
 from consumerd.wire.varint import encode_varint, read_varint, read_varlong
 
@@ -63,13 +66,13 @@ _UNZIGZAG: Final = tuple(value >> 1 ^ -(value & 1) for value in range(1 << 14))
 class RecordReader:
     """Reads the records of one batch into the columns.
 
-    ``shift`` turns positions in ``data`` into positions in the columns' buffer. ``segments`` holds the offset deltas
-    that were read.
+    ``shift`` turns positions in ``data``, which is ``bytes`` but for the native kernel, into positions in the columns'
+    buffer. ``segments`` holds the offset deltas that were read.
     """
 
-    def __init__(self, data: bytes, end: int, shift: int, columns: ColumnBuilder, base_timestamp: int) -> None:
+    def __init__(self, data: Buffer, end: int, shift: int, columns: ColumnBuilder, base_timestamp: int) -> None:
         self.segments: list[Segment] = []
-        self._data = data
+        self._data: bytes = data  # type: ignore[assignment]  # any other buffer is read as bytes are, only not as fast
         self._end = end
         self._shift = shift
         self._columns = columns
@@ -79,17 +82,41 @@ class RecordReader:
 
     def read(self, at: int, count: int) -> int:
         """Read ``count`` records and return the position behind them. Raises CorruptMessageError."""
-        rows, similar = Patience(), Patience()
-        done = 0
+        native = kernel.records
         try:
-            while done < count:
-                got, at = self._read_on(at, done, count - done, rows, similar) if done else (0, at)
-                if not got:
-                    got, at = 1, self._read_any(at)
-                done += got
+            at = self._read_pure(at, count) if native is None else self._read_native(native, at, count)
         except OverflowError as error:
             raise CorruptMessageError("a timestamp of more than 64 bits") from error
         self._close_segment(self._delta)
+        return at
+
+    def _read_native(self, native: RecordsKernel, at: int, count: int) -> int:
+        while True:
+            got, at, self._first, self._delta = native.read_records(
+                self._data,
+                at,
+                self._end,
+                count,
+                self._shift,
+                self._base_timestamp,
+                self._columns,
+                self.segments,
+                self._first,
+                self._delta,
+            )
+            if got == count:
+                return at
+            at = self._read_any(at)
+            count -= got + 1
+
+    def _read_pure(self, at: int, count: int) -> int:
+        rows, similar = Patience(), Patience()
+        done = 0
+        while done < count:
+            got, at = self._read_on(at, done, count - done, rows, similar) if done else (0, at)
+            if not got:
+                got, at = 1, self._read_any(at)
+            done += got
         return at
 
     def _read_on(self, at: int, done: int, left: int, rows: Patience, similar: Patience) -> tuple[int, int]:
@@ -123,7 +150,7 @@ class RecordReader:
         value_start, value_end, headers_at = _read_span(data, at, stop)
         if headers_at + 1 != stop or data[headers_at]:
             header_spans(data, headers_at, stop)
-            columns.headers.append((len(columns), headers_at + shift, stop + shift))
+            columns.add_headers(headers_at + shift, stop + shift)
         if delta < 0:
             raise CorruptMessageError(f"a record with offset delta {delta}")
         if delta != self._delta:

@@ -15,7 +15,9 @@ from typing import Final
 
 from consumerd.errors import CorruptMessageError, DecompressedTooLarge
 from consumerd.model import GapReason, TopicPartition
+from consumerd.wire import kernel
 from consumerd.wire.columns import ColumnBuilder
+from consumerd.wire.kernel import Buffer, RecordsKernel
 from consumerd.wire.modern import message_set, record_batch
 from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, MAGIC_AT, find_end
 from consumerd.wire.modern.extent import (
@@ -36,7 +38,7 @@ _DEFAULT_LIMITS: Final = Limits()
 
 
 def decode_record_set(
-    data: bytes | bytearray | memoryview,
+    data: Buffer,
     *,
     partition: TopicPartition,
     start: int,
@@ -55,14 +57,15 @@ def decode_record_set(
     is the list of the Fetch response. With ``attested`` the last unit is left out where a hole stands before it and nothing
     is known of what follows: fetched again, it comes first, with what stands behind it.
 
-    A view is copied once, so that a batch of one partition does not hold the frame of all; ``bytes`` are not.
+    ``bytes`` become the batch's buffer, unless something is compressed. So does a read-only view where the native kernel is
+    there: whoever gives one sees to it that no small batch holds a large frame. Anything else is copied once.
 
     Raises CorruptMessageError (DecompressedTooLarge, if that is all) for the first unit, with partition, offset, raw
     bytes, and ``next_offset`` if two witnesses agree on it. For these serve ``high_watermark``, which no unit may pass,
     and ``following``, what was fetched behind ``data``, of which no more than a head is looked at while nothing is wrong.
     """
     fetched = _Fetched(
-        raw=bytes(data),
+        raw=_in_place(data),
         partition=partition,
         start=start,
         limits=limits,
@@ -73,6 +76,22 @@ def decode_record_set(
         attested=attested,
     )
     return fetched.decode(0, _MOST_PASSED)
+
+
+def _in_place(data: Buffer) -> Buffer:
+    """Return what is decoded: the data itself, if it cannot change and can be read where it is, else a copy."""
+    if isinstance(data, bytes):
+        return data
+    is_readable = isinstance(data, memoryview) and data.readonly and data.c_contiguous and data.format == "B"
+    return data if is_readable and kernel.records is not None and kernel.messages is not None else bytes(data)
+
+
+def _read_plain(native: RecordsKernel, data: Buffer, at: int, columns: ColumnBuilder, *, transactional: bool) -> int:
+    """Read the plain batches at ``at``, if there are any; returns where they end."""
+    stop = native.read_batches(data, at, len(data), columns.peek_shift(at), columns, transactional)
+    if stop > at:
+        columns.plain_shift(at)
+    return stop
 
 
 _LOOK_BYTES: Final = 1 << 20
@@ -93,7 +112,7 @@ class _Fetched:
     what was due, the first stands before that: it is passed by, and nothing is lost by it.
     """
 
-    raw: bytes
+    raw: Buffer
     partition: TopicPartition
     start: int
     limits: Limits
@@ -161,7 +180,10 @@ class _Fetched:
         raw = self.raw
         transactions = AbortedTransactions(self.aborted) if self.read_committed else None
         end = len(raw)
+        native = kernel.records
         while True:
+            if native is not None:
+                at = _read_plain(native, raw, at, columns, transactional=not transactions)
             try:
                 stop = find_end(raw, at, UNIT_SIZES)
                 if stop is None or stop > end:
@@ -170,7 +192,7 @@ class _Fetched:
                     record_batch.read_batch(raw, at, stop, columns, self.limits, transactions)
                     at = stop
                 else:
-                    at = message_set.read_messages(raw, at, end, columns, self.limits)
+                    at = message_set.read_messages(raw, at, end, columns, self.limits)  # type: ignore[arg-type]  # see _in_place
             except CorruptMessageError as error:
                 if columns.position == self.start:
                     return at, error
@@ -181,11 +203,11 @@ class _Fetched:
 
     def _with_all(self) -> _Fetched:
         """Return the same with all that was fetched behind: where something is wrong it may tell what."""
-        return replace(self, raw=self.raw + bytes(self.following), following=b"")
+        return replace(self, raw=bytes(self.raw) + bytes(self.following), following=b"")
 
     def _bytes_at(self, at: int, size: int) -> bytes:
         """Return up to ``size`` bytes of what was fetched, from ``at`` on."""
-        found = self.raw[at : at + size]
+        found = bytes(self.raw[at : at + size])
         if len(found) < size:
             behind = max(at - len(self.raw), 0)
             found += bytes(self.following[behind : behind + size - len(found)])
@@ -302,7 +324,8 @@ class _Fetched:
         offset = self.start
         next_offset = None
         if stop is not None and is_known:
-            next_offset = find_next_offset(raw + self.following[:HEAD_BYTES], at, self.start, high_watermark)
+            known = bytes(raw) + bytes(self.following[:HEAD_BYTES])
+            next_offset = find_next_offset(known, at, self.start, high_watermark)
             if raw[at + MAGIC_AT] == BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
                 (claimed, _) = ENTRY.unpack_from(raw, at)
                 if claimed >= 0 and (high_watermark is None or claimed < high_watermark):
@@ -312,7 +335,7 @@ class _Fetched:
             partition=self.partition,
             offset=offset,
             next_offset=next_offset,
-            raw=raw[at:stop],
+            raw=bytes(raw[at:stop]),
         )
 
 
@@ -329,7 +352,7 @@ def _is_due(batch: RecordBatch) -> bool:
     return not batch.gaps or batch.gaps[0].start > batch.start or batch.gaps[0].reason is not GapReason.COMPACTION
 
 
-def _find_stray(data: bytes, begin: int, high_watermark: int) -> int:
+def _find_stray(data: Buffer, begin: int, high_watermark: int) -> int:
     """Return where the first unit begins that claims offsets which the log does not have yet; the checksums of no format
     cover the offset.
     """

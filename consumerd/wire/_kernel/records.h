@@ -1,0 +1,386 @@
+/* Record batches of magic 2 and their records (KIP-98; Kafka's DefaultRecordBatch, DefaultRecord), as columns.
+ *
+ * Nothing here finds fault: whatever is not plain ends the reading in front of it, and the pure Python reader judges. What
+ * is accepted is what that reader accepts, so that both give the same. Every read is bounded by the buffer; what heads say
+ * is checked before it is used; a buffer that changes meanwhile gives wrong rows at worst, for capacity is checked last.
+ */
+#ifndef CONSUMERD_RECORDS_H
+#define CONSUMERD_RECORDS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "crc32c.h"
+
+#if defined(__GNUC__)
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#else
+#define LIKELY(x) (x)
+#define ALWAYS_INLINE static inline
+#endif
+
+#define BATCH_HEAD 61
+#define CHECKED_FROM 21
+#define LEAST_LENGTH 49
+#define LEAST_RECORD 7
+#define NULL_SPAN (-1)
+#define CODEC_MASK 0x07
+#define LOG_APPEND_TIME 0x08
+#define TRANSACTIONAL 0x10
+#define CONTROL 0x20
+#define TYPE_CREATE_TIME 1 /* as in the column of types */
+#define TYPE_LOG_APPEND_TIME 2
+
+/* Where rows go. The arrays of headers are as long as the last row that has some, and NULL until one does. */
+typedef struct {
+    int64_t *offsets, *timestamps, *key_starts, *key_ends, *value_starts, *value_ends;
+    int64_t *header_starts, *header_ends;
+    uint8_t *types;
+    int64_t rows, capacity, header_rows;
+} columns_t;
+
+typedef struct {
+    int64_t timestamp_delta, key_start, key_end, value_start, value_end, headers_at;
+    int32_t delta;
+} record_t;
+
+enum { READ_ON = 0, READ_STOPPED = 1, READ_NEEDS_HEADERS = 2, READ_NEEDS_SEGMENTS = 3 };
+
+ALWAYS_INLINE uint32_t load32(const uint8_t *data) {
+    return (uint32_t)data[0] << 24 | (uint32_t)data[1] << 16 | (uint32_t)data[2] << 8 | data[3];
+}
+
+ALWAYS_INLINE int64_t load64(const uint8_t *data) {
+    return (int64_t)((uint64_t)load32(data) << 32 | load32(data + 4));
+}
+
+/* Read a number of up to `most` bytes and `bits` bits below `end`; returns the place behind it, NULL if there is none. */
+static const uint8_t *read_long_number(const uint8_t *at, const uint8_t *end, int most, int bits, uint64_t *number) {
+    uint64_t value = 0;
+    int shift = 0;
+    if (end - at > most)
+        end = at + most;
+    while (at < end) {
+        uint8_t byte = *at++;
+        if (shift == 63 && byte > 1)
+            return NULL;
+        value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            if (bits < 64 && value >> bits)
+                return NULL;
+            *number = value;
+            return at;
+        }
+        shift += 7;
+    }
+    return NULL;
+}
+
+/* The same where most numbers have one or two bytes. */
+ALWAYS_INLINE const uint8_t *read_number(const uint8_t *at, const uint8_t *end, int most, int bits, uint64_t *number) {
+    if (LIKELY(end - at >= 2)) {
+        uint32_t low = at[0], high = at[1];
+        if (low < 0x80) {
+            *number = low;
+            return at + 1;
+        }
+        if (LIKELY(high < 0x80)) {
+            *number = (low & 0x7F) | high << 7;
+            return at + 2;
+        }
+    }
+    return read_long_number(at, end, most, bits, number);
+}
+
+ALWAYS_INLINE int64_t unzigzag(uint64_t number) {
+    return (int64_t)(number >> 1 ^ (0 - (number & 1)));
+}
+
+ALWAYS_INLINE const uint8_t *read_varint(const uint8_t *at, const uint8_t *end, int32_t *value) {
+    uint64_t number;
+    at = read_number(at, end, 5, 32, &number);
+    if (LIKELY(at != NULL))
+        *value = (int32_t)unzigzag(number);
+    return at;
+}
+
+/* Read a key or value: its span in the data, null for a length of -1. */
+ALWAYS_INLINE const uint8_t *read_span(
+    const uint8_t *data, const uint8_t *at, const uint8_t *end, int64_t *span_start, int64_t *span_end) {
+    int32_t length;
+    at = read_varint(at, end, &length);
+    if (!LIKELY(at != NULL))
+        return NULL;
+    if (length < 0) {
+        *span_start = *span_end = NULL_SPAN;
+        return length == NULL_SPAN ? at : NULL;
+    }
+    if (!LIKELY(length <= end - at))
+        return NULL;
+    *span_start = at - data;
+    at += length;
+    *span_end = at - data;
+    return at;
+}
+
+/* Tell whether headers fill [at, end): a count, then a key, which is not null, and a value each. */
+static int are_headers(const uint8_t *data, const uint8_t *at, const uint8_t *end) {
+    int32_t count;
+    at = read_varint(at, end, &count);
+    if (at == NULL || count < 0 || count > (end - at) / 2)
+        return 0;
+    while (count--) {
+        int64_t start, stop;
+        at = read_span(data, at, end, &start, &stop);
+        if (at == NULL || start < 0)
+            return 0;
+        at = read_span(data, at, end, &start, &stop);
+        if (at == NULL)
+            return 0;
+    }
+    return at == end;
+}
+
+/* Read the record at `at`; returns where it ends, NULL if it is none. `headers_at` is -1 where it has no headers. */
+ALWAYS_INLINE const uint8_t *read_record(
+    const uint8_t *data, const uint8_t *at, const uint8_t *end, record_t *record) {
+    const uint8_t *stop;
+    uint64_t number;
+    int32_t length;
+    at = read_varint(at, end, &length);
+    if (!LIKELY(at != NULL && length > 0 && length <= end - at))
+        return NULL;
+    stop = at + length;
+    at = read_number(at + 1, stop, 10, 64, &number);
+    if (!LIKELY(at != NULL))
+        return NULL;
+    record->timestamp_delta = unzigzag(number);
+    at = read_varint(at, stop, &record->delta);
+    if (!LIKELY(at != NULL && record->delta >= 0))
+        return NULL;
+    at = read_span(data, at, stop, &record->key_start, &record->key_end);
+    if (!LIKELY(at != NULL))
+        return NULL;
+    at = read_span(data, at, stop, &record->value_start, &record->value_end);
+    if (!LIKELY(at != NULL))
+        return NULL;
+    record->headers_at = -1;
+    if (!LIKELY(at + 1 == stop && *at == 0)) {
+        if (!are_headers(data, at, stop))
+            return NULL;
+        record->headers_at = at - data;
+    }
+    return stop;
+}
+
+ALWAYS_INLINE int64_t shifted(int64_t place, int64_t shift) {
+    return place < 0 ? NULL_SPAN : place + shift;
+}
+
+/* Tell whether one + other is no int64. */
+ALWAYS_INLINE int overflows(int64_t one, int64_t other) {
+    return other >= 0 ? one > INT64_MAX - other : one < INT64_MIN - other;
+}
+
+/* Write all of a record but its offset and its type into the next row, which there must be. */
+ALWAYS_INLINE void put_record(columns_t *to, const record_t *record, int64_t timestamp, int64_t shift) {
+    int64_t row = to->rows;
+    to->timestamps[row] = timestamp;
+    to->key_starts[row] = shifted(record->key_start, shift);
+    to->key_ends[row] = shifted(record->key_end, shift);
+    to->value_starts[row] = shifted(record->value_start, shift);
+    to->value_ends[row] = shifted(record->value_end, shift);
+}
+
+static void put_headers(columns_t *to, int64_t start, int64_t end) {
+    for (; to->header_rows < to->rows; to->header_rows++)
+        to->header_starts[to->header_rows] = to->header_ends[to->header_rows] = NULL_SPAN;
+    to->header_starts[to->header_rows] = start;
+    to->header_ends[to->header_rows++] = end;
+}
+
+/* -- batches */
+
+typedef struct {
+    int64_t base_offset, base_timestamp, max_timestamp, stop;
+    int32_t count;
+    uint32_t checksum;
+    int log_append_time;
+} head_t;
+
+/* Where offsets stand while batches go by: the first that is due, the one behind the last batch, the first to keep. */
+typedef struct {
+    int64_t position, end, start;
+    int transactional, left_out;
+} place_t;
+
+/* Read the head of the batch at `at` of `size` bytes; tells whether it is a plain one that follows without a hole. */
+static int read_plain_head(const uint8_t *data, int64_t at, int64_t size, const place_t *place, head_t *head) {
+    const uint8_t *from = data + at;
+    int32_t length, last_delta;
+    uint16_t attributes;
+    if (size - at < BATCH_HEAD || from[16] != 2)
+        return 0;
+    length = (int32_t)load32(from + 8);
+    if (length < LEAST_LENGTH || length > size - at - 12)
+        return 0;
+    attributes = (uint16_t)(from[21] << 8 | from[22]);
+    if (attributes & (CODEC_MASK | CONTROL) || (attributes & TRANSACTIONAL && !place->transactional))
+        return 0;
+    head->base_offset = load64(from);
+    head->stop = at + 12 + length;
+    head->checksum = load32(from + 17);
+    last_delta = (int32_t)load32(from + 23);
+    head->base_timestamp = load64(from + 27);
+    head->max_timestamp = load64(from + 35);
+    head->count = (int32_t)load32(from + 57);
+    head->log_append_time = attributes & LOG_APPEND_TIME;
+    return head->count > 0 && last_delta == head->count - 1 && head->base_offset >= place->end &&
+           head->base_offset <= place->position && !overflows(head->base_offset, head->count) &&
+           head->count <= (head->stop - at - BATCH_HEAD) / LEAST_RECORD;
+}
+
+/* Note that a batch was read. */
+static void pass_batch(place_t *place, const head_t *head) {
+    place->end = head->base_offset + head->count;
+    if (place->end > place->position)
+        place->position = place->end;
+}
+
+/* Return how many records the plain batches have, by their heads, that stand in a run at `at`. */
+static int64_t count_records(const uint8_t *data, int64_t at, int64_t size, place_t place) {
+    int64_t count = 0;
+    head_t head;
+    while (read_plain_head(data, at, size, &place, &head)) {
+        count += head.count;
+        pass_batch(&place, &head);
+        at = head.stop;
+    }
+    return count;
+}
+
+static int read_batch(
+    const uint8_t *data, int64_t begin, const head_t *head, int64_t shift, const place_t *place, columns_t *to) {
+    const uint8_t *at = data + begin + BATCH_HEAD, *end = data + head->stop;
+    int64_t offset = head->base_offset, rows = to->rows;
+    int32_t delta;
+    record_t record;
+    if (to->capacity - to->rows < head->count ||
+        crc32c_of(data + begin + CHECKED_FROM, (size_t)(head->stop - begin - CHECKED_FROM)) != head->checksum)
+        return READ_STOPPED;
+    for (delta = 0; delta < head->count; delta++, offset++) {
+        at = read_record(data, at, end, &record);
+        if (!LIKELY(at != NULL && record.delta == delta && !overflows(head->base_timestamp, record.timestamp_delta)))
+            return READ_STOPPED;
+        put_record(
+            to, &record, head->log_append_time ? head->max_timestamp : head->base_timestamp + record.timestamp_delta,
+            shift);
+        to->offsets[to->rows] = offset;
+        if (!LIKELY(offset >= place->start))
+            continue;
+        if (!LIKELY(record.headers_at < 0)) {
+            if (to->header_starts == NULL)
+                return READ_NEEDS_HEADERS;
+            put_headers(to, record.headers_at + shift, at - data + shift);
+        }
+        to->rows++;
+    }
+    if (at != end)
+        return READ_STOPPED;
+    memset(to->types + rows, head->log_append_time ? TYPE_LOG_APPEND_TIME : TYPE_CREATE_TIME, (size_t)(to->rows - rows));
+    return READ_ON;
+}
+
+/* Read the run of plain batches at `*at`, which is moved on with all else; says why it ended. */
+static int read_run(
+    const uint8_t *data, int64_t *at, int64_t size, int64_t shift, place_t *place, columns_t *to) {
+    head_t head;
+    while (read_plain_head(data, *at, size, place, &head)) {
+        int64_t rows = to->rows, header_rows = to->header_rows;
+        int how = read_batch(data, *at, &head, shift, place, to);
+        if (how != READ_ON) {
+            to->rows = rows;
+            to->header_rows = header_rows;
+            return how;
+        }
+        if (head.base_offset < place->start)
+            place->left_out = 1;
+        pass_batch(place, &head);
+        *at = head.stop;
+    }
+    return READ_STOPPED;
+}
+
+/* -- records */
+
+#define MOST_SEGMENTS 512
+
+/* Consecutive offset deltas [first, delta), of which the last goes on; `over` are those that are over. */
+typedef struct {
+    int64_t first, delta;
+    int64_t over[MOST_SEGMENTS][2];
+    int count;
+} segments_t;
+
+/* Read up to `count` records at `*at`, which is moved on; says why it ended. */
+static int read_records(
+    const uint8_t *data, int64_t *at, int64_t size, int64_t count, int64_t shift, int64_t base_timestamp,
+    columns_t *to, segments_t *segments) {
+    const uint8_t *from = data + *at, *end = data + size, *stop;
+    record_t record;
+    if (count > to->capacity - to->rows)
+        count = to->capacity - to->rows;
+    for (; count > 0; count--) {
+        stop = read_record(data, from, end, &record);
+        if (!LIKELY(stop != NULL && !overflows(base_timestamp, record.timestamp_delta)))
+            return READ_STOPPED;
+        if (!LIKELY(record.headers_at < 0) && to->header_starts == NULL)
+            return READ_NEEDS_HEADERS;
+        if (!LIKELY(record.delta == segments->delta)) {
+            if (segments->delta > segments->first) {
+                if (segments->count == MOST_SEGMENTS)
+                    return READ_NEEDS_SEGMENTS;
+                segments->over[segments->count][0] = segments->first;
+                segments->over[segments->count++][1] = segments->delta;
+            }
+            segments->first = record.delta;
+        }
+        if (!LIKELY(record.headers_at < 0))
+            put_headers(to, record.headers_at + shift, stop - data + shift);
+        put_record(to, &record, base_timestamp + record.timestamp_delta, shift);
+        to->rows++;
+        segments->delta = (int64_t)record.delta + 1;
+        from = stop;
+        *at = from - data;
+    }
+    return READ_STOPPED;
+}
+
+/* -- units of any magic, by their heads */
+
+/* Step over messages by their sizes, which may be absurd, while they begin at or before `until`. Tells where the next
+ * one begins, and before it the last and the one before that. */
+static void step_messages(const uint8_t *data, int64_t until, int64_t *at, int64_t *last, int64_t *before) {
+    while (*at <= until) {
+        *before = *last;
+        *last = *at;
+        *at += 12 + (int64_t)load32(data + *at + 8);
+    }
+}
+
+/* Step over whole uncompressed units until `*weight`, what their sizes add up to, is `most`. */
+static void step_units(const uint8_t *data, int64_t size, int64_t most, int64_t *at, int64_t *last, int64_t *weight) {
+    while (*at <= size - 26 && *weight < most) {
+        const uint8_t *from = data + *at;
+        int64_t length = load32(from + 8);
+        if (length < 14 || length > size - *at - 12 || from[from[16] >= 2 ? 22 : 17] & CODEC_MASK)
+            return;
+        *weight += length;
+        *last = *at;
+        *at += 12 + length;
+    }
+}
+
+#endif

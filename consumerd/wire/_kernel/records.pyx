@@ -1,0 +1,299 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Record batches of magic 2, and the heads of units of any magic. Contract: ``consumerd.wire.kernel``.
+
+What reads bytes is C, in ``records.h``; here columns are made large enough for it, and cut to what it wrote.
+"""
+
+from cpython cimport array
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+cdef extern from "records.h" nogil:
+    enum:
+        READ_NEEDS_HEADERS
+        READ_NEEDS_SEGMENTS
+        LEAST_RECORD
+
+    ctypedef struct columns_t:
+        int64_t *offsets
+        int64_t *timestamps
+        int64_t *key_starts
+        int64_t *key_ends
+        int64_t *value_starts
+        int64_t *value_ends
+        int64_t *header_starts
+        int64_t *header_ends
+        uint8_t *types
+        int64_t rows
+        int64_t capacity
+        int64_t header_rows
+
+    ctypedef struct place_t:
+        int64_t position
+        int64_t end
+        int64_t start
+        int transactional
+        int left_out
+
+    ctypedef struct segments_t:
+        int64_t first
+        int64_t delta
+        int64_t over[512][2]
+        int count
+
+    const char *crc32c_choose()
+    uint32_t crc32c_of(const uint8_t *data, size_t size)
+    uint32_t crc32c_of_by_table(const uint8_t *data, size_t size)
+    int64_t count_records(const uint8_t *data, int64_t at, int64_t size, place_t place)
+    int read_run(const uint8_t *data, int64_t *at, int64_t size, int64_t shift, place_t *place, columns_t *to)
+    int c_read_records "read_records"(
+        const uint8_t *data, int64_t *at, int64_t size, int64_t count, int64_t shift, int64_t base_timestamp,
+        columns_t *to, segments_t *segments)
+    void c_step_messages "step_messages"(
+        const uint8_t *data, int64_t until, int64_t *at, int64_t *last, int64_t *before)
+    void c_step_units "step_units"(
+        const uint8_t *data, int64_t size, int64_t most, int64_t *at, int64_t *last, int64_t *weight)
+
+
+CRC32C = crc32c_choose().decode()
+
+# What takes less time than this many bytes do is not worth giving the interpreter's lock away, and waiting for it.
+cdef enum:
+    WORTH_RELEASING = 1 << 16
+
+
+cdef class _Columns:
+    """The arrays of a ColumnBuilder while they are longer than their rows.
+
+    `whole` is whether offsets and types are filled too.
+    """
+
+    cdef columns_t to
+    cdef array.array offsets, timestamps, key_starts, key_ends, value_starts, value_ends, header_starts, header_ends
+    cdef bytearray types
+    cdef bint whole
+
+    def __init__(self, columns, bint whole):
+        self.whole = whole
+        self.offsets = columns.offsets
+        self.timestamps = columns.timestamps
+        self.key_starts = columns.key_starts
+        self.key_ends = columns.key_ends
+        self.value_starts = columns.value_starts
+        self.value_ends = columns.value_ends
+        self.header_starts = columns.header_starts
+        self.header_ends = columns.header_ends
+        self.types = columns.timestamp_types
+        self.to.rows = self.to.capacity = len(self.timestamps)
+        self.to.header_rows = len(self.header_starts)
+
+    cdef int widen(self, int64_t more) except -1:
+        """Make room for so many rows more. When that fails nothing is wider."""
+        cdef bint first = not self.to.rows
+        cdef int64_t capacity = self.to.rows + more
+        try:
+            self.fit(capacity, first)
+        except MemoryError:
+            self.narrow()
+            raise
+        self.to.capacity = capacity
+        self.to.timestamps = <int64_t *>self.timestamps.data.as_voidptr
+        self.to.key_starts = <int64_t *>self.key_starts.data.as_voidptr
+        self.to.key_ends = <int64_t *>self.key_ends.data.as_voidptr
+        self.to.value_starts = <int64_t *>self.value_starts.data.as_voidptr
+        self.to.value_ends = <int64_t *>self.value_ends.data.as_voidptr
+        if self.whole:
+            self.to.offsets = <int64_t *>self.offsets.data.as_voidptr
+            self.to.types = <uint8_t *>PyByteArray_AS_STRING(self.types)
+        if self.to.header_rows:
+            self.widen_headers()
+        return 0
+
+    cdef int widen_headers(self) except -1:
+        """Make room for as many rows of headers."""
+        fit(self.header_starts, self.to.capacity, False)
+        fit(self.header_ends, self.to.capacity, False)
+        self.to.header_starts = <int64_t *>self.header_starts.data.as_voidptr
+        self.to.header_ends = <int64_t *>self.header_ends.data.as_voidptr
+        return 0
+
+    cdef int narrow(self) except -1:
+        """Have all columns end with their last row."""
+        self.fit(self.to.rows, False)
+        fit(self.header_starts, self.to.header_rows, False)
+        fit(self.header_ends, self.to.header_rows, False)
+        return 0
+
+    cdef int fit(self, int64_t rows, bint exactly) except -1:
+        fit(self.timestamps, rows, exactly)
+        fit(self.key_starts, rows, exactly)
+        fit(self.key_ends, rows, exactly)
+        fit(self.value_starts, rows, exactly)
+        fit(self.value_ends, rows, exactly)
+        if self.whole:
+            fit(self.offsets, rows, exactly)
+            PyByteArray_Resize(self.types, rows)
+        return 0
+
+
+cdef int fit(array.array column, Py_ssize_t rows, bint exactly) except -1:
+    """Give a column so many rows, with room for half as many more behind them, unless `exactly`, where it has to move."""
+    if len(column) == rows:
+        return 0
+    return array.resize(column, rows) if exactly else array.resize_smart(column, rows)
+
+
+def crc32c(data, Py_ssize_t begin=0, end=None, /):
+    cdef Py_buffer view
+    cdef Py_ssize_t stop
+    cdef uint32_t checksum
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        stop = view.len if end is None else min(<Py_ssize_t>end, view.len)
+        begin = min(max(begin, 0), stop)
+        if stop - begin < WORTH_RELEASING:
+            checksum = crc32c_of(<const uint8_t *>view.buf + begin, stop - begin)
+        else:
+            with nogil:
+                checksum = crc32c_of(<const uint8_t *>view.buf + begin, stop - begin)
+    finally:
+        PyBuffer_Release(&view)
+    return checksum
+
+
+def crc32c_by_table(data, /):
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return crc32c_of_by_table(<const uint8_t *>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def read_batches(data, Py_ssize_t at, Py_ssize_t end, int64_t shift, columns, bint transactional, /):
+    cdef Py_buffer view
+    cdef place_t place
+    cdef _Columns to
+    cdef int64_t count, stop = at
+    cdef bint releases
+    cdef int how
+    place.position = columns.position
+    place.end = columns.end
+    place.start = columns.start
+    place.transactional = transactional
+    place.left_out = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        end = min(end, view.len)
+        if at < 0 or at >= end:
+            return at
+        count = count_records(<const uint8_t *>view.buf, at, end, place)
+        if count == 0:
+            return at
+        releases = end - at >= WORTH_RELEASING
+        to = _Columns(columns, True)
+        to.widen(count)
+        try:
+            while True:
+                if releases:
+                    with nogil:
+                        how = read_run(<const uint8_t *>view.buf, &stop, end, shift, &place, &to.to)
+                else:
+                    how = read_run(<const uint8_t *>view.buf, &stop, end, shift, &place, &to.to)
+                if how != READ_NEEDS_HEADERS:
+                    break
+                to.widen_headers()
+        finally:
+            to.narrow()
+    finally:
+        PyBuffer_Release(&view)
+    if stop > at:
+        columns.position = place.position
+        columns.end = place.end
+        columns.unattested = None
+        if place.left_out:
+            columns.left_out = True
+    return stop
+
+
+def read_records(
+    data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count, int64_t shift, int64_t base_timestamp, columns,
+    list segments, int64_t first, int64_t delta, /,
+):
+    cdef Py_buffer view
+    cdef segments_t found
+    cdef _Columns to
+    cdef int64_t stop = at, rows
+    cdef int each, how
+    cdef bint releases
+    found.first = first
+    found.delta = delta
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        end = min(end, view.len)
+        if at < 0 or at >= end:
+            return 0, at, first, delta
+        count = min(count, (end - at) // LEAST_RECORD)
+        releases = end - at >= WORTH_RELEASING
+        to = _Columns(columns, False)
+        rows = to.to.rows
+        to.widen(count)
+        try:
+            while True:
+                found.count = 0
+                if releases:
+                    with nogil:
+                        how = c_read_records(
+                            <const uint8_t *>view.buf, &stop, end, rows + count - to.to.rows, shift, base_timestamp,
+                            &to.to, &found)
+                else:
+                    how = c_read_records(
+                        <const uint8_t *>view.buf, &stop, end, rows + count - to.to.rows, shift, base_timestamp,
+                        &to.to, &found)
+                for each in range(found.count):
+                    segments.append((found.over[each][0], found.over[each][1]))
+                if how == READ_NEEDS_HEADERS:
+                    to.widen_headers()
+                elif how != READ_NEEDS_SEGMENTS:
+                    break
+        finally:
+            to.narrow()
+        return to.to.rows - rows, stop, found.first, found.delta
+    finally:
+        PyBuffer_Release(&view)
+
+
+def step_messages(data, Py_ssize_t at, Py_ssize_t until, /):
+    cdef Py_buffer view
+    cdef int64_t stop = at, last = at, before = at
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if at >= 0:
+            c_step_messages(<const uint8_t *>view.buf, min(until, view.len - 12), &stop, &last, &before)
+        return (stop, last) if stop <= view.len else (last, before)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def step_units(data, Py_ssize_t at, Py_ssize_t most, /):
+    cdef Py_buffer view
+    cdef int64_t stop = at, last = at, weight = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if at >= 0:
+            c_step_units(<const uint8_t *>view.buf, view.len, most, &stop, &last, &weight)
+        return stop, last, weight
+    finally:
+        PyBuffer_Release(&view)
+
+
+def extend_steps(array.array column, int64_t first, int64_t step, Py_ssize_t count, /):
+    cdef Py_ssize_t length = len(column), row
+    cdef int64_t *to
+    if count <= 0:
+        return
+    fit(column, length + count, not length)
+    to = <int64_t *>column.data.as_voidptr + length
+    for row in range(count):
+        to[row] = first + row * step
