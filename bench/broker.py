@@ -17,7 +17,6 @@ import os
 import selectors
 import socket
 import statistics
-import struct
 import sys
 import tempfile
 import time
@@ -26,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.pipelined import FETCH_BYTES, Connection
+from bench.readers.running import processor_s
 from consumerd.wire.modern.building import NewRecord, build_record_set
 from consumerd.wire.modern.fetch import FetchPartition, FetchRequest, FetchTopic
 from consumerd.wire.modern.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -35,99 +36,7 @@ from tests.support.kafka import Cluster
 
 TOPIC: Final = "bench"
 SINK: Final = "taken"
-FETCH_BYTES: Final = 4 << 20
-IN_FLIGHT: Final = 5
 VALUE: Final = bytes(range(97, 122)) * 4
-
-_BATCH: Final = struct.Struct(">qi4xb6xi")
-"""Base offset, size, magic and last offset delta of a batch."""
-_BEFORE_RECORDS: Final = 4 + 4 + 4 + 4 + (2 + len(TOPIC)) + 4 + (4 + 2 + 8 + 8 + 8) + 4
-"""Size, correlation id, throttle time, one topic, its name, one partition, its fields, no aborted transactions."""
-
-
-class Connection:
-    """A blocking connection that only counts."""
-
-    def __init__(self, bootstrap: str) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), 60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._memory = memoryview(bytearray(2 * FETCH_BYTES))
-        self._filled = 0
-
-    def close(self) -> None:
-        """Close it."""
-        self._socket.close()
-
-    def read_all(self, records: int) -> float:
-        """Fetch ``records`` values from offset 0 on; return the seconds that it took."""
-        began = time.perf_counter()
-        self._filled = 0
-        self._ask(0)
-        next_offset = 0
-        while next_offset < records:
-            next_offset = self._walk_answer(records)
-        return time.perf_counter() - began
-
-    def _ask(self, offset: int) -> None:
-        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
-        request = FetchRequest(
-            max_wait_ms=500,
-            min_bytes=1,
-            max_bytes=FETCH_BYTES,
-            topics=(FetchTopic(topic=TOPIC, partitions=(partition,)),),
-        )
-        self._socket.sendall(encode_request(request, 5, correlation_id=1, client_id="bench"))
-
-    def _walk_answer(self, records: int) -> int:
-        """Receive one answer, ask for the next as soon as that is known, and return its first offset."""
-        self._fill(_BEFORE_RECORDS + 4)
-        end = 4 + int.from_bytes(self._memory[:4], "big")
-        error = int.from_bytes(self._memory[_BEFORE_RECORDS - 30 : _BEFORE_RECORDS - 28], "big")
-        assert error == 0, error
-        at, next_offset = _BEFORE_RECORDS + 4, 0
-        while at + 27 <= end:
-            self._fill(at + 27)
-            base, size, magic, last_delta = _BATCH.unpack_from(self._memory, at)
-            assert magic == 2, magic
-            at += 12 + size
-            if at > end:
-                break
-            next_offset = base + last_delta + 1
-        assert next_offset, "not one whole batch"
-        if next_offset < records:
-            self._ask(next_offset)
-        self._fill(end)
-        left = self._filled - end
-        self._memory[:left] = bytes(self._memory[end : self._filled])
-        self._filled = left
-        return next_offset
-
-    def _fill(self, size: int) -> None:
-        while self._filled < size:
-            count = self._socket.recv_into(self._memory[self._filled :])
-            assert count, "closed"
-            self._filled += count
-
-    def produce(self, frame: bytes, requests: int) -> float:
-        """Send a produce request ``requests`` times, :data:`IN_FLIGHT` at once; return the seconds until all are answered."""
-        began = time.perf_counter()
-        sent = answered = 0
-        while answered < requests:
-            while sent < requests and sent - answered < IN_FLIGHT:
-                self._socket.sendall(frame)
-                sent += 1
-            self._filled = 0
-            self._fill(4)
-            size = 4 + int.from_bytes(self._memory[:4], "big")
-            while self._filled >= size:
-                assert self._memory[size - 22 : size - 20] == b"\0\0", "refused"
-                answered += 1
-                self._memory[: self._filled - size] = bytes(self._memory[size : self._filled])
-                self._filled -= size
-                if 0 < self._filled < size:
-                    self._fill(size)
-        return time.perf_counter() - began
 
 
 def produce_frame() -> tuple[bytes, int]:
@@ -150,21 +59,19 @@ class Broker:
 
     def processor_s(self) -> float:
         """Return what its process has had of the processor so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processor_s(self.pid)
 
 
-def take_turns(brokers: list[Broker], rounds: int, run: Callable[[Connection], float], values: int) -> None:
+def take_turns(brokers: list[Broker], topic: str, rounds: int, run: Callable[[Connection], float], values: int) -> None:
     """Measure each broker ``rounds`` times and print its rates, and the processor time that it took for a million values."""
     rates: dict[Broker, list[float]] = {broker: [] for broker in brokers}
     spent: dict[Broker, list[float]] = {broker: [] for broker in brokers}
     for _ in range(rounds):
         for broker in brokers:
-            connection = Connection(broker.bootstrap)
-            before = broker.processor_s()
-            rates[broker].append(values / run(connection) / 1000)
-            spent[broker].append((broker.processor_s() - before) / values * 1e6)
-            connection.close()
+            with Connection(broker.bootstrap, topic) as connection:
+                before = broker.processor_s()
+                rates[broker].append(values / run(connection) / 1000)
+                spent[broker].append((broker.processor_s() - before) / values * 1e6)
     for broker in brokers:
         figures = " ".join(f"{rate:8.0f}" for rate in rates[broker])
         print(
@@ -226,12 +133,11 @@ def main() -> None:
                 "acks=1", "batch.size=65536",
             )  # fmt: skip
         print("serving, pipelined fetches of 4 MB:")
-        take_turns(brokers, args.rounds, lambda connection: connection.read_all(args.records), args.records)
+        take_turns(brokers, TOPIC, args.rounds, lambda connection: connection.read_all(args.records), args.records)
         frame, values = produce_frame()
         print("taking, batches of 64 KiB:")
-        take_turns(
-            brokers, args.rounds, lambda connection: connection.produce(frame, args.batches), args.batches * values
-        )
+        frames = [frame] * args.batches
+        take_turns(brokers, SINK, args.rounds, lambda connection: connection.produce(frames), args.batches * values)
         print("500 consumers that wait, share of a core:")
         for broker in brokers:
             print(f"    {broker.name:12} {100 * share_of_idle(broker, args.records):.1f} %", flush=True)

@@ -59,6 +59,8 @@ class Daemon:
     python_path: tuple[str, ...] = ()
     fail_points: str = ""
     """What ``consumerd.failpoints`` is told: where the process stops, dies or fails by itself."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """On top of the test's own environment, of which it gets no variable of ours."""
     process: subprocess.Popen[bytes] = field(init=False)
     deliveries: list[Delivery] = field(default_factory=list)
     _stops: int = field(init=False, default=0)
@@ -83,6 +85,7 @@ class Daemon:
             environment["PYTHONPATH"] = os.pathsep.join(self.python_path)
         if self.fail_points:
             environment["CONSUMERD_FAIL_POINTS"] = self.fail_points
+        environment |= self.environment
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command,

@@ -1,0 +1,132 @@
+"""Filling a topic fast with what Kafka's own producer makes of the values.
+
+ProducerPerformance of the same release sends the first records. What the broker then holds of them, but for a first third
+from while the JVM was warming up, is sent again and again, byte for byte, by a pipelined connection: batches, wrappers and
+compressed blocks are a Java producer's, and sixteen million take seconds. The broker gives them their offsets.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from bench.cases import Filling, Payload
+from bench.payloads import documents
+from bench.pipelined import Connection
+from consumerd.wire.modern.fetch import FetchPartition, FetchRequest, FetchTopic
+from consumerd.wire.modern.produce import ProducePartition, ProduceRequest, ProduceTopic
+from consumerd.wire.session import encode_request
+from tests.support.kafka import Cluster, parse_release
+
+Unit = tuple[int, bytes]
+"""The offset behind a batch (or a message or wrapper), and its bytes."""
+
+_SEED_BYTES: Final = 64_000_000
+_SEED_DOCUMENTS: Final = 50_000
+_REQUEST_BYTES: Final = 256 << 10
+_FETCH_BYTES: Final = 8 << 20
+_HEAD: Final = struct.Struct(">qi4xb")
+"""Offset, size and magic of a unit: message sets and batches agree on where these are."""
+_LAST_DELTA_AT: Final = 23
+
+
+def fill(cluster: Cluster, filling: Filling, records: int) -> int:
+    """Make the topic, fill it with at least ``records`` records, have them on disk, and return how many there are."""
+    cluster.create_topic(filling.topic, 1)
+    value_bytes = 250 if filling.payload is Payload.JSON else filling.value_bytes
+    seed = min(records, max(1000, _SEED_BYTES // value_bytes))
+    _produce_seed(cluster, filling, seed)
+    total = seed
+    if records > seed:
+        requests = _requests(filling, list(_fetch_units(cluster, filling, seed // 3)))
+        sent = []
+        for count, frame in itertools.cycle(requests):
+            if total >= records:
+                break
+            sent.append(frame)
+            total += count
+        with Connection(cluster.bootstrap, filling.topic) as connection:
+            connection.produce(sent)
+    # what is still on its way to the disk would be somebody's noise
+    os.sync()
+    return total
+
+
+def _produce_seed(cluster: Cluster, filling: Filling, records: int) -> None:
+    if filling.payload is Payload.REPEATED:
+        cluster.perf_produce(filling.topic, records, filling.value_bytes, filling.codec)
+        return
+    with tempfile.TemporaryDirectory(prefix="consumerd-bench-") as folder:
+        path = Path(folder) / "payloads"
+        path.write_bytes(b"\n".join(documents(_SEED_DOCUMENTS)))
+        cluster.perf_produce(filling.topic, records, codec=filling.codec, payload_file=path)
+
+
+def _requests(filling: Filling, units: list[Unit]) -> list[tuple[int, bytes]]:
+    """Return produce requests that hold all units but the first, whose beginning is not known, each with its count.
+
+    Counts come from the offsets, which have no holes.
+    """
+    version = 3 if _has_batches(filling.release) else 2
+    requests = []
+    begin, _ = units[0]
+    piece: list[bytes] = []
+    for number, (behind, data) in enumerate(units[1:], 2):
+        # a broker takes a batch from a client only with the base offset 0, which the CRC does not cover
+        piece.append(bytes(8) + data[8:] if version == 3 else data)
+        # a request takes one batch of magic 2, and any number of messages
+        if version == 3 or number == len(units) or sum(map(len, piece)) >= _REQUEST_BYTES:
+            partition = ProducePartition(partition=0, record_set=b"".join(piece))
+            topic = ProduceTopic(topic=filling.topic, partitions=(partition,))
+            request = ProduceRequest(acks=1, timeout_ms=30_000, topics=(topic,))
+            requests.append((behind - begin, encode_request(request, version, correlation_id=1, client_id="bench")))
+            begin, piece = behind, []
+    return requests
+
+
+def _has_batches(release: str) -> bool:
+    """Whether the release stores magic 2."""
+    return parse_release(release) >= (0, 11)
+
+
+def _fetch_units(cluster: Cluster, filling: Filling, start: int) -> Iterator[Unit]:
+    """Give what the broker holds of the topic from about ``start`` on, unit by unit."""
+    host, _, port = cluster.bootstrap.rpartition(":")
+    version = 5 if _has_batches(filling.release) else 2
+    offset, correlation_id = start, 0
+    with socket.create_connection((host, int(port)), 60) as connection, connection.makefile("rb") as stream:
+        while True:
+            partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
+            topic = FetchTopic(topic=filling.topic, partitions=(partition,))
+            request = FetchRequest(max_wait_ms=100, min_bytes=0, topics=(topic,))
+            correlation_id += 1
+            connection.sendall(encode_request(request, version, correlation_id=correlation_id, client_id="bench"))
+            (size,) = struct.unpack(">i", stream.read(4))
+            body = memoryview(stream.read(size))[4:]
+            answered = request.decode_response(version, body).topics[0].partitions[0]
+            found = list(split_units(bytes(answered.record_set or b"")))
+            if not found:
+                return
+            yield from found
+            offset = found[-1][0]
+
+
+def split_units(record_set: bytes) -> Iterator[Unit]:
+    """Give the whole messages, wrappers or batches of a record set."""
+    at = 0
+    while at + _LAST_DELTA_AT + 4 <= len(record_set):
+        offset, size, magic = _HEAD.unpack_from(record_set, at)
+        end = at + 12 + size
+        if end > len(record_set):
+            return
+        if magic == 2:
+            (delta,) = struct.unpack_from(">i", record_set, at + _LAST_DELTA_AT)
+            offset += delta
+        yield offset + 1, record_set[at:end]
+        at = end

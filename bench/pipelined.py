@@ -1,0 +1,130 @@
+"""A blocking connection to a broker that keeps it busy: pipelined fetches whose batches are only walked, pipelined produces."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Final, Self
+
+from consumerd.wire.modern.fetch import FetchPartition, FetchRequest, FetchTopic
+from consumerd.wire.session import encode_request
+
+FETCH_BYTES: Final = 4 << 20
+IN_FLIGHT: Final = 5
+
+_BATCH: Final = struct.Struct(">qi4xb6xi")
+"""Base offset, size, magic and last offset delta of a batch."""
+_FETCH_VERSION: Final = 5
+
+
+def _before_records(topic: str) -> int:
+    """Return where the record set's size is: behind size, correlation id, throttle time, one topic, its name, one
+    partition, its fields, no aborted transactions.
+    """
+    return 4 + 4 + 4 + 4 + (2 + len(topic.encode())) + 4 + (4 + 2 + 8 + 8 + 8) + 4
+
+
+class Connection:
+    """It only counts. ``topic`` has one partition, of magic 2, led by the broker at ``bootstrap``."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._topic = topic
+        self._before_records = _before_records(topic)
+        self._socket = socket.create_connection((host, int(port)), 60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._memory = memoryview(bytearray(2 * FETCH_BYTES))
+        self._filled = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+    def read_all(self, records: int, tell: Callable[[int], None] = lambda _: None) -> float:
+        """Fetch ``records`` values from offset 0 on; return the seconds that it took. ``tell`` hears how far it is."""
+        began = time.perf_counter()
+        self._filled = 0
+        self._ask(0)
+        next_offset = 0
+        while next_offset < records:
+            next_offset = self._walk_answer(records)
+            tell(next_offset)
+        return time.perf_counter() - began
+
+    def _ask(self, offset: int) -> None:
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            topics=(FetchTopic(topic=self._topic, partitions=(partition,)),),
+        )
+        self._socket.sendall(encode_request(request, _FETCH_VERSION, correlation_id=1, client_id="bench"))
+
+    def _walk_answer(self, records: int) -> int:
+        """Receive one answer, ask for the next as soon as that is known, and return its first offset."""
+        before = self._before_records
+        self._fill(before + 4)
+        end = 4 + int.from_bytes(self._memory[:4], "big")
+        error = int.from_bytes(self._memory[before - 30 : before - 28], "big")
+        assert error == 0, error
+        at, next_offset = before + 4, 0
+        while at + 27 <= end:
+            self._fill(at + 27)
+            base, size, magic, last_delta = _BATCH.unpack_from(self._memory, at)
+            assert magic == 2, magic
+            at += 12 + size
+            if at > end:
+                break
+            next_offset = base + last_delta + 1
+        assert next_offset, "not one whole batch"
+        if next_offset < records:
+            self._ask(next_offset)
+        self._fill(end)
+        left = self._filled - end
+        self._memory[:left] = bytes(self._memory[end : self._filled])
+        self._filled = left
+        return next_offset
+
+    def _fill(self, size: int) -> None:
+        while self._filled < size:
+            count = self._socket.recv_into(self._memory[self._filled :])
+            assert count, "closed"
+            self._filled += count
+
+    def produce(self, frames: Iterable[bytes]) -> float:
+        """Send produce requests for one partition, :data:`IN_FLIGHT` at once; return the seconds until all are answered."""
+        began = time.perf_counter()
+        self._filled = 0
+        waiting = 0
+        for frame in frames:
+            if waiting == IN_FLIGHT:
+                self._take_acknowledgement()
+                waiting -= 1
+            self._socket.sendall(frame)
+            waiting += 1
+        for _ in range(waiting):
+            self._take_acknowledgement()
+        return time.perf_counter() - began
+
+    def _take_acknowledgement(self) -> None:
+        self._fill(4)
+        size = 4 + int.from_bytes(self._memory[:4], "big")
+        self._fill(size)
+        # behind size, correlation id, one topic, its name, one partition, its number
+        at = 4 + 4 + 4 + (2 + len(self._topic.encode())) + 4 + 4
+        error = int.from_bytes(self._memory[at : at + 2], "big")
+        assert error == 0, f"refused with error {error}"
+        self._memory[: self._filled - size] = bytes(self._memory[size : self._filled])
+        self._filled -= size

@@ -1,0 +1,127 @@
+"""Where the time of a record goes in the daemon: ``python -m bench --profile CASE``.
+
+py-spy samples all threads of a daemon that reads the case's topic into the null sink, native frames included; a sample
+belongs to the innermost frame that one of :data:`STAGES` knows. Threads that wait are left out. Beside the shares: how many
+cores the process had, and how much of that was the system's (which is mostly copying out of the socket).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from bench.cases import Case, Reader
+from bench.filling import fill
+from bench.measuring import scratch
+from bench.peers import STARTERS
+from bench.readers.running import Running, Source
+from tests.support.kafka import Cluster
+
+STAGES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
+    (stage, re.compile(pattern))
+    for stage, pattern in (
+        ("CRC", r"crc32|crc32c|_crc"),
+        ("decompression", r"decompress|inflate|snappy_uncompress|LZ4_.*decompress|RawUncompress|libcramjam|_cramjam"),
+        ("compression", r"ZSTD_|ZSTDMT_|RawCompress|LZ4_compress|deflate"),
+        ("Parquet encoding", r"libparquet|parquet::|pyarrow/parquet"),
+        ("Arrow", r"libarrow|pyarrow|_kernel[./]gather|wire/arrow\.py|arrow_pieces\.py"),
+        ("fold", r"_kernel[./]fold|sinks/null\.py"),
+        ("decode", r"_kernel[./](records|messages)|wire/modern/|wire/columns\.py|wire/records\.py"),
+        (
+            "socket",
+            r"\brecv\b|recv_into|recvmsg|\bread_until\b|selector_events\.py|net/(stream|frames|connection)\.py|_kernel[./]memory",
+        ),
+        ("fetch", r"consumerd/fetch/|consumerd/net/|consumerd/wire/"),
+        ("delivery", r"consumerd/(delivery|sinks)/"),
+        ("ZooKeeper and group", r"consumerd/(group|zk|offsets|cluster)/|aiozk/"),
+        ("metrics and HTTP", r"prometheus_client|aiohttp|consumerd/(telemetry|daemon)/"),
+        ("event loop", r"asyncio/|uvloop|concurrent/futures|epoll"),
+    )
+)
+"""Stages, and what their frames look like (``function (file:line)``, or ``symbol (library)``); the first that matches counts."""
+
+_RATE_HZ: Final = 400
+_REST: Final = "interpreter and the rest"
+
+
+def stage_of(frames: Iterable[str]) -> str:
+    """Return the stage of a stack, given outermost first."""
+    for frame in reversed(list(frames)):
+        for stage, pattern in STAGES:
+            if pattern.search(frame):
+                return stage
+    return _REST
+
+
+def count_stages(raw: str) -> Counter[str]:
+    """Return the samples of each stage in py-spy's raw output (``outermost;...;innermost count`` a line)."""
+    stages: Counter[str] = Counter()
+    for line in raw.splitlines():
+        stack, _, count = line.rpartition(" ")
+        stages[stage_of(stack.split(";"))] += int(count)
+    return stages
+
+
+def count_frames(raw: str) -> Counter[str]:
+    """Return the samples of each innermost frame."""
+    frames: Counter[str] = Counter()
+    for line in raw.splitlines():
+        stack, _, count = line.rpartition(" ")
+        frames[stack.rpartition(";")[2]] += int(count)
+    return frames
+
+
+def show_shares(raw: str, frames: int = 15) -> str:
+    """Return the stages by their shares, and the innermost frames that had most."""
+    text = ""
+    for title, counted in (("stage", count_stages(raw)), ("innermost frame", count_frames(raw))):
+        total = max(1, counted.total())
+        text += f"  {title}, of {total} samples\n"
+        text += "".join(f"    {100 * count / total:5.1f} %  {name}\n" for name, count in counted.most_common(frames))
+    return text
+
+
+def profile_case(case: Case, records: int, cluster_of: Callable[[str], Cluster]) -> None:
+    """Profile the daemon's readers of a case, and print."""
+    with cluster_of(case.filling.release) as cluster:
+        total = fill(cluster, case.filling, 2 * records // case.filling.fewer)
+        source = Source(cluster=cluster, topic=case.filling.topic, records=total)
+        for reader in (Reader.DAEMON, Reader.PURE, Reader.PARQUET):
+            if reader in case.readers:
+                print(f"{case.name}, {reader}")
+                with scratch() as folder, STARTERS[reader](source, folder) as running:
+                    _profile(running, total, folder / "samples")
+
+
+def _profile(running: Running, total: int, path: Path) -> None:
+    while not running.series() or running.series()[-1][1] == 0:
+        time.sleep(0.01)
+    program = shutil.which("py-spy") or str(Path(sys.executable).with_name("py-spy"))
+    command = [program, "record", "--pid", str(running.pid), "--native", "--nonblocking", "--rate", str(_RATE_HZ)]
+    began, first = time.monotonic(), _user_and_system(running.pid)
+    sampler = subprocess.Popen(
+        [*command, "--duration", "600", "--format", "raw", "--output", str(path)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while (series := running.series())[-1][1] < 0.9 * total and time.monotonic() - began < 30:
+        time.sleep(0.05)
+    seconds, last = time.monotonic() - began, _user_and_system(running.pid)
+    sampler.send_signal(2)
+    sampler.wait(60)
+    user, system = ((b - a) / seconds for a, b in zip(first, last, strict=True))
+    print(f"  {user + system:.2f} cores, {system:.2f} of them the system's; {series[-1][1]} of {total} records")
+    print(show_shares(path.read_text()), flush=True)
+
+
+def _user_and_system(pid: int) -> tuple[float, float]:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = os.sysconf("SC_CLK_TCK")
+    return int(fields[11]) / ticks, int(fields[12]) / ticks

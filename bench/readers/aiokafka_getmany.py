@@ -1,0 +1,29 @@
+"""aiokafka: ``getmany``, its C extension, CRCs checked, no group."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from bench.readers.telling import FETCH_BYTES, Teller, run_loop
+
+
+async def consume(bootstrap: str, topic: str) -> None:
+    """Read from the beginning, for ever."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=FETCH_BYTES,
+    )
+    await consumer.start()
+    consumer.assign([TopicPartition(topic, 0)])
+    teller = Teller()
+    while True:
+        for records in (await consumer.getmany(timeout_ms=1000)).values():
+            teller.add(len(records))
+
+
+if __name__ == "__main__":
+    run_loop(__doc__, lambda bootstrap, topic, _: asyncio.run(consume(bootstrap, topic)))

@@ -1,0 +1,151 @@
+"""Results as Markdown: figures beside targets, everybody's rates, and the runs that they are of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from bench.cases import CASES, Case, Part, Target
+from bench.measuring import Measured, Reading
+from bench.results import Results, Row
+from bench.slopes import spread_of
+
+BEGIN: Final = "<!-- written by python -m bench, from here -->"
+END: Final = "<!-- to here -->"
+
+
+def rows_of(case: Case, measured: Measured) -> list[Row]:
+    """Return a row for each target whose readers were measured."""
+    rows = []
+    for target in case.targets:
+        rates = measured.rates(target.reader)
+        peers = measured.rates(target.peer) if target.peer else []
+        if rates and (peers or target.peer is None):
+            rows.append(_row(case, target, rates, peers))
+    return rows
+
+
+def _row(case: Case, target: Target, rates: Sequence[float], peers: Sequence[float]) -> Row:
+    work = f"{describe(case)}: {target.reader}"
+    median = statistics.median(rates)
+    if target.peer is None:
+        return Row(
+            work=work,
+            target=f"{millions(target.records_per_s)} records/s",
+            figure=f"**{millions(median)}** ({millions(min(rates))} to {millions(max(rates))})",
+            met=median >= target.records_per_s,
+        )
+    ratio = median / statistics.median(peers)
+    by_round = spread_of([ours / theirs for ours, theirs in zip(rates, peers, strict=False)])
+    return Row(
+        work=work,
+        target=f"{target.times:g} times the {target.peer}"
+        if "Java" in target.peer
+        else f"{target.times:g} times {target.peer}",
+        figure=f"**{ratio:.2f}** ({by_round.least:.2f} to {by_round.most:.2f}): "
+        f"{millions(median)} and {millions(statistics.median(peers))}",
+        met=ratio >= target.times,
+    )
+
+
+def describe(case: Case) -> str:
+    """Name a case in words."""
+    codec = "uncompressed" if case.filling.codec == "none" else case.filling.codec
+    return f"{case.filling.release}, {codec}, {case.filling.values}"
+
+
+def millions(rate: float) -> str:
+    """Write records a second in millions (thousands below a tenth of one)."""
+    if rate >= 1e5:
+        return f"{rate / 1e6:.2f} M"
+    return f"{rate / 1e3:.1f} k"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def targets_table(results: Results) -> str:
+    """Write figures beside targets, each with the command that measures it again."""
+    lines = []
+    for name, rows in all_rows(results):
+        verdict = {True: "yes", False: "**no**", None: ""}
+        lines += [(row.work, row.target, row.figure, verdict[row.met], f"`{command_for(name)}`") for row in rows]
+    return table(("work", "at least (at most, where time is)", "measured", "met", "command"), lines)
+
+
+def all_rows(results: Results) -> list[tuple[str, list[Row]]]:
+    """Return the rows of all cases and parts, in the order in which those are declared."""
+    found = [(case.name, rows_of(case, results.measured[case.name])) for case in CASES if case.name in results.measured]
+    return found + [(part.value, results.rows[part]) for part in Part if part in results.rows]
+
+
+def command_for(name: str) -> str:
+    """Return the command that measures a case or part."""
+    return f"python -m bench --cases {name}"
+
+
+def rates_table(results: Results) -> str:
+    """Write everybody's rates, case by case."""
+    lines = []
+    for case in CASES:
+        measured = results.measured.get(case.name)
+        for reader in case.readers if measured else ():
+            readings = measured.readings.get(reader, ()) if measured else ()
+            if readings:
+                lines.append((describe(case), reader, *_rate_cells(readings)))
+    return table(
+        ("topic", "reader", "records/s, median", "least to most", "rounds", "between", "cores: reader, broker"), lines
+    )
+
+
+def _rate_cells(readings: Sequence[Reading]) -> tuple[str, ...]:
+    spread = spread_of([reading.records_per_s for reading in readings])
+    low, high = (statistics.median(values) for values in zip(*((one.low, one.high) for one in readings), strict=True))
+    return (
+        millions(spread.median),
+        f"{millions(spread.least)} to {millions(spread.most)}",
+        str(spread.rounds),
+        f"{millions(low)} and {millions(high)}",
+        f"{_cores(readings, lambda one: one.reader_cores)}, {_cores(readings, lambda one: one.broker_cores)}",
+    )
+
+
+def _cores(readings: Sequence[Reading], of: Callable[[Reading], float | None]) -> str:
+    known = [cores for reading in readings if (cores := of(reading)) is not None]
+    return f"{statistics.median(known):.2f}" if known else "?"
+
+
+def runs_list(results: Results) -> str:
+    """Write the runs, and which cases and parts are of each."""
+    text = ""
+    for number, run in enumerate(results.runs):
+        names = ", ".join(name for name, its in results.run_of.items() if its == number)
+        software = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+        text += (
+            f"- {run.at}, `{run.command}`: {run.rounds} rounds, slopes between {millions(run.records / 4)} and "
+            f"{millions(run.records)} records. {run.machine}; load before it {run.load}. {software}. It measured: {names}.\n"
+        )
+    failures = [failure for measured in results.measured.values() for failure in measured.failures]
+    return text + "".join(f"- Failed: {failure}\n" for failure in failures)
+
+
+def document(results: Results, plot: str | None) -> str:
+    """Write all of it; ``plot`` is where the picture is."""
+    picture = f"![Records a second of every reader, case by case]({plot})\n\n" if plot else ""
+    return (
+        f"## Figures and targets\n\n{targets_table(results)}\n{picture}## Everybody's rates\n\n{rates_table(results)}\n"
+        f"## Runs\n\n{runs_list(results)}"
+    )
+
+
+def put_between(page: str, written: str) -> str:
+    """Return the page with what stands between the two markers replaced. Raises ValueError without them."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {BEGIN} ... {END}")
+    return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
