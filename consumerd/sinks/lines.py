@@ -1,7 +1,7 @@
 """Records as JSON lines. Pure.
 
-A line is written piece by piece around the standard library's own string literal encoder, which is several times as fast
-as building an object for ``json.dumps``. Keys and values are strings where they are UTF-8 and ``key_base64``,
+The native kernel writes them without an object a record. Without it a line is written piece by piece around the standard
+library's own string literal encoder, which is several times as fast as building an object for ``json.dumps``. Keys and values are strings where they are UTF-8 and ``key_base64``,
 ``value_base64`` where they are not; null stays null.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import Final
 
+from consumerd.wire import kernel
 from consumerd.wire.records import NO_TIMESTAMP, Headers, RecordBatch, decode_headers
 
 PIECE_BYTES: Final = 1 << 20
@@ -20,7 +22,7 @@ _PIECE_RECORDS: Final = 4096
 
 
 def encode_lines(batch: RecordBatch) -> Iterator[bytes]:
-    """Yield a batch's lines, whole ones, in pieces of about ``PIECE_BYTES`` of values or a few thousand records.
+    """Yield a batch's lines, whole ones, in pieces of about ``PIECE_BYTES`` or a few thousand records.
 
     Raises CorruptMessageError, before the first piece, where headers cannot be read.
     """
@@ -30,11 +32,44 @@ def encode_lines(batch: RecordBatch) -> Iterator[bytes]:
         f'{{"topic":{encode_basestring(batch.partition.topic)},'
         f'"partition":{encode_basestring(str(batch.partition.partition))},"offset":'
     )
-    for start, end in _pieces(batch):
+    row = 0
+    if kernel.lines is not None and len(batch):
+        row = yield from _encode_natively(kernel.lines, batch, head.encode(), next_offsets, headers)
+    yield from _encode_purely(batch, row, head, next_offsets, headers)
+
+
+def _encode_natively(
+    native: kernel.LinesKernel, batch: RecordBatch, head: bytes, next_offsets: array[int] | None, headers: list[str]
+) -> Generator[bytes, None, int]:
+    """Yield lines as far as the kernel goes; return the row behind them."""
+    columns = (batch.offsets, next_offsets, batch.indexes or None, batch.timestamps)
+    keys, values = (batch.key_starts, batch.key_ends), (batch.value_starts, batch.value_ends)
+    fields = _join(headers) if headers else None
+    row = 0
+    while row < len(batch):
+        written = native.encode_lines(batch.buffer, head, columns, keys, values, fields, row, PIECE_BYTES)
+        if written is None:
+            break
+        piece, row = written
+        yield piece
+    return row
+
+
+def _join(texts: list[str]) -> tuple[bytes, array[int]]:
+    """Return the texts in a row, where each begins, and where the last ends."""
+    parts = [text.encode() for text in texts]
+    return b"".join(parts), array("q", accumulate(map(len, parts), initial=0))
+
+
+def _encode_purely(
+    batch: RecordBatch, row: int, head: str, next_offsets: array[int] | None, headers: list[str]
+) -> Iterator[bytes]:
+    """Yield the lines from ``row`` on."""
+    for start, end in _pieces(batch, row):
         here = slice(start, end)
         rows = zip(
             batch.offsets[here],
-            next_offsets[here],
+            next_offsets[here] if next_offsets is not None else [offset + 1 for offset in batch.offsets[here]],
             batch.indexes[here] or bytes(end - start),
             batch.timestamps[here],
             headers[here] if headers else ["[]"] * (end - start),
@@ -50,9 +85,10 @@ def encode_lines(batch: RecordBatch) -> Iterator[bytes]:
         yield "".join(lines).encode()
 
 
-def _pieces(batch: RecordBatch) -> Iterator[tuple[int, int]]:
-    start = size = 0
-    for row, (value_start, value_end) in enumerate(zip(batch.value_starts, batch.value_ends, strict=True), 1):
+def _pieces(batch: RecordBatch, start: int) -> Iterator[tuple[int, int]]:
+    size = 0
+    spans = zip(batch.value_starts[start:], batch.value_ends[start:], strict=True)
+    for row, (value_start, value_end) in enumerate(spans, start + 1):
         size += value_end - value_start
         if size >= PIECE_BYTES or row - start >= _PIECE_RECORDS:
             yield start, row
@@ -61,10 +97,10 @@ def _pieces(batch: RecordBatch) -> Iterator[tuple[int, int]]:
         yield start, len(batch)
 
 
-def _next_offsets(batch: RecordBatch) -> array[int]:
-    """Return, for each record, where to go on after it: one further, or the next message where offsets are bytes."""
+def _next_offsets(batch: RecordBatch) -> array[int] | None:
+    """Return, for each record, where to go on after it: the next message where offsets are bytes, None for one further."""
     if batch.partition.partition.broker is None:
-        return array("q", [offset + 1 for offset in batch.offsets])
+        return None
     behind = array("q", batch.offsets)
     following = current = batch.next_offset
     for row in range(len(behind) - 1, -1, -1):

@@ -1,8 +1,8 @@
 """A :class:`RecordBatch` as an Arrow record batch, with no Python object a record.
 
 Owns the columns that files and data frames have. Offsets, timestamps and types are the batch's own arrays, not copied.
-Keys and values lie scattered in the batch's buffer, between record heads; Arrow wants them in a row. Its own kernel
-gathers them: over the buffer as it is, an array is laid whose elements are by turns a value and what stands between
+Keys and values lie scattered in the batch's buffer, between record heads; Arrow wants them in a row. The native kernel
+copies them into memory of Arrow's. Without it Arrow's own filter gathers them: over the buffer as it is, an array is laid whose elements are by turns a value and what stands between
 two values (the spans' starts and ends, interleaved, are its offsets), and every other element is filtered out.
 
 Needs pyarrow: whoever imports this module has it. :meth:`RecordBatch.to_arrow` imports it when the first batch is converted.
@@ -16,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from consumerd.wire import kernel
 from consumerd.wire.records import NO_TIMESTAMP, RecordBatch, decode_headers
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -72,6 +73,11 @@ def _timestamps(column: array[int]) -> pa.Int64Array:
 
 def _gather(buffer: pa.Buffer, starts: array[int], ends: array[int]) -> pa.BinaryArray:
     """Return the bytes of the spans, null where a span is."""
+    if kernel.gather is not None:
+        gathered = kernel.gather.gather(buffer, starts, ends, pa.allocate_buffer)
+        if gathered is not None:
+            offsets, data, validity, nulls = gathered
+            return pa.Array.from_buffers(pa.binary(), len(starts), [validity, offsets, data], null_count=nulls)
     present = pc.greater_equal(_int64(starts), 0)
     count = present.true_count
     if count == len(starts):

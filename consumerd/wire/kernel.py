@@ -132,6 +132,21 @@ class MessagesKernel(Protocol):
         """
 
 
+class SnappyKernel(Protocol):
+    """Snappy: a raw block, or the framing of snappy-java. What is not sound to the last byte is left to the library."""
+
+    def size(self, data: Buffer, /) -> int:
+        """Return what ``data`` declares to give, 64 times its size at most; -1 where it is not sound."""
+
+    def decompress(self, data: Buffer, limit: int, /) -> bytes | None:
+        """Return what ``data`` holds; None for more than ``limit`` bytes and where it is not sound."""
+
+    def decompress_into(self, data: Buffer, room: memoryview, /) -> int:
+        """Write what ``data`` holds to the beginning of ``room`` and return its size; -1 where it has more than there is
+        room for, or is not sound. What stands behind it in the room may have changed.
+        """
+
+
 class FramePool(Protocol):
     """Memory for received frames; see :class:`MemoryKernel`."""
 
@@ -233,6 +248,7 @@ def _find(name: str) -> Any:
 
 records: RecordsKernel | None = _find("records")
 messages: MessagesKernel | None = _find("messages")
+snappy: SnappyKernel | None = _find("snappy")
 gather: GatherKernel | None = _find("gather")
 lines: LinesKernel | None = _find("lines")
 memory: MemoryKernel | None = _find("memory")
