@@ -15,8 +15,9 @@ that are still being written. Every record is one JSON object; keys that a reade
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final, NewType
 from urllib.parse import quote
@@ -32,6 +33,7 @@ from consumerd.sinks.record_fields import (
     get_number,
     get_text,
 )
+from consumerd.wire import kernel
 from consumerd.wire.records import NO_TIMESTAMP, RecordBatch
 
 ROOT_RECORD: Final = "_consumerd.json"
@@ -353,16 +355,22 @@ class FileSummary:
         )
 
     def _add_timestamps(self, batch: RecordBatch) -> None:
-        if not batch.timestamps:
+        extent = _extent(batch.timestamps)
+        if extent is None:
             return
-        known: Iterable[int] = batch.timestamps
-        if min(known) <= NO_TIMESTAMP:
-            known = [timestamp for timestamp in known if timestamp != NO_TIMESTAMP]
-            if not known:
-                return
-        low, high = min(known), max(known)
+        low, high = extent
         self._min_timestamp = low if self._min_timestamp is None else min(self._min_timestamp, low)
         self._max_timestamp = high if self._max_timestamp is None else max(self._max_timestamp, high)
+
+
+def _extent(timestamps: array[int]) -> tuple[int, int] | None:
+    """Return the earliest and the latest of those that are none of NO_TIMESTAMP."""
+    if kernel.gather is not None:
+        return kernel.gather.extent(timestamps, NO_TIMESTAMP)
+    known: Sequence[int] = timestamps
+    if NO_TIMESTAMP in known:
+        known = [timestamp for timestamp in known if timestamp != NO_TIMESTAMP]
+    return (min(known), max(known)) if known else None
 
 
 def _sum_up(gaps: list[LandedGap]) -> LandedGap:

@@ -2,7 +2,8 @@
 
 Columns are those of ``wire.arrow``; what a file says of itself is one JSON object under ``consumerd`` in the footer's
 key-value metadata. Batches are kept as Arrow and written as a row group when there are 8 MiB of them, when all writers of
-the sink together hold too much, and at the end of the file. What the footer says of a row group stays in memory until then.
+the sink together hold too much, and at the end of the file. A row group is encoded, compressed and written in a thread of
+its own while the next is collected. What the footer says of a row group stays in memory until the file ends.
 
 Offsets grow by one from row to row and are delta-encoded. Keys and values are dictionary-encoded only where the first
 row group shows that they repeat; payloads mostly do not, and a dictionary that overflows costs time for nothing. Only
@@ -30,6 +31,7 @@ from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.publish import HiddenFile
 from consumerd.sinks.record_fields import MalformedRecord
+from consumerd.sinks.threads import SideThread
 from consumerd.wire.arrow import SCHEMA
 from consumerd.wire.records import RecordBatch
 
@@ -65,42 +67,50 @@ class ParquetEncoder:
         self._batches: list[pa.RecordBatch] = []
         self._writer: pq.ParquetWriter | None = None
         self._batch_bytes = 0
+        self._writing = SideThread(name="row-group")
+        self._writing_bytes = 0
         self._row_groups = 0
 
     @property
     def held_bytes(self) -> int:
-        """See FileEncoder."""
-        return self._batch_bytes + self.kept_bytes
+        """See FileEncoder: what is collected, and what is being written, as Arrow and as pages."""
+        return self._batch_bytes + (2 * self._writing_bytes if self._writing.busy else 0) + self.kept_bytes
 
     @property
     def kept_bytes(self) -> int:
         """See FileEncoder: the writer, and what the footer is going to say of each row group."""
-        return 0 if self._writer is None else WRITER_BYTES + self._row_groups * ROW_GROUP_KEPT_BYTES
+        return WRITER_BYTES + self._row_groups * ROW_GROUP_KEPT_BYTES if self._row_groups else 0
 
     def append(self, batch: RecordBatch) -> None:
         """See FileEncoder."""
         for piece in to_pieces(batch):
             if self._batch_bytes + piece.nbytes > LARGEST_COLUMN_BYTES:
-                self._write_row_group()
+                self._begin_row_group()
             self._batches.append(piece)
             self._batch_bytes += piece.nbytes
             if self._batch_bytes >= ROW_GROUP_BYTES:
-                self._write_row_group()
+                self._begin_row_group()
 
     def spill(self) -> None:
         """See FileEncoder: write a row group, and have Arrow give back what that frees."""
-        self._write_row_group()
+        self._begin_row_group()
+        self._writing.wait()
         pa.default_memory_pool().release_unused()
 
-    def _write_row_group(self) -> None:
+    def _begin_row_group(self) -> None:
+        """Have what was collected written, once the row group before is. Raises OSError of that one."""
         if not self._batches:
             return
-        with _arrow_failures():
-            table = pa.Table.from_batches(self._batches, schema=SCHEMA)
-            self._get_writer(table).write_table(table, row_group_size=len(table))
-        self._batches = []
-        self._batch_bytes = 0
+        self._writing.wait()
+        batches, self._batches = self._batches, []
+        self._writing_bytes, self._batch_bytes = self._batch_bytes, 0
         self._row_groups += 1
+        self._writing.start(lambda: self._write_row_group(batches))
+
+    def _write_row_group(self, batches: list[pa.RecordBatch]) -> None:
+        with _arrow_failures():
+            table = pa.Table.from_batches(batches, schema=SCHEMA)
+            self._get_writer(table).write_table(table, row_group_size=len(table))
 
     def finish(self, metadata: FileMetadata) -> None:
         """See FileEncoder: write the last row group and the footer."""
@@ -110,12 +120,16 @@ class ParquetEncoder:
             writer.add_key_value_metadata({FOOTER_KEY: metadata.encode()})
             writer.close()
         self._writer = None
+        self._row_groups = 0
         self._hidden.sync()
 
     def drop(self) -> None:
         """See FileEncoder. The footer that is written here goes nowhere, as the hidden file was discarded."""
         self._batches = []
         self._batch_bytes = 0
+        with contextlib.suppress(OSError):
+            self._writing.wait()
+        self._row_groups = 0
         writer, self._writer = self._writer, None
         if writer is not None:
             with contextlib.suppress(OSError, pa.ArrowException):

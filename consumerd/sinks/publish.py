@@ -50,13 +50,16 @@ from consumerd.sinks.chain import (
 )
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
+from consumerd.sinks.threads import SideThread
 
 MetadataReader = Callable[[FileSystem, Path, int], FileMetadata]
 """``(file system, chain folder, position)`` to what the file there says; raises MalformedRecord, OSError."""
 
 
 SYNC_EVERY_BYTES: Final = 16 << 20
-"""A growing file is synced this often, so that little is left for the moment when a revoked partition waits for it."""
+"""A growing file is synced this often, beside what goes on, so that little is left for the moment when a revoked partition
+waits for it.
+"""
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -70,7 +73,9 @@ class Outcome(enum.Enum):
 
 
 class HiddenFile:
-    """A new file under its hidden name, until it is published or discarded. Not thread-safe, but for :meth:`doom`.
+    """A new file under its hidden name, until it is published or discarded.
+
+    Used by one thread at a time, but for :meth:`doom`, :meth:`discard` and the size, which any may ask for.
 
     Writable by whoever writes to binary files (``write``, ``tell``, ``flush``, ``close``, ``closed``). Once it is discarded it
     swallows what is still written to it: pyarrow writes a footer even when it is dropped.
@@ -86,6 +91,8 @@ class HiddenFile:
         self._descriptor: int | None = None
         self._doomed = threading.Event()
         self._synced_size = 0
+        self._syncing = SideThread(name="sync")
+        self._open = threading.Lock()  # held while the descriptor is written to, or given up
         self.size = 0
 
     @property
@@ -101,14 +108,19 @@ class HiddenFile:
     def write(self, data: bytes | memoryview) -> int:
         """Append ``data``, all of it. Raises OSError, after which the file is only good to be discarded."""
         size = len(data)
-        if self._descriptor is not None:
-            self._files.write(self._descriptor, data)
-            self.size += size
-            if self._digest is not None:
-                self._digest.update(data)
-            if self.size - self._synced_size >= SYNC_EVERY_BYTES:
-                self.sync()
+        with self._open:
+            if self._descriptor is not None:
+                self._files.write(self._descriptor, data)
+                self.size += size
+                if self._digest is not None:
+                    self._digest.update(data)
+                if self.size - self._synced_size >= SYNC_EVERY_BYTES:
+                    self._sync_beside(self._descriptor)
         return size
+
+    def _sync_beside(self, descriptor: int) -> None:
+        self._syncing.start(lambda: self._sync(descriptor))
+        self._synced_size = self.size
 
     def tell(self) -> int:
         """Return how much was written."""
@@ -123,13 +135,17 @@ class HiddenFile:
     def sync(self) -> int:
         """Make the content durable and return the time of modification in ns. Raises OSError."""
         assert self._descriptor is not None
-        if failpoints.ENABLED:
-            failpoints.reach("before_fsync")
-        self._files.sync(self._descriptor)
-        if failpoints.ENABLED:
-            failpoints.reach("after_fsync")
+        self._syncing.wait()
+        self._sync(self._descriptor)
         self._synced_size = self.size
         return self._files.modified_ns(self._descriptor)
+
+    def _sync(self, descriptor: int) -> None:
+        if failpoints.ENABLED:
+            failpoints.reach("before_fsync")
+        self._files.sync(descriptor)
+        if failpoints.ENABLED:
+            failpoints.reach("after_fsync")
 
     def stamp(self) -> None:
         """Give the file a time of modification that tells it from other attempts at its name of the same millisecond,
@@ -173,8 +189,11 @@ class HiddenFile:
         What stays behind is removed by whoever claims the partition next.
         """
         self._doomed.set()
-        descriptor, self._descriptor = self._descriptor, None
+        with self._open:
+            descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
+            with contextlib.suppress(OSError):
+                self._syncing.wait()
             with contextlib.suppress(OSError):
                 self._files.close(descriptor)
             with contextlib.suppress(OSError):

@@ -22,6 +22,41 @@ from consumerd.errors import LocalProtocolError
 T = TypeVar("T")
 
 
+class SideThread:
+    """Does one piece of work at a time beside the thread that gives it. Used by one thread at a time, but for ``busy``."""
+
+    def __init__(self, *, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a piece of work is being done."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Begin a piece of work, once the one before is done. Blocks as :meth:`wait`, and raises what it raises."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, args=(work,), name=self._name, daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - whatever it is goes to whoever waits for it
+            self._failure = error
+
+    def wait(self) -> None:
+        """Block until nothing is being done, and raise, once, what the last piece of work raised."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+
 @dataclass(slots=True, kw_only=True)
 class _Job(Generic[T]):
     work: Callable[[], T]

@@ -89,7 +89,7 @@ async def test_row_groups_are_written_when_there_is_enough(rig: SinkRig):
     size, count = 1 << 20, 20
     for offset in range(count):
         await writer.write(run_of(offset, offset + 1, size=size))
-        assert 0 <= rig.charged < parquet.ROW_GROUP_BYTES
+        assert 0 <= rig.charged < 3.1 * parquet.ROW_GROUP_BYTES  # what is collected, and twice what is being written
     assert rig.charged > 0
     await writer.flush()
 
