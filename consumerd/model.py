@@ -10,7 +10,7 @@ import enum
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NewType, Protocol
 
 BrokerId = NewType("BrokerId", int)
@@ -86,12 +86,25 @@ class PartitionKey:
         return self.sort_key < other.sort_key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TopicPartition:
-    """One partition of one topic; the unit of ownership, fetching, delivery and commits."""
+    """One partition of one topic; the unit of ownership, fetching, delivery and commits.
+
+    It is the key of most tables, of which some are gone through by the ten thousand: what it is compared by is made once.
+    """
 
     topic: str
     partition: PartitionKey
+    _order: tuple[str, int, str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_order", (self.topic, *self.partition.sort_key))
+
+    def __hash__(self) -> int:
+        return hash(self._order)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicPartition) and self._order == other._order
 
     @classmethod
     def modern(cls, topic: str, number: int) -> TopicPartition:
@@ -102,7 +115,7 @@ class TopicPartition:
         return f"{self.topic}/{self.partition}"
 
     def __lt__(self, other: TopicPartition) -> bool:
-        return (self.topic, self.partition.sort_key) < (other.topic, other.partition.sort_key)
+        return self._order < other._order
 
 
 @functools.total_ordering
