@@ -21,7 +21,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -47,9 +47,9 @@ _HIGH_WATERMARK: Final = "consumerd_high_watermark_offset"
 class Idle:
     """One measurement; ``core_share`` of one core, ``requests_per_s`` by API."""
 
-    partitions: int
-    claimed_s: float
-    answered_s: float
+    partitions: int = 0
+    claimed_s: float = 0.0
+    answered_s: float = 0.0
     core_share: float
     resident_mib: float
     peak_mib: float
@@ -117,7 +117,7 @@ def measure_idle(cluster: Cluster, topics: int, partitions: int, *, seconds: flo
             wait_until(_Calm(daemon.process.pid), "a calm daemon", _STARTS_WITHIN_S, interval_s=2.0)
             reading = _watch(daemon, seconds, profile)
             daemon.terminate(120)
-        return Idle(partitions=total, claimed_s=claimed_s, answered_s=answered_s, **reading)
+        return replace(reading, partitions=total, claimed_s=claimed_s, answered_s=answered_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -138,7 +138,7 @@ class _Calm:
         return len(last) == 3 and max(last) - min(last) < 0.05
 
 
-def _watch(daemon: Daemon, seconds: float, profile: Path | None) -> dict[str, object]:
+def _watch(daemon: Daemon, seconds: float, profile: Path | None) -> Idle:
     pid = daemon.process.pid
     before = _count_requests(_scrape(daemon))
     time.sleep(2.0)  # a scrape of so many series is work that nobody asks for below
@@ -150,12 +150,12 @@ def _watch(daemon: Daemon, seconds: float, profile: Path | None) -> dict[str, ob
     if sampler is not None:
         sampler.wait(60)
     after = _count_requests(_scrape(daemon))
-    return {
-        "core_share": taken / passed,
-        "resident_mib": resident,
-        "peak_mib": _memory_mib(pid, "VmHWM"),
-        "requests_per_s": {api: (count - before[api]) / (passed + 2.0) for api, count in after.items()},
-    }
+    return Idle(
+        core_share=taken / passed,
+        resident_mib=resident,
+        peak_mib=_memory_mib(pid, "VmHWM"),
+        requests_per_s={api: (count - before[api]) / (passed + 2.0) for api, count in after.items()},
+    )
 
 
 def _start_sampler(pid: int, seconds: float, profile: Path | None) -> subprocess.Popen[bytes] | None:

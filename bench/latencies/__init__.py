@@ -1,0 +1,1 @@
+"""What :mod:`bench.latency` runs as processes of their own: who produces, and who reads and tells when."""
