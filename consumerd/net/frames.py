@@ -3,7 +3,8 @@
 Sans-IO: :meth:`FrameAssembler.buffer` says where the next bytes are to be written and :meth:`FrameAssembler.advance`
 how many were. Between frames that is a small buffer of the assembler's own, so that one receive call brings a length
 prefix, or many small frames; once a frame's length is known the rest of it is received into its own memory, without a
-copy. A frame's memory belongs to whoever takes it and is never written again.
+copy. A frame's memory belongs to whoever takes it and is never written again, until the last view of it is gone: then a
+pool (:func:`frame_memory`) may receive another frame into it.
 
 What a frame is, and which sizes are refused, is ``wire.framing``'s.
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from consumerd.errors import RemoteProtocolError
+from consumerd.wire import kernel
 from consumerd.wire.framing import SIZE_BYTES, decode_frame_size
 
 _TLS_RECORDS: Final = (0x15, 0x16)
@@ -21,6 +23,18 @@ _TLS_RECORDS: Final = (0x15, 0x16)
 _TLS_MAJOR: Final = 0x03
 
 _BETWEEN_BYTES: Final = 64 * 1024
+
+Allocate = Callable[[int], memoryview]
+"""Gives writable memory of so many bytes; what stands in it is undefined."""
+
+IDLE_BYTES: Final = 16 << 20
+"""So much memory of frames is kept for the next ones; it is part of the constant beyond the memory budget."""
+
+
+def frame_memory() -> Allocate:
+    """Return where frames get their memory from: a pool where there is a kernel, memory of their own otherwise."""
+    memory = kernel.memory
+    return _zeroed if memory is None else memory.ReceivePool(IDLE_BYTES).allocate
 
 
 def _zeroed(size: int) -> memoryview:
@@ -39,7 +53,7 @@ class FrameAssembler:
         max_frame_bytes: int,
         *,
         between_bytes: int = _BETWEEN_BYTES,
-        allocate: Callable[[int], memoryview] = _zeroed,
+        allocate: Allocate = _zeroed,
     ) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._allocate = allocate

@@ -14,12 +14,12 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, RemoteProtocolError
-from consumerd.net.frames import FrameAssembler
+from consumerd.net.frames import Allocate, FrameAssembler, frame_memory
 
 _HAPPY_EYEBALLS_S: Final = 0.25
 
@@ -78,13 +78,15 @@ class TcpConnector:
     """Connects over TCP, with TLS where the address asks for it.
 
     ``tls`` is the context for such addresses; names in certificates are checked against the address's host unless the
-    context says otherwise. ``receive_buffer_bytes`` fixes ``SO_RCVBUF``.
+    context says otherwise. ``receive_buffer_bytes`` fixes ``SO_RCVBUF``. ``allocate`` gives the memory of frames, for all
+    connections of this connector.
     """
 
     max_frame_bytes: int
     timeout_s: float = 10.0
     tls: ssl.SSLContext | None = None
     receive_buffer_bytes: int | None = None
+    allocate: Allocate = field(default_factory=frame_memory)
 
     async def __call__(self, address: Address, receiver: FrameReceiver) -> Stream:
         """Connect within ``timeout_s``. Raises ConnectionLost, and ConfigError where TLS is asked for but not set up."""
@@ -94,7 +96,7 @@ class TcpConnector:
         try:
             async with timeout(self.timeout_s):
                 _, stream = await loop.create_connection(
-                    lambda: TransportStream(address, receiver, self.max_frame_bytes),
+                    lambda: TransportStream(address, receiver, self.max_frame_bytes, self.allocate),
                     address.host,
                     address.port,
                     ssl=self.tls if address.tls else None,
@@ -112,10 +114,10 @@ class TcpConnector:
 class TransportStream(asyncio.BufferedProtocol):
     """A :class:`Stream` over an asyncio transport."""
 
-    def __init__(self, address: Address, receiver: FrameReceiver, max_frame_bytes: int) -> None:
+    def __init__(self, address: Address, receiver: FrameReceiver, max_frame_bytes: int, allocate: Allocate) -> None:
         self._address = address
         self._receiver: FrameReceiver | None = receiver
-        self._frames = FrameAssembler(max_frame_bytes)
+        self._frames = FrameAssembler(max_frame_bytes, allocate=allocate)
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._closed = asyncio.Event()

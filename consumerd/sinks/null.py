@@ -19,9 +19,13 @@ from consumerd.model import Claim, TopicPartition
 from consumerd.sinks.base import SinkContext, Start
 from consumerd.sinks.options import SinkOptions
 from consumerd.sinks.threads import WorkThreads
+from consumerd.wire import kernel
+from consumerd.wire.kernel import FoldKernel
 from consumerd.wire.records import NULL_SPAN, RecordBatch
 
 _INLINE_BYTES: Final = 64 << 10
+_NATIVE_INLINE_BYTES: Final = 256 << 10
+"""What is folded in about the time that a thread takes to begin."""
 _CLOSE_S: Final = 5.0
 
 
@@ -41,12 +45,27 @@ class Checksum:
         """Fold a batch in."""
         if not batch.offsets:
             return
+        streams = None if kernel.fold is None else self._fold_natively(kernel.fold, batch)
+        self._streams = self._fold(batch) if streams is None else streams
+        self.count += len(batch)
+
+    def _fold_natively(self, native: FoldKernel, batch: RecordBatch) -> list[int] | None:
+        return native.fold(
+            batch.buffer,
+            batch.offsets,
+            batch.key_starts,
+            batch.key_ends,
+            batch.value_starts,
+            batch.value_ends,
+            self._streams,
+        )
+
+    def _fold(self, batch: RecordBatch) -> list[int]:
         buffer = batch.buffer if isinstance(batch.buffer, bytes) else bytes(batch.buffer)
         key_lengths, keys = _column(buffer, batch.key_starts, batch.key_ends)
         value_lengths, values = _column(buffer, batch.value_starts, batch.value_ends)
         parts = (_little_endian(batch.offsets), key_lengths, keys, value_lengths, values)
-        self._streams = [zlib.crc32(part, crc) for part, crc in zip(parts, self._streams, strict=True)]
-        self.count += len(batch)
+        return [zlib.crc32(part, crc) for part, crc in zip(parts, self._streams, strict=True)]
 
 
 def _column(buffer: bytes, starts: array[int], ends: array[int]) -> tuple[bytes, bytes]:
@@ -87,7 +106,7 @@ class NullWriter:
     async def write(self, batch: RecordBatch) -> int:
         """See PartitionWriter. A batch of some size is folded in a thread, for the loop's sake."""
         if batch.next_offset > self._acknowledged:
-            if len(batch.buffer) > _INLINE_BYTES:
+            if len(batch.buffer) > (_INLINE_BYTES if kernel.fold is None else _NATIVE_INLINE_BYTES):
                 await self._threads.run(lambda: self._checksum.add(batch))
             else:
                 self._checksum.add(batch)
