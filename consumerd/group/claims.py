@@ -6,17 +6,19 @@ stopped and goes on finds its claims useless before any of its tasks runs.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from consumerd.aio.cell import Cell
 from consumerd.errors import IncarnationChanged, LeasePaused, OwnershipLost
 from consumerd.model import Incarnation, SessionEpoch, ThreadId, TopicPartition
-from consumerd.zk.layout import topic_path
-from consumerd.zk.port import LeasePhase, ZkClient
+from consumerd.zk.port import LeasePhase, Stat, ZkClient
 
 
 class OwnedClaim:
     """One partition owned in one session. Made by the rebalancer, which revokes, holds and resumes it.
 
     ``changes`` is a counter that whoever makes claims raises whenever one of them, or the session, may have changed.
+    ``find_topic`` reads a topic's node, anew at each call; the claims of a topic may share what it reads.
     """
 
     def __init__(
@@ -28,8 +30,10 @@ class OwnedClaim:
         thread: ThreadId,
         epoch: SessionEpoch,
         incarnation: Incarnation,
+        find_topic: Callable[[str], Awaitable[Stat | None]],
     ) -> None:
         self._zk = zk
+        self._find_topic = find_topic
         self._changes = changes
         self._partition = partition
         self._thread = thread
@@ -100,7 +104,7 @@ class OwnedClaim:
         Raises LeasePaused, OwnershipLost, IncarnationChanged, CoordinationError.
         """
         self.check()
-        stat = await self._zk.exists(topic_path(self._partition.topic))
+        stat = await self._find_topic(self._partition.topic)
         self.check()
         if stat is None:
             raise IncarnationChanged(f"{self._partition}: the topic was deleted")

@@ -7,6 +7,7 @@ change nothing.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -85,6 +86,11 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class Occupied:
+    """The owner node is there, and whose it is was not looked at: most go by themselves, in a handover."""
+
+
+@dataclass(frozen=True, slots=True)
 class NotSent:
     """Nothing was created, for a reason that says nothing about the partition (no connection)."""
 
@@ -94,7 +100,7 @@ class Unknown:
     """The owner node may or may not have been created."""
 
 
-ClaimOutcome = Created | Taken | NotSent | Unknown
+ClaimOutcome = Created | Taken | Occupied | NotSent | Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +143,15 @@ class DropEnded:
 
 @dataclass(frozen=True, slots=True)
 class OwnersChanged:
-    """Owner nodes came or went in some topic that we own or want partitions of."""
+    """Owner nodes came or went in a topic that we own or want partitions of; None: it may be any of those."""
+
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What the owner nodes asked for hold (None: there is none). A partition that could not be read is left out.
+    """What the owner nodes asked for hold (None: there is none). Of those in ``there`` it is only known that they are
+    there. A partition that could not be looked at is left out of both.
 
     ``session_id`` is the session in which they were read.
     """
@@ -150,6 +159,7 @@ class Inspected:
     serial: int
     nodes: Mapping[TopicPartition, Holder | None]
     session_id: int
+    there: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +248,12 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Create owner nodes."""
+    """Create owner nodes. Of those in ``first``, which were not tried before, it need not be known who is in the way."""
 
     serial: int
     epoch: SessionEpoch
     grants: Mapping[TopicPartition, Grant]
+    first: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,14 +320,25 @@ class Resume:
     partitions: frozenset[TopicPartition]
 
 
+class Look(enum.IntEnum):
+    """How closely owner nodes are looked at."""
+
+    NAMES = 0
+    """Which are there: one read a topic, whatever it holds."""
+    SAMPLE = 1
+    """Besides, some that may have been replaced since they were read; those that are left take their turns."""
+    PROOF = 2
+    """Besides, all that may have been replaced since they were read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Read the owner nodes of these partitions; ``thorough`` where even a node that was replaced must be noticed."""
+    """Look at the owner nodes of these partitions."""
 
     serial: int
     epoch: SessionEpoch
     partitions: frozenset[TopicPartition]
-    thorough: bool
+    look: Look
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ One class, though a long one: every method reads or moves the same few fields, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, assert_never
 
@@ -46,6 +47,8 @@ _RETRY_MAXIMUM_S: Final = 2.0
 _NO_INCARNATION: Final = Incarnation(0)
 _INSPECT_DELAY_S: Final = 0.02
 """Owner nodes come and go in bursts; so long they are gathered."""
+_UNHURRIED_S: Final = 0.25
+"""The same, where nothing in the topic is waited for: what others hand over there is seen at once when it is over."""
 
 
 class GroupMachine:
@@ -74,8 +77,12 @@ class GroupMachine:
         self._settle_at = 0.0
         self._reconcile_at = 0.0
         self._inspect_at: float | None = None
-        self._inspect_thoroughly = False
+        self._inspect_look = ev.Look.NAMES
+        self._inspect_topics: set[str] = set()
+        """Those to be looked at, unless the look is a closer one, which concerns all."""
         self._settled_at = 0.0
+        self._compare_at = 0.0
+        """When the first partition that waits for its time may go on, as of the last comparison."""
         self._dirty: str | None = None
         self._pass: RebalancePass | None = None
         self._batch = EffectBatch()
@@ -156,7 +163,10 @@ class GroupMachine:
         self._now = now
         self._take(event)
         self._fire_timers()
-        self._compare()
+        # these two alone move no partition, and there are many of them while thousands are claimed
+        quiet = isinstance(event, ev.OwnersChanged | ev.Tick) and self._state is MemberState.FOLLOWING
+        if not quiet or now >= self._compare_at:
+            self._compare()
         self._flush()
         self._close_pass()
         if self._state is MemberState.FOLLOWING:
@@ -190,11 +200,10 @@ class GroupMachine:
                 self._on_drained(serial)
             case ev.DropEnded(serial):
                 self._on_dropped(serial)
-            case ev.OwnersChanged():
-                if self._inspect_at is None:
-                    self._inspect_at = self._now + _INSPECT_DELAY_S
-            case ev.Inspected(serial, nodes, session_id):
-                self._on_inspected(serial, nodes, session_id)
+            case ev.OwnersChanged(topic):
+                self._on_owners(topic)
+            case ev.Inspected():
+                self._on_inspected(event)
             case ev.Disowned(partition, reason):
                 record = self._records.get(partition)
                 if record is not None and record.state in HELD:
@@ -243,7 +252,9 @@ class GroupMachine:
         self._register_op = self._read_op = self._check_op = self._unregister_op = 0
         self._verifying.clear()
         self._inspecting.clear()
-        self._dirty, self._failures, self._inspect_at = None, 0, None
+        self._dirty, self._failures = None, 0
+        self._inspect_at, self._inspect_look = None, ev.Look.NAMES
+        self._inspect_topics.clear()
         if self._state not in {MemberState.LEAVING, MemberState.STOPPED, MemberState.DETACHED}:
             self._move(MemberTrigger.SESSION_OVER)
 
@@ -264,7 +275,7 @@ class GroupMachine:
         else:
             self._move(MemberTrigger.RESUME)
             self._read()
-        self._inspect_at, self._inspect_thoroughly = self._now, True
+        self._look_soon(ev.Look.PROOF)
 
     # -- registration
 
@@ -388,6 +399,10 @@ class GroupMachine:
                 case ev.Taken(holder):
                     self._step(partition, record, PartitionTrigger.TAKEN)
                     self._contest(partition, record, holder)
+                case ev.Occupied():
+                    self._step(partition, record, PartitionTrigger.TAKEN)
+                    record.attempts += 1
+                    record.due = self._now + self._jittered(self._settings.backoff_s)
                 case ev.NotSent():
                     self._step(partition, record, PartitionTrigger.TAKEN)
                     record.due = self._now + self._jittered(_RETRY_S)
@@ -437,17 +452,32 @@ class GroupMachine:
 
     # -- owner nodes
 
-    def _on_inspected(self, serial: int, nodes: Mapping[TopicPartition, Holder | None], session_id: int) -> None:
-        asked = self._inspecting.pop(serial, None)
+    def _on_owners(self, topic: str | None) -> None:
+        """Look soon at what changed; sooner where something in it is waited for."""
+        records = self._records.items()
+        topics = {p.topic for p, _ in records if topic is None or p.topic == topic}
+        awaited = any(r.state is PartitionState.CONTESTED and p.topic in topics for p, r in records)
+        self._inspect_topics |= topics
+        at = self._now + (_INSPECT_DELAY_S if awaited else _UNHURRIED_S)
+        self._inspect_at = at if self._inspect_at is None else min(at, self._inspect_at)
+
+    def _look_soon(self, look: ev.Look, delay_s: float = 0.0) -> None:
+        self._inspect_look = max(self._inspect_look, look)
+        at = self._now + delay_s
+        self._inspect_at = at if self._inspect_at is None else min(at, self._inspect_at)
+
+    def _on_inspected(self, found: ev.Inspected) -> None:
+        asked = self._inspecting.pop(found.serial, None)
         if asked is None:
             return
+        nodes, session_id = found.nodes, found.session_id
         proved: set[TopicPartition] = set()
         for partition, claim in asked.items():
             record = self._records.get(partition)
-            if record is None or record.claim != claim:
+            if record is None or record.claim != claim or partition in found.there:
                 continue
             if partition not in nodes:  # it could not be read
-                self._inspect_at, self._inspect_thoroughly = self._now + _RETRY_S, True
+                self._look_soon(ev.Look.PROOF, _RETRY_S)
                 continue
             node = nodes[partition]
             if record.state in HELD and (node is None or node.session_id != session_id):
@@ -512,18 +542,25 @@ class GroupMachine:
             self._check_op = self._next_serial()
             self._verifying[self._check_op] = {}
             self._effects.append(ev.Verify(self._check_op, self._stamp, frozenset(), reconcile=True))
-            self._inspect_at, self._inspect_thoroughly = self._now, True
+            self._look_soon(ev.Look.SAMPLE)
         if self._inspect_at is not None and self._inspect_at <= self._now and self._can_ask and not self._inspecting:
             self._inspect()
 
     def _inspect(self) -> None:
-        self._inspect_at = None
-        asked = {p: r.claim for p, r in self._records.items() if r.state in HELD or r.state is PartitionState.CONTESTED}
+        look, topics = self._inspect_look, self._inspect_topics
+        self._inspect_at, self._inspect_look, self._inspect_topics = None, ev.Look.NAMES, set()
+        if any(record.unproven for record in self._records.values()):
+            look = ev.Look.PROOF
+        asked = {
+            partition: record.claim
+            for partition, record in self._records.items()
+            if (record.state in HELD or record.state is PartitionState.CONTESTED)
+            and (look is not ev.Look.NAMES or partition.topic in topics)
+        }
         if asked:
             serial = self._next_serial()
             self._inspecting[serial] = asked
-            self._effects.append(ev.Inspect(serial, self._epoch, frozenset(asked), self._inspect_thoroughly))
-            self._inspect_thoroughly = False
+            self._effects.append(ev.Inspect(serial, self._epoch, frozenset(asked), look))
 
     def _settle(self) -> None:
         self._settle_at = self._now + self._settings.settle_s * (1 + self._random() / 2)
@@ -560,6 +597,7 @@ class GroupMachine:
             self._verify_claims()
         if self._state is MemberState.LEAVING and not self._records and not self._register_op:
             self._finish_leaving()
+        self._compare_at = min((r.due for r in self._records.values() if r.due > self._now), default=math.inf)
 
     def _compare_one(self, partition: TopicPartition, record: PartitionRecord, grant: Grant | None) -> None:
         match record.state:
@@ -599,6 +637,8 @@ class GroupMachine:
         self._step(partition, record, PartitionTrigger.GRANT)
         record.grant = grant
         self._batch.claims[partition] = grant
+        if not record.attempts and self._settings.max_retries:
+            self._batch.first_claims.add(partition)
 
     def _verify_claims(self) -> None:
         waiting = {p: r for p, r in self._records.items() if r.state is PartitionState.CONFIRMING and not r.op}
@@ -683,7 +723,8 @@ class GroupMachine:
         if batch.threads:
             self._effects.append(ev.Rethread(self._await(batch.threads), self._epoch, batch.threads))
         if batch.claims:
-            self._effects.append(ev.Claim(self._await(batch.claims), self._epoch, batch.claims))
+            serial = self._await(batch.claims)
+            self._effects.append(ev.Claim(serial, self._epoch, batch.claims, frozenset(batch.first_claims)))
 
     def _is_in(self, partition: TopicPartition, state: PartitionState) -> bool:
         record = self._records.get(partition)

@@ -1,13 +1,23 @@
 """Owner nodes: ``/consumers/G/owners/T/P``, ephemeral, one owner at a time.
 
-Each is claimed and released on its own: many are written in one transaction, but where that fails, one by one. Whose a node is, is told by its ``ephemeralOwner``: the Java consumer compares the data,
-and takes a node of its own past session for its own until it vanishes. An outcome that is unknown is never guessed at:
-creating again finds our own node, deleting again finds none.
+Each is claimed and released on its own: many are written in one transaction, but where that fails, one by one. Whose a
+node is, is told by its ``ephemeralOwner``: the Java consumer compares the data, and takes a node of its own past session
+for its own until it vanishes. An outcome that is unknown is never guessed at: creating again finds our own node, deleting
+again finds none.
+
+What is read is in proportion to what moves. Which nodes there are is one read a topic. What a node holds cannot change
+while its parent's child-change counter stands still (nobody sets an owner node but its owner), so it is read again only
+after that has moved; and then, unless something hangs on it, a few nodes at a time. Who has taken a partition from us
+behind our back is noticed at the next commit at the latest, whose condition its own commits have broken.
 """
 
 from __future__ import annotations
 
+import contextlib
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import structlog
@@ -15,7 +25,7 @@ import structlog
 from consumerd import failpoints
 from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, SessionLost
-from consumerd.group.events import ClaimOutcome, Created, NotSent, Taken, Unknown
+from consumerd.group.events import ClaimOutcome, Created, Look, NotSent, Occupied, Taken, Unknown
 from consumerd.group.plan import Grant, Holder
 from consumerd.group.registry import get_session_id
 from consumerd.model import PartitionKey, SessionEpoch, ThreadId, TopicPartition
@@ -38,11 +48,40 @@ from consumerd.zk.znodes import encode_owner
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 3
-_A_CHUNK: Final = 32
-"""Nodes written in one transaction: ZooKeeper's limit is bytes, of which this is a few thousand."""
+_A_CHUNK: Final = 128
+"""Nodes written in one transaction: ZooKeeper's limit is bytes, of which this is some ten thousand."""
 _CHUNKS_AT_ONCE: Final = 4
-_READ_AT_ONCE: Final = 100
-"""Nodes of one topic that are read again at each change of their parent."""
+_OBSTACLES: Final = 4
+"""So many nodes that are in a transaction's way are taken out of it, one after the other, before each is looked at alone."""
+_WORTH_LISTING: Final = 3
+"""From so many claims in a topic on, it costs less to see first which nodes are there."""
+_A_SAMPLE: Final = 16
+"""Nodes read again in one look at some of those that may have been replaced."""
+_ODD_AT_ONCE: Final = 256
+"""Nodes read again in one survey since they are not what was expected."""
+
+
+@dataclass(slots=True)
+class _Folder:
+    """What is known of a topic's nodes: those that there are, as of ``counter``, and what was read of them, and when."""
+
+    counter: tuple[int, int]
+    """The folder's creation, and its child-change counter."""
+    there: frozenset[TopicPartition]
+    read: dict[TopicPartition, tuple[Holder, tuple[int, int]]] = field(default_factory=dict)
+
+    def find(self, partition: TopicPartition) -> Holder | None:
+        """Return whose a node is, if nothing can have changed since it was read."""
+        holder, counter = self.read.get(partition, (None, None))
+        return holder if counter == self.counter else None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersSeen:
+    """Owner nodes as they were at one moment: those that were there, and whose they are, as far as that was read."""
+
+    there: frozenset[TopicPartition]
+    holders: Mapping[TopicPartition, Holder]
 
 
 class PartitionOwners:
@@ -53,23 +92,35 @@ class PartitionOwners:
         self._hooks = hooks if hooks is not None else Hooks()
         self._group = group
         self._log = structlog.get_logger(__name__).bind(group=group)
-        self._read: dict[str, tuple[tuple[int, int], dict[TopicPartition, Holder]]] = {}
-        """Nodes read before, by topic, as of the parent's creation and child-change counter."""
+        self._folders: dict[str, _Folder] = {}
+        self._last_sampled: TopicPartition | None = None
+        self._doubtful: set[TopicPartition] = set()
+        """Claims of which it was never known whether they took effect."""
 
     async def claim(
-        self, grants: Mapping[TopicPartition, Grant], epoch: SessionEpoch
+        self,
+        grants: Mapping[TopicPartition, Grant],
+        epoch: SessionEpoch,
+        *,
+        first: Collection[TopicPartition] = frozenset(),
     ) -> Mapping[TopicPartition, ClaimOutcome]:
-        """Create the owner nodes in ``epoch``; each is claimed or not on its own. Raises nothing that ZooKeeper answers."""
+        """Create the owner nodes in ``epoch``; each is claimed or not on its own. Raises nothing that ZooKeeper answers.
+
+        Of those in ``first``, nodes that are there may be left alone: in a handover they go by themselves.
+        """
 
         async def claim_chunk(chunk: Sequence[TopicPartition]) -> Mapping[TopicPartition, ClaimOutcome]:
             threads = {partition: grants[partition].thread for partition in chunk}
-            if len(chunk) > 1 and await self._create_all(threads, epoch):
-                return dict.fromkeys(chunk, Created())
-            return await map_bounded(
-                chunk, lambda partition: self._claim(partition, threads[partition], epoch), in_flight=_A_CHUNK
+            left = chunk if len(chunk) == 1 else await self._create_all(threads, epoch)
+            alone = await map_bounded(
+                left, lambda partition: self._claim(partition, threads[partition], epoch), in_flight=_A_CHUNK
             )
+            return {partition: alone.get(partition, Created()) for partition in chunk}
 
-        return await _in_chunks(list(grants), claim_chunk)
+        occupied = await self._find_occupied(first)
+        claimed = await _in_chunks([partition for partition in grants if partition not in occupied], claim_chunk)
+        self._doubtful.update(partition for partition, outcome in claimed.items() if isinstance(outcome, Unknown))
+        return {partition: claimed.get(partition, Occupied()) for partition in grants}
 
     async def release(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> frozenset[TopicPartition]:
         """Delete those owner nodes that are ours, and return the partitions of which we certainly own none."""
@@ -90,42 +141,77 @@ class PartitionOwners:
         return {partition: threads[partition] for partition, done in written.items() if done}
 
     async def inspect(
-        self, partitions: Collection[TopicPartition], *, thorough: bool
-    ) -> Mapping[TopicPartition, Holder | None]:
-        """Read who holds each partition; what could not be read is left out.
-
-        A node whose parent saw no child come or go since it was last read is not read again. In a large topic, where a
-        handover changes the parent for seconds, nodes that are still there are not either, unless ``thorough``: one that
-        was deleted and made again between two looks is noticed by the next thorough one.
+        self, partitions: Collection[TopicPartition], look: Look
+    ) -> tuple[Mapping[TopicPartition, Holder | None], frozenset[TopicPartition]]:
+        """Look who holds each partition: return whose each node is (None: there is none), and those of which it is only
+        known that there is one. What could not be read is left out of both.
         """
-        by_topic: dict[str, list[TopicPartition]] = {}
-        for partition in sorted(partitions):
-            by_topic.setdefault(partition.topic, []).append(partition)
-        self._read = {topic: known for topic, known in self._read.items() if topic in by_topic}
-        found: dict[TopicPartition, Holder | None] = {}
-        for topic, wanted in by_topic.items():
-            try:
-                found.update(await self._inspect_topic(topic, wanted, thorough=thorough))
-            except CoordinationError as error:
-                self._log.info("owners_unread", topic=topic, error=str(error))
-        return found
+        folders = await self._try_list_all(partition.topic for partition in partitions)
+        wanted = [partition for partition in sorted(partitions) if partition.topic in folders]
+        unread = await self._read_stale(wanted, folders, look)
+        nodes: dict[TopicPartition, Holder | None] = {}
+        there: set[TopicPartition] = set()
+        for partition in wanted:
+            folder = folders[partition.topic]
+            if partition not in folder.there:
+                nodes[partition] = None
+            elif (holder := folder.find(partition)) is not None:
+                nodes[partition] = holder
+            elif partition not in unread:
+                there.add(partition)
+        return nodes, frozenset(there)
+
+    async def survey(self, topics: Collection[str], expected: Mapping[TopicPartition, ThreadId]) -> OwnersSeen:
+        """Look at everybody's nodes of these topics: all that there are, and whose some of them are; each survey knows of
+        more, until something changes. Raises CoordinationError.
+
+        One that is not as ``expected`` is read again in any case: which of an owner's threads it holds may change while the
+        counter of its parent stands still.
+        """
+        self._folders = {topic: folder for topic, folder in self._folders.items() if topic in topics}
+        folders = await map_bounded(sorted(topics), self._list)
+        there = frozenset(partition for folder in folders.values() for partition in folder.there)
+
+        async def read(partition: TopicPartition) -> None:
+            await self._read_holder(folders[partition.topic], partition)
+
+        def find(partition: TopicPartition) -> Holder | None:
+            return folders[partition.topic].find(partition)
+
+        known = {partition: holder for partition in sorted(there) if (holder := find(partition)) is not None}
+        odd = [partition for partition, holder in known.items() if holder.thread != expected.get(partition)]
+        doubtful, self._doubtful = self._doubtful & there, set()
+        await map_bounded([*sorted(doubtful), *odd[:_ODD_AT_ONCE]], read)
+        await map_bounded(self._choose_stale(sorted(there), folders, Look.SAMPLE), read)
+        certain = there.difference(odd[_ODD_AT_ONCE:])
+        return OwnersSeen(there, {one: holder for one in sorted(certain) if (holder := find(one)) is not None})
 
     async def read_all(self, topics: Collection[str]) -> Mapping[TopicPartition, Holder]:
         """Read every owner node of these topics. Raises CoordinationError."""
-        found: dict[TopicPartition, Holder] = {}
-        for topic, names in (await map_bounded(sorted(topics), self._list_owners)).items():
-            nodes = await map_bounded(names, self._read_holder)
-            found.update({partition: holder for partition, holder in nodes.items() if holder is not None})
-            self._log.debug("owners_read", topic=topic, owners=len(nodes))
-        return found
+        folders = await map_bounded(sorted(topics), self._list)
+        every = [partition for folder in folders.values() for partition in sorted(folder.there)]
+        holders = await map_bounded(every, lambda one: self._read_holder(folders[one.topic], one))
+        return {partition: holder for partition, holder in holders.items() if holder is not None}
 
-    async def _create_all(self, threads: Mapping[TopicPartition, ThreadId], epoch: SessionEpoch) -> bool:
-        """Create nodes in one transaction, which is one write to disk; False where each has to be looked at."""
-        operations = [
-            Create(owner_path(self._group, partition), encode_owner(thread), ephemeral=True)
-            for partition, thread in threads.items()
-        ]
-        for has_parents in (False, True):
+    async def _find_occupied(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those that have a node, as far as it is worth to look."""
+        counts = Counter(partition.topic for partition in partitions)
+        folders = await self._try_list_all(topic for topic, count in counts.items() if count >= _WORTH_LISTING)
+        there = frozenset(partition for folder in folders.values() for partition in folder.there)
+        return there.intersection(partitions)
+
+    async def _create_all(
+        self, threads: Mapping[TopicPartition, ThreadId], epoch: SessionEpoch
+    ) -> Sequence[TopicPartition]:
+        """Create nodes in one transaction, which is one write to disk; return those that have to be looked at one by one."""
+        left = list(threads)
+        obstacles: list[TopicPartition] = []
+        has_parents = False
+        while left:
+            operations = [
+                Create(owner_path(self._group, partition), encode_owner(threads[partition]), ephemeral=True)
+                for partition in left
+            ]
             try:
                 if failpoints.ENABLED:
                     failpoints.reach("before_claim")
@@ -133,13 +219,17 @@ class PartitionOwners:
                 if failpoints.ENABLED:
                     failpoints.reach("after_claim")
             except MultiFailed as error:
-                if has_parents or not isinstance(error.cause, NoNode) or not await self._make_parents(threads):
-                    return False  # one by one says why
+                if isinstance(error.cause, NodeExists) and len(obstacles) < _OBSTACLES:
+                    obstacles.append(left.pop(error.index))
+                elif isinstance(error.cause, NoNode) and not has_parents and await self._make_parents(threads):
+                    has_parents = True
+                else:
+                    break  # one by one says why
             except CoordinationError:
-                return False  # one by one recognises what was created after all
+                break  # one by one recognises what was created after all
             else:
-                break
-        return True
+                return obstacles
+        return [*obstacles, *left]
 
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> bool:
         """Make the folders of their topics, which a group has not had before."""
@@ -249,37 +339,77 @@ class PartitionOwners:
             self._log.info("rethread_failed", partition=str(partition), error=str(error))
             return False
 
-    async def _inspect_topic(
-        self, topic: str, wanted: Collection[TopicPartition], *, thorough: bool
-    ) -> Mapping[TopicPartition, Holder | None]:
-        try:
+    async def _try_list_all(self, topics: Iterable[str]) -> dict[str, _Folder]:
+        """List these topics, as far as that can be."""
+
+        async def try_list(topic: str) -> _Folder | None:
+            try:
+                return await self._list(topic)
+            except CoordinationError as error:
+                self._log.info("owners_unread", topic=topic, error=str(error))
+                return None
+
+        listed = await map_bounded(sorted(set(topics)), try_list)
+        return {topic: folder for topic, folder in listed.items() if folder is not None}
+
+    async def _list(self, topic: str) -> _Folder:
+        """Read which nodes there are; what was read of those stays as it was read."""
+        counter, names = (0, 0), list[str]()
+        with contextlib.suppress(NoNode):
             names, stat = await self._zk.children(owners_path(self._group, topic))
-        except NoNode:
-            return dict.fromkeys(wanted)
-        counter = (stat.czxid, stat.cversion)
-        there = frozenset(names)
-        seen, known = self._read.get(topic, (counter, {}))
-        if seen != counter:
-            if thorough or len(wanted) <= _READ_AT_ONCE:
-                seen, known = counter, {}
-            else:  # what is not there now is forgotten; what is will be read again by a thorough look
-                known = {partition: holder for partition, holder in known.items() if str(partition.partition) in there}
-        unread = [p for p in wanted if str(p.partition) in there and p not in known]
-        nodes = await map_bounded(unread, self._read_holder)
-        known = known | {partition: holder for partition, holder in nodes.items() if holder is not None}
-        self._read[topic] = (seen, known)
-        return {partition: known.get(partition) if str(partition.partition) in there else None for partition in wanted}
+            counter = (stat.czxid, stat.cversion)
+        folder = self._folders.setdefault(topic, _Folder((0, 0), frozenset()))
+        if folder.counter != counter:
+            folder.counter = counter
+            folder.there = frozenset(
+                TopicPartition(topic, key) for name in names if (key := _find_key(name)) is not None
+            )
+            folder.read = {one: known for one, known in folder.read.items() if one in folder.there}
+        return folder
 
-    async def _list_owners(self, topic: str) -> list[TopicPartition]:
-        try:
-            names, _ = await self._zk.children(owners_path(self._group, topic))
-        except NoNode:
-            return []
-        return [TopicPartition(topic, key) for name in names if (key := _find_key(name)) is not None]
+    def _choose_stale(
+        self, partitions: Sequence[TopicPartition], folders: Mapping[str, _Folder], look: Look
+    ) -> Sequence[TopicPartition]:
+        """Choose what to read again, of ordered partitions."""
+        if look is Look.NAMES:
+            return ()
+        stale = [p for p in partitions if p in folders[p.topic].there and folders[p.topic].find(p) is None]
+        if look is Look.SAMPLE and len(stale) > _A_SAMPLE:
+            start = 0 if self._last_sampled is None else bisect_right(stale, self._last_sampled)
+            stale = [*stale[start:], *stale[:start]][:_A_SAMPLE]
+            self._last_sampled = stale[-1]
+        return stale
 
-    async def _read_holder(self, partition: TopicPartition) -> Holder | None:
+    async def _read_stale(
+        self, partitions: Sequence[TopicPartition], folders: Mapping[str, _Folder], look: Look
+    ) -> frozenset[TopicPartition]:
+        """Read what may have been replaced, as far as the look goes; return what could not be read."""
+
+        async def read(partition: TopicPartition) -> bool:
+            try:
+                await self._read_holder(folders[partition.topic], partition)
+            except CoordinationError as error:
+                self._log.info("owner_unread", partition=str(partition), error=str(error))
+                return False
+            return True
+
+        done = await map_bounded(self._choose_stale(partitions, folders, look), read)
+        return frozenset(partition for partition, read_it in done.items() if not read_it)
+
+    async def _read_holder(self, folder: _Folder, partition: TopicPartition) -> Holder | None:
+        """Read a node of a folder that was listed before, and remember it."""
+        counter = (
+            folder.counter
+        )  # the folder may be listed again meanwhile: what is read is as of the listing before it
         found = await self._zk.find(owner_path(self._group, partition))
-        return None if found is None else _holder(*found)
+        if found is None:
+            if folder.counter == counter:
+                folder.there -= {
+                    partition
+                }  # should it come again, the counter has moved on, and the next listing has it
+            return None
+        holder = folder.read[partition] = (_holder(*found), counter)
+        return holder[0]
 
 
 async def _in_chunks(

@@ -204,17 +204,22 @@ def plan_disagreements(snapshot: GroupSnapshot, strategy: Strategy) -> tuple[Dis
 
 
 def plan_owner_disagreements(
-    snapshot: GroupSnapshot, strategy: Strategy, owners: Mapping[TopicPartition, Holder], consumer: ConsumerId
+    snapshot: GroupSnapshot,
+    strategy: Strategy,
+    owners: Mapping[TopicPartition, Holder],
+    consumer: ConsumerId,
+    there: Collection[TopicPartition] | None = None,
 ) -> tuple[Disagreement, ...]:
     """Return where live members own what our assignor gives to others, with the strategies that would explain it; or
-    else what members other than ``consumer`` leave without an owner.
+    else what members other than ``consumer`` leave without an owner. ``there`` are all that have one, where ``owners`` says
+    whose some of them are.
 
     To be asked once a group has come to rest: during a rebalance owners differ from the plan all the time.
     """
     assignment = plan_assignment(snapshot, strategy)
     wrong = _mismatches(assignment, owners)
     if not wrong:
-        return _find_unowned(assignment, owners, consumer)
+        return _find_unowned(assignment, owners.keys() if there is None else there, consumer)
     explaining = [
         other.value
         for other in Strategy
@@ -233,10 +238,10 @@ def plan_owner_disagreements(
 
 
 def _find_unowned(
-    assignment: Assignment, owners: Mapping[TopicPartition, Holder], consumer: ConsumerId
+    assignment: Assignment, owned: Collection[TopicPartition], consumer: ConsumerId
 ) -> tuple[Disagreement, ...]:
     unowned: dict[ConsumerId, list[TopicPartition]] = {}
-    for partition in sorted(assignment.keys() - owners.keys()):
+    for partition in sorted(assignment.keys() - owned):
         unowned.setdefault(consumer_of(assignment[partition]), []).append(partition)
     return tuple(
         Disagreement(

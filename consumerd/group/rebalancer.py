@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from functools import partial
 from random import Random
 from typing import Final, assert_never
 
@@ -21,6 +22,7 @@ import structlog
 
 from consumerd import model
 from consumerd.aio.cell import Cell
+from consumerd.aio.sharing import SharedReads
 from consumerd.aio.tasks import TaskSet
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import CoordinationError
@@ -48,8 +50,8 @@ from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MOVING, MemberState, PartitionState
 from consumerd.model import SessionEpoch, ThreadId, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
-from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, topic_path
-from consumerd.zk.port import Watch, WatchKind, ZkClient
+from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, owners_root, topic_path
+from consumerd.zk.port import Stat, Watch, WatchKind, ZkClient
 
 _REBALANCES_KEPT: Final = 20
 _OVERRUN_S: Final = 0.25
@@ -99,6 +101,7 @@ class Rebalancer:
         self._log = structlog.get_logger(__name__).bind(group=identity.group)
         self._registry = GroupRegistry(zk, identity.group, wall_ms=wall_ms, random=random, hooks=self._hooks)
         self._owners = PartitionOwners(zk, identity.group, hooks=self._hooks)
+        self._find_topic = SharedReads[str, Stat | None](lambda topic: zk.exists(topic_path(topic)))
         self._machine = GroupMachine(self._settings, random.random)
         self._events: deque[ev.Event] = deque()
         self._wakeup = asyncio.Event()
@@ -403,14 +406,14 @@ class Rebalancer:
         if self._quiet_passes % _REVIEW_PASSES != _REST_PASSES:
             return
         try:
-            owners = await self._owners.read_all(snapshot.topics)
+            owners = await self._owners.survey(snapshot.topics, plan_assignment(snapshot, self._strategy))
             session_id = get_session_id(self._zk, self._machine.epoch)
         except CoordinationError as error:
             self._log.info("owners_unread", error=str(error))
             return
         strays = {
             partition: ThreadId(holder.thread)
-            for partition, holder in owners.items()
+            for partition, holder in owners.holders.items()
             if holder.session_id == session_id and partition not in self._machine.records
         }
         if strays:
@@ -420,12 +423,13 @@ class Rebalancer:
             self._post(ev.StraysFound(strays))
         consumer = self._machine.consumer
         if consumer is not None and self._snapshot is snapshot and self._machine.resting:
-            found = plan_owner_disagreements(snapshot, self._strategy, owners, consumer)
+            found = plan_owner_disagreements(snapshot, self._strategy, owners.holders, consumer, owners.there)
             self._report_disagreements(found, self._owner_disagreements)
             self._owner_disagreements = found
 
     async def _claim(self, effect: ev.Claim) -> None:
-        self._post(ev.ClaimsEnded(effect.serial, await self._owners.claim(effect.grants, effect.epoch)))
+        outcomes = await self._owners.claim(effect.grants, effect.epoch, first=effect.first)
+        self._post(ev.ClaimsEnded(effect.serial, outcomes))
 
     async def _release(self, effect: ev.Release) -> None:
         self._post(ev.ReleasesEnded(effect.serial, await self._owners.release(effect.partitions, effect.epoch)))
@@ -440,13 +444,14 @@ class Rebalancer:
 
     async def _inspect(self, effect: ev.Inspect) -> None:
         nodes: Mapping[TopicPartition, Holder | None] = {}
+        there: frozenset[TopicPartition] = frozenset()
         session_id = 0
         try:
             session_id = get_session_id(self._zk, effect.epoch)
-            nodes = await self._owners.inspect(effect.partitions, thorough=effect.thorough)
+            nodes, there = await self._owners.inspect(effect.partitions, effect.look)
         except CoordinationError as error:  # the session is over: the machine hears of it anyway
             self._log.debug("owners_unread", error=str(error))
-        self._post(ev.Inspected(effect.serial, nodes, session_id))
+        self._post(ev.Inspected(effect.serial, nodes, session_id, there))
 
     # -- what the listener is told
 
@@ -459,6 +464,7 @@ class Rebalancer:
                 thread=grant.thread,
                 epoch=effect.epoch,
                 incarnation=grant.incarnation,
+                find_topic=self._find_topic,
             )
             for partition, grant in sorted(effect.grants.items())
         ]
@@ -536,10 +542,10 @@ class Rebalancer:
     def _watch_owners(self, grants: Collection[TopicPartition]) -> None:
         """Watch the owners of every topic that we have or should have partitions of."""
         topics = {partition.topic for partition in grants} | {p.topic for p in self._machine.records}
-        paths = frozenset(owners_path(self._identity.group, topic) for topic in topics)
-        for path in sorted(paths):
-            self._watch(path, WatchKind.CHILDREN, lambda: self._post(ev.OwnersChanged()))
-        self._unwatch_all_but(paths, WatchKind.CHILDREN, f"/consumers/{self._identity.group}/owners")
+        paths = {owners_path(self._identity.group, topic): topic for topic in topics}
+        for path, topic in sorted(paths.items()):
+            self._watch(path, WatchKind.CHILDREN, partial(self._post, ev.OwnersChanged(topic)))
+        self._unwatch_all_but(paths, WatchKind.CHILDREN, owners_root(self._identity.group))
 
     # -- what people are told
 

@@ -77,6 +77,7 @@ class EffectBatch:
     """Partitions that move by the same effect in this step."""
 
     claims: dict[TopicPartition, Grant] = field(default_factory=dict)
+    first_claims: set[TopicPartition] = field(default_factory=set)
     releases: set[TopicPartition] = field(default_factory=set)
     drains: set[TopicPartition] = field(default_factory=set)
     drops: dict[str, set[TopicPartition]] = field(default_factory=dict)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from consumerd.aio.parallel import map_bounded
+from consumerd.aio.sharing import SharedReads
 from consumerd.model import TopicPartition
 from consumerd.zk.layout import offsets_path
 from consumerd.zk.layout_modern import partition_path
-from consumerd.zk.port import ZkClient
+from consumerd.zk.port import Stat, ZkClient
 
 
 class ZooKeeperPartitionHistory:
@@ -14,14 +14,15 @@ class ZooKeeperPartitionHistory:
 
     def __init__(self, zk: ZkClient, group: str) -> None:
         self._zk = zk
-        self._group = group
+        self._find_folder = SharedReads[str, Stat | None](lambda topic: zk.exists(offsets_path(group, topic)))
 
     async def made_after_group(self, partition: TopicPartition) -> bool:
         """Tell whether the partition was made after the group had first committed for its topic.
 
         Raises CoordinationError.
         """
-        group, cluster = offsets_path(self._group, partition.topic), partition_path(partition)
-        stats = await map_bounded((group, cluster), self._zk.exists)
-        began, made = stats[group], stats[cluster]
-        return began is not None and made is not None and made.czxid > began.czxid
+        began = await self._find_folder(partition.topic)
+        if began is None:
+            return False
+        made = await self._zk.exists(partition_path(partition))
+        return made is not None and made.czxid > began.czxid

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 import structlog
 
 from consumerd.aio.parallel import map_bounded
+from consumerd.aio.sharing import SharedReads
 from consumerd.errors import CoordinationError, OffsetError
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.offsets.store import OffsetRequest, Subscription
@@ -144,6 +145,7 @@ class ZooKeeperOffsetRequests:
         self._topics: dict[str, _Watched] = {}
         self._dirty: set[str] = set()
         self._woken = asyncio.Event()
+        self._list_names = SharedReads[str, Sequence[str]](lambda topic: list_names(zk, requests_path(group, topic)))
         self._told: dict[str, int] = {}
         """The transaction of each useless node that has been logged."""
 
@@ -155,6 +157,9 @@ class ZooKeeperOffsetRequests:
         A malformed one, or one that is older than the topic (it was deleted and made again: the position is of other
         records), is logged once and counts as none. Raises CoordinationError.
         """
+        # hardly ever is there one: partitions that look at the same time share a read of their topic's folder
+        if str(partition.partition) not in await self._list_names(partition.topic):
+            return None
         path = request_path(self._group, partition)
         found = await self._zk.find(path)
         if found is None:

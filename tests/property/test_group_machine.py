@@ -85,9 +85,9 @@ class AnyEvents(RuleBasedStateMachine):
     def changed(self, cause: str) -> None:
         self.tell(ev.Changed(cause))
 
-    @rule()
-    def owners_changed(self) -> None:
-        self.tell(ev.OwnersChanged())
+    @rule(topic=st.sampled_from(["t", "u", None]))
+    def owners_changed(self, topic: str | None) -> None:
+        self.tell(ev.OwnersChanged(topic))
 
     @rule(seconds=st.sampled_from([0.0, 0.02, 0.25, 1.0, 5.0]))
     def time_passes(self, seconds: float) -> None:
@@ -129,6 +129,8 @@ class AnyEvents(RuleBasedStateMachine):
                 return ev.Verified(serial, unchanged=good)
             case ev.Claim(serial, _, wanted):
                 outcomes = st.sampled_from([ev.Created(), ev.Taken(Holder("x-0", THEIRS)), ev.NotSent(), ev.Unknown()])
+                if wanted.keys() == effect.first:
+                    outcomes |= st.just(ev.Occupied())
                 return ev.ClaimsEnded(serial, {partition: data.draw(outcomes) for partition in sorted(wanted)})
             case ev.Release(serial, _, partitions):
                 return ev.ReleasesEnded(serial, frozenset(p for p in sorted(partitions) if data.draw(st.booleans())))
@@ -140,8 +142,12 @@ class AnyEvents(RuleBasedStateMachine):
                         del self.busy[partition]
                 return ev.DrainEnded(serial) if isinstance(effect, ev.Drain) else ev.DropEnded(serial)
             case ev.Inspect(serial, _, partitions):
+                there = frozenset(
+                    p for p in sorted(partitions) if effect.look is not ev.Look.PROOF and data.draw(st.booleans())
+                )
                 nodes = st.sampled_from([None, Holder("g_m-0", OURS), Holder("x-0", THEIRS)])
-                return ev.Inspected(serial, {p: data.draw(nodes) for p in sorted(partitions)} if good else {}, OURS)
+                read = {p: data.draw(nodes) for p in sorted(partitions - there)} if good else {}
+                return ev.Inspected(serial, read, OURS, there)
             case ev.Unregister(serial):
                 return ev.Unregistered(serial)
             case _:

@@ -94,6 +94,7 @@ class Member:
                 thread=self.thread,
                 epoch=self.epoch,
                 incarnation=self.incarnation,
+                find_topic=lambda topic: self.zk.exists(topic_path(topic)),
             )
             for partition in PARTITIONS[:count]
         ]

@@ -263,7 +263,7 @@ def test_an_owner_node_that_is_gone_or_anothers_is_a_loss_at_once(driver: Driver
     """Revoked before anything else happens."""
     driver.own(P, Q, R)
     driver.tell(ev.OwnersChanged())
-    driver.wait(0.02)
+    driver.wait(0.25)
     inspect = driver.get(ev.Inspect)
     nodes = {P: None, Q: Holder("g_me-0", 99), R: Holder("g_me-0", 1)}
     driver.tell(ev.Inspected(inspect.serial, nodes, 1))
@@ -277,6 +277,37 @@ def test_an_owner_node_that_is_gone_or_anothers_is_a_loss_at_once(driver: Driver
     assert driver.state_of(P) is PartitionState.CLAIMING
 
 
+def test_a_change_is_looked_at_in_its_own_topic_and_at_leisure_where_nothing_is_waited_for(driver: Driver) -> None:
+    """Else every handover between others has every member read every topic."""
+    other = TopicPartition.modern("u", 0)
+    driver.own(P, other)
+    driver.tell(ev.OwnersChanged("u"))
+    driver.tell(ev.OwnersChanged("unknown"))
+    driver.wait(0.24)
+    assert driver.find(ev.Inspect) is None
+    driver.wait(0.01)
+    inspect = driver.get(ev.Inspect)
+    assert (inspect.partitions, inspect.look) == ({other}, ev.Look.NAMES)
+    driver.tell(ev.Inspected(inspect.serial, {}, 1, frozenset({other})))
+    assert driver.state_of(other) is PartitionState.OWNED
+    driver.wait(1.0)
+    assert driver.find(ev.Inspect) is None, "nothing is looked at again"
+
+
+def test_an_occupied_partition_is_an_attempt_and_looked_at_after_the_backoff(driver: Driver) -> None:
+    """Whose the node is costs a read, and matters only where it stays."""
+    driver.join()
+    driver.view(P)
+    first = driver.get(ev.Claim)
+    assert first.first == {P}
+    driver.tell(ev.ClaimsEnded(first.serial, {P: ev.Occupied()}))
+    assert driver.state_of(P) is PartitionState.CONTESTED
+    assert driver.find(ev.ReportConflict) is None
+    driver.wait(2.5)
+    second = driver.get(ev.Claim)
+    assert (set(second.grants), second.first) == ({P}, frozenset())
+
+
 def test_an_inspection_begun_before_the_claim_says_nothing_about_it(driver: Driver) -> None:
     """It saw that there was no node, and there was none then."""
     driver.own(Q)
@@ -284,7 +315,7 @@ def test_an_inspection_begun_before_the_claim_says_nothing_about_it(driver: Driv
     driver.view(P, Q)
     claim = driver.get(ev.Claim)
     driver.tell(ev.OwnersChanged())
-    driver.wait(0.02)
+    driver.wait(0.25)
     inspect = driver.get(ev.Inspect)
     driver.tell(ev.ClaimsEnded(claim.serial, {P: ev.Created()}))
     driver.tell(ev.Inspected(inspect.serial, {P: None, Q: Holder("g_me-0", 1)}, 1))
@@ -446,7 +477,7 @@ def test_reconciling_asks_whether_anything_was_missed(driver: Driver) -> None:
     driver.wait(5.0)
     verify, inspect = driver.get(ev.Verify), driver.get(ev.Inspect)
     assert verify.reconcile
-    assert inspect.partitions == {P}
+    assert (inspect.partitions, inspect.look) == ({P}, ev.Look.SAMPLE)
     driver.tell(ev.Verified(verify.serial, unchanged=False))
     driver.get(ev.Read)
 

@@ -11,6 +11,7 @@ import pytest
 from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, RebalanceFailed, SessionLost
 from consumerd.group import events as ev
+from consumerd.group.events import Look
 from consumerd.group.identity import MemberIdentity
 from consumerd.group.owners import PartitionOwners
 from consumerd.group.plan import Grant, Holder
@@ -223,22 +224,23 @@ def test_inspection_reads_a_node_again_only_when_its_parent_changed() -> None:
     async def scenario(world: World) -> None:
         mine = world.zk.state.session_id
         world.own(P, b"g_m-0", mine)
-        assert await world.owners.inspect([P, Q], thorough=True) == {P: Holder("g_m-0", mine), Q: None}
+        assert await world.owners.inspect([P, Q], Look.PROOF) == ({P: Holder("g_m-0", mine), Q: None}, frozenset())
         world.server.apply_set(owner_path("g", P), b"x", ANY_VERSION)
-        assert await world.owners.inspect([P], thorough=True) == {P: Holder("g_m-0", mine)}
+        assert await world.owners.inspect([P], Look.PROOF) == ({P: Holder("g_m-0", mine)}, frozenset())
         world.own(Q, b"\xff", mine)
-        found = await world.owners.inspect([P, Q], thorough=False)
+        found, there = await world.owners.inspect([P, Q], Look.PROOF)
         assert found[P] == Holder("x", mine)
         assert found[Q] is not None
+        assert there == frozenset()
         world.server.put("/consumers/g/owners/t/junk")
         assert set(await world.owners.read_all(["t", "gone"])) == {P, Q}
         world.zk.cut()
-        assert await world.owners.inspect([P], thorough=True) == {}
+        assert await world.owners.inspect([P], Look.PROOF) == ({}, frozenset())
 
     play(scenario)
 
 
-def test_in_a_large_topic_nodes_are_read_again_by_a_thorough_look_only() -> None:
+def test_a_look_at_names_tells_what_has_gone_and_reads_nothing_that_is_there() -> None:
     """A handover of thousands of partitions changes the parent for seconds, and each change would read them all."""
 
     async def scenario(world: World) -> None:
@@ -246,17 +248,79 @@ def test_in_a_large_topic_nodes_are_read_again_by_a_thorough_look_only() -> None
         every = [TopicPartition.modern("t", number) for number in range(200)]
         for partition in every:
             world.own(partition, b"g_m-0", mine)
-        assert set((await world.owners.inspect(every, thorough=False)).values()) == {Holder("g_m-0", mine)}
+        proved, _ = await world.owners.inspect(every, Look.PROOF)
+        assert set(proved.values()) == {Holder("g_m-0", mine)}
         world.server.remove(owner_path("g", P))
         world.server.remove(owner_path("g", Q))
         world.own(Q, b"g_x-0", theirs)
-        quick = await world.owners.inspect(every, thorough=False)
-        assert (quick[P], quick[Q]) == (None, Holder("g_m-0", mine))
-        world.own(P, b"g_y-0", theirs)
-        again = await world.owners.inspect(every, thorough=False)
-        assert again[P] == Holder("g_y-0", theirs)
-        thorough = await world.owners.inspect(every, thorough=True)
-        assert (thorough[P], thorough[Q]) == (Holder("g_y-0", theirs), Holder("g_x-0", theirs))
+        assert await world.owners.inspect(every, Look.NAMES) == ({P: None}, frozenset(every) - {P})
+        thorough, there = await world.owners.inspect(every, Look.PROOF)
+        assert (thorough[P], thorough[Q], there) == (None, Holder("g_x-0", theirs), frozenset())
+
+    play(scenario)
+
+
+def test_samples_come_to_every_node_that_may_have_been_replaced() -> None:
+    """A few at a time, so that what is read after a rebalance does not grow with what has stayed."""
+
+    async def scenario(world: World) -> None:
+        mine, theirs = world.zk.state.session_id, world.stranger().state.session_id
+        every = [TopicPartition.modern("t", number) for number in range(100)]
+        for partition in every:
+            world.own(partition, b"g_m-0", mine)
+        seen: list[int] = []
+        while len(seen) < 4:
+            found, there = await world.owners.inspect(every, Look.SAMPLE)
+            seen.append(len(found))
+            assert found.keys() | there == set(every)
+        assert seen == [16, 32, 48, 64]
+        world.server.remove(owner_path("g", Q))
+        world.own(Q, b"g_x-0", theirs)
+        looks = [await world.owners.inspect(every, Look.SAMPLE) for _ in range(7)]
+        assert [found.get(Q) for found, _ in looks][-1] == Holder("g_x-0", theirs)
+
+    play(scenario)
+
+
+def test_a_survey_reads_first_what_a_claim_left_in_doubt() -> None:
+    """Nobody else can know of such a node, and it keeps a partition from its owner for as long as we live."""
+
+    async def scenario(world: World) -> None:
+        theirs = world.stranger().state.session_id
+        every = [TopicPartition.modern("t", number) for number in range(200)]
+        for partition in every[:-1]:
+            world.own(partition, b"g_x-0", theirs)
+        stray = every[-1]
+        plan = dict.fromkeys(every, ThreadId("g_x-0"))
+        world.zk.fate = ["after", "away"]
+        outcome = await world.owners.claim({stray: Grant(ThreadId("g_m-0"), Incarnation(1))}, FIRST)
+        assert outcome == {stray: ev.Unknown()}
+        seen = await world.owners.survey(["t", "gone"], plan)
+        assert seen.there == set(every)
+        assert seen.holders[stray] == Holder("g_m-0", world.zk.state.session_id)
+        assert len(seen.holders) < 50
+        for _ in range(15):
+            seen = await world.owners.survey(["t", "gone"], plan)
+        assert seen.holders.keys() == seen.there
+        world.server.apply_set(owner_path("g", Q), b"g_x-1", ANY_VERSION)
+        seen = await world.owners.survey(["t"], {**plan, Q: ThreadId("g_x-1")})
+        assert seen.holders[Q].thread == "g_x-1", "the counter of the parent does not tell of it"
+
+    play(scenario)
+
+
+def test_nodes_in_the_way_of_a_first_claim_are_left_to_their_holders() -> None:
+    """In a handover they go by themselves; each look at one would cost more than all claims together."""
+
+    async def scenario(world: World) -> None:
+        theirs = world.stranger().state.session_id
+        every = [TopicPartition.modern("t", number) for number in range(10)]
+        world.own(every[3], b"g_x-0", theirs)
+        grants = {partition: Grant(ThreadId("g_m-0"), Incarnation(1)) for partition in every}
+        outcomes = await world.owners.claim(grants, FIRST, first=every)
+        assert outcomes == {one: ev.Occupied() if one == every[3] else ev.Created() for one in every}
+        outcomes = await world.owners.claim({every[3]: grants[every[3]]}, FIRST)
+        assert outcomes == {every[3]: ev.Taken(Holder("g_x-0", theirs))}
 
     play(scenario)
 

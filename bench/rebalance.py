@@ -1,0 +1,419 @@
+"""What a rebalance costs, on a real ZooKeeper: time, and operations by kind.
+
+    python -m bench.rebalance members [--members 4] [--join 1] [--topics 10] [--partitions 100]
+    python -m bench.rebalance processes [--java] [--per-second 20]
+
+``members`` puts the members into this process, each with a session of its own and all that the daemon has between ZooKeeper
+and a sink; only the broker is made up. They join, one or more join behind them, those leave again, and then nothing
+happens for a while. With ``--members 0 --join 64`` it is a storm, with ``--members 0 --join 1 --partitions 1000`` one member
+with everything. The longest time for which the event loop was blocked is printed; with many members it is that of all.
+
+``processes`` runs ``consumerd run`` (the ``null`` sink, which notes when batches come) on a real Kafka 1.1.1, four processes
+and then five, while records flow into some of the partitions; then as many Java high-level consumers. Times are
+ZooKeeper's own: from the creation of the fifth member's node to that of the last owner node.
+
+Operations go through a proxy that counts them; pings and probes are left out. They are counted until 10 s after the last
+claim, so that what a member does once things are quiet is in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Self
+
+from consumerd.zk.aiozk_client import AiozkClient
+from consumerd.zk.layout import topic_path
+from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.delivering_member import DeliveringMember, MadeUpLogs, join_delivering
+from tests.support.kafka import Cluster, JavaConsumer, Sent, four_letter
+from tests.support.mixed_group import GIVEN_UP
+from tests.support.noting_sink import install, read_notes
+from tests.support.registry import open_registry
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.zookeeper import make_client, make_server
+from tests.support.zookeeper_operations import OperationCounter
+
+ROOT: Final = Path(__file__).parents[1]
+Partition = tuple[str, int]
+QUIET_S: Final = 10.0
+IDLE_S: Final = 15.0
+GROUP: Final = "bench-rebalance"
+PATIENCE_S: Final = 180.0
+
+
+# -- one process
+
+
+class LagProbe:
+    """Measures for how long the event loop is kept from its turns, by a timer every 5 ms."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            due = time.perf_counter() + 0.005
+            await asyncio.sleep(0.005)
+            self.longest = max(self.longest, time.perf_counter() - due)
+
+    def take(self) -> float:
+        """Return the longest time so far, in seconds, and begin anew."""
+        longest, self.longest = self.longest, 0.0
+        return longest
+
+
+async def settle(members: Sequence[DeliveringMember], partitions: int) -> None:
+    """Wait until the members own everything, all deliver, and nothing moves."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        owned = sum(len(member.owned) for member in members)
+        if owned == partitions and all(member.at_rest and member.delivering for member in members):
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"owned: {[len(member.owned) for member in members]} of {partitions}")
+        await asyncio.sleep(0.05)
+
+
+async def measure_members(args: argparse.Namespace) -> None:
+    """Members in this process: join, join more, leave, idle."""
+    topics = [f"topic-{number:02}" for number in range(args.topics)]
+    total = args.topics * args.partitions
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(make_server(tick_ms=1000))
+        proxy = await stack.enter_async_context(TcpProxy(server.port))
+        counter = proxy.on_frame = OperationCounter()
+        zk = await stack.enter_async_context(make_client(server.connect_string))
+        await make_topics(zk, topics, args.partitions)
+        probe = LagProbe()
+        tasks = await stack.enter_async_context(_background(probe))
+        brokers = MadeUpLogs()
+        streams = dict.fromkeys(topics, 1)
+
+        def join(number: int) -> contextlib.AbstractAsyncContextManager[DeliveringMember]:
+            return join_delivering(
+                proxy.connect_string,
+                GROUP,
+                streams,
+                brokers=brokers,
+                consumer_id=f"{number:03}",
+                session_timeout_s=30.0,
+            )
+
+        async def report(what: str, began: float, moved: int) -> None:
+            seconds = time.monotonic() - began
+            await asyncio.sleep(QUIET_S)
+            print(f"{what}: {seconds:.2f} s, {moved} claims, loop blocked at most {probe.take() * 1000:.0f} ms")
+            print(f"    {counter}", flush=True)
+            counter.clear()
+
+        members: list[DeliveringMember] = []
+        rest = await stack.enter_async_context(contextlib.AsyncExitStack())
+        began = time.monotonic()
+        if args.members:
+            members += await _enter_all(rest, [join(number) for number in range(args.members)])
+            await settle(members, total)
+            await report(f"{args.members} members join", began, total)
+        async with contextlib.AsyncExitStack() as guests:
+            before = {member: member.owned for member in members}
+            began = time.monotonic()
+            joined = await _enter_all(
+                guests, [join(number) for number in range(args.members, args.members + args.join)]
+            )
+            await settle([*members, *joined], total)
+            moved = total - sum(len(member.owned & before[member]) for member in members)
+            await report(f"{args.join} more join", began, moved)
+            probe.take()
+            await asyncio.sleep(IDLE_S)
+            print(
+                f"nothing happens for {IDLE_S:.0f} s: loop blocked at most {probe.take() * 1000:.0f} ms\n    {counter}"
+            )
+            counter.clear()
+            before = {member: member.owned for member in members}
+            for partition in list(brokers.logs)[:total]:
+                brokers.logs[partition].append(5)
+            await asyncio.sleep(3)
+            print(f"5 records for each partition: loop blocked at most {probe.take() * 1000:.0f} ms\n    {counter}")
+            counter.clear()
+            began = time.monotonic()
+            await asyncio.gather(*(member.rebalancer.leave(60) for member in joined))
+            print(f"{args.join} have left after {time.monotonic() - began:.2f} s")
+            if members:
+                await settle(members, total)
+                moved = sum(len(member.owned - before[member]) for member in members)
+                await report("those leave", began, moved)
+        del tasks
+
+
+async def _enter_all(
+    stack: contextlib.AsyncExitStack, joining: Sequence[contextlib.AbstractAsyncContextManager[DeliveringMember]]
+) -> list[DeliveringMember]:
+    return [await stack.enter_async_context(one) for one in joining]
+
+
+@contextlib.asynccontextmanager
+async def _background(probe: LagProbe) -> AsyncIterator[asyncio.TaskGroup]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(probe.run())
+        yield tasks
+        task.cancel()
+
+
+async def make_topics(zk: AiozkClient, topics: Sequence[str], partitions: int) -> None:
+    """Make topics as a controller does, as far as members look."""
+    body = json.dumps({"version": 1, "partitions": {str(number): [0] for number in range(partitions)}})
+    await zk.ensure_path("/brokers/topics")
+    for topic in topics:
+        await zk.ensure_path(topic_path(topic), body.encode())
+
+
+# -- processes
+
+
+class ProxyThread:
+    """A counting proxy on an event loop of its own, so that whoever waits for processes does not hold it up."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._ready = threading.Event()
+        self._stop: Callable[[], object] = lambda: None
+        self.counter = OperationCounter()
+        self.connect_string = ""
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="proxy")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
+        async with TcpProxy(self._target) as proxy:
+            proxy.on_frame = self.counter
+            self.connect_string = proxy.connect_string
+            self._ready.set()
+            await stopping.wait()
+
+
+class Flow:
+    """Records into every seventh partition of each topic, ``per_second`` each, from a thread of its own."""
+
+    def __init__(self, cluster: Cluster, topics: Sequence[str], partitions: int, per_second: int) -> None:
+        self._producer = cluster.ledger_producer(linger_ms="1")
+        self._places = [(topic, number) for topic in topics for number in range(0, partitions, 7)]
+        self._per_second = per_second
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="flow")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            self._producer.send(Sent(topic, partition, None, bytes(100)) for topic, partition in self._places)
+            due += 1 / self._per_second
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerNodes:
+    """Who is registered and who owns, with when each node was made, in ms of ZooKeeper's calendar."""
+
+    members: Mapping[str, int]
+    owners: Mapping[Partition, tuple[str, int]]
+
+    def expected(self, partitions: Mapping[str, int]) -> dict[Partition, str]:
+        """Return the member of each partition by the range rule."""
+        names = sorted(self.members)
+        plan: dict[Partition, str] = {}
+        for topic, count in partitions.items():
+            share, extra = divmod(count, len(names))
+            sizes = [share + (position < extra) for position in range(len(names))]
+            dealt = (name for name, size in zip(names, sizes, strict=True) for _ in range(size))
+            plan.update({(topic, number): name for number, name in enumerate(dealt)})
+        return plan
+
+
+class Onlooker:
+    """Looks at a group from outside, past the proxy: cheaply by ``dump``, exactly by reading every node."""
+
+    def __init__(self, port: int, partitions: Mapping[str, int]) -> None:
+        self._port = port
+        self._partitions = partitions
+
+    def is_settled(self, members: int) -> bool:
+        """Whether the sessions that hold owner nodes are those of the members that should."""
+        sessions: dict[str, str] = {}
+        session = ""
+        for line in four_letter(self._port, b"dump").decode().splitlines():
+            line = line.strip()
+            if line.startswith("0x"):
+                session = line.rstrip(":")
+            elif line.startswith(f"/consumers/{GROUP}/"):
+                sessions[line] = session
+        ids = {path.rpartition("/")[2]: session for path, session in sessions.items() if "/ids/" in path}
+        if len(ids) != members:
+            return False
+        plan = OwnerNodes(dict.fromkeys(ids, 0), {}).expected(self._partitions)
+        return all(
+            sessions.get(f"/consumers/{GROUP}/owners/{topic}/{number}") == ids[member]
+            for (topic, number), member in plan.items()
+        )
+
+    def read(self) -> OwnerNodes:
+        """Read every node."""
+        with open_registry(f"127.0.0.1:{self._port}") as registry:
+            zk = registry.client
+            paths = {name: f"/consumers/{GROUP}/ids/{name}" for name in zk.get_children(f"/consumers/{GROUP}/ids")}
+            owners = {}
+            for topic, count in self._partitions.items():
+                for number in range(count):
+                    data, stat = zk.get(f"/consumers/{GROUP}/owners/{topic}/{number}")
+                    owners[topic, number] = (data.decode().rpartition("-")[0], stat.ctime)
+            return OwnerNodes({name: zk.get(path)[1].ctime for name, path in paths.items()}, owners)
+
+
+def measure_processes(args: argparse.Namespace) -> None:
+    """Four processes to five: ours, then Java's."""
+    partitions = {f"topic-{number:02}": args.partitions for number in range(args.topics)}
+    with tempfile.TemporaryDirectory(prefix="consumerd-bench-") as name, Cluster(args.release, heap="1g") as cluster:
+        folder = Path(name)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda topic: cluster.create_topic(topic, args.partitions), partitions))
+        onlooker = Onlooker(cluster.zk_port, partitions)
+        with Flow(cluster, list(partitions), args.partitions, args.per_second):
+            for round_number in range(args.rounds):
+                with ProxyThread(cluster.zk_port) as proxy, contextlib.ExitStack() as stack:
+                    sinks = install(folder / f"sinks-{round_number}")
+                    daemons: list[Daemon] = []
+
+                    def start(stack=stack, proxy=proxy, sinks=sinks, daemons=daemons) -> None:
+                        number = len(daemons)
+                        settings = settings_for(
+                            proxy.connect_string, GROUP, topics=tuple(partitions),
+                            sink={"type": "noting", "notes": str(folder / f"notes-{number}")},
+                            log={"level": "info"}, offsets={"commit_interval_ms": 1000, "on_missing": "earliest"},
+                        )  # fmt: skip
+                        daemon = Daemon(folder, f"daemon-{number}", settings, python_path=(str(sinks), str(ROOT)))
+                        daemons.append(stack.enter_context(daemon))
+
+                    span = join_one(f"consumerd, round {round_number + 1}", start, onlooker, proxy.counter)
+                    for daemon in daemons:
+                        daemon.terminate()
+                    report_gaps(folder, span)
+                    forget_group(cluster)
+            if args.java:
+                with ProxyThread(cluster.zk_port) as proxy:
+                    consumers: list[JavaConsumer] = []
+
+                    def start_java(proxy=proxy, consumers=consumers) -> None:
+                        consumers.append(
+                            cluster.java_consumer(GROUP, ",".join(partitions), zookeeper_connect=proxy.connect_string)
+                        )
+
+                    join_one("Java high-level consumer", start_java, onlooker, proxy.counter)
+                    given_up = sum(GIVEN_UP.search(consumer.log()) is not None for consumer in consumers)
+                    print(f"    members that have given up at some time: {given_up}")
+
+
+Span = tuple[float, float, frozenset[Partition]]
+"""When the fifth member joined and all was claimed (monotonic), and the partitions that stayed."""
+
+
+def join_one(what: str, start: Callable[[], None], onlooker: Onlooker, counter: OperationCounter) -> Span:
+    """Start four members, then a fifth, and print what its coming cost."""
+    for _ in range(4):
+        start()
+    wait_until(lambda: onlooker.is_settled(4), "four members that own everything", PATIENCE_S, 0.2)
+    time.sleep(2 * QUIET_S)
+    before = onlooker.read()
+    counter.clear()
+    start()
+    wait_until(lambda: onlooker.is_settled(5), "five members that own everything", PATIENCE_S, 0.05)
+    offset_s = time.monotonic() - time.time()
+    time.sleep(QUIET_S)
+    counted = str(counter)
+    after = onlooker.read()
+    (joined,) = (made for name, made in after.members.items() if name not in before.members)
+    last = max(made for _, made in after.owners.values())
+    stayed = frozenset(one for one, (name, _) in after.owners.items() if before.owners[one][0] == name)
+    untouched = sum(after.owners[one] == before.owners[one] for one in stayed)
+    print(
+        f"{what}: all claimed {(last - joined) / 1000:.2f} s after the join;"
+        f" {len(after.owners) - len(stayed)} partitions moved, {len(stayed)} stayed, {untouched} of them untouched"
+    )
+    print(f"    {counted}", flush=True)
+    return joined / 1000 + offset_s, last / 1000 + offset_s, stayed
+
+
+def report_gaps(folder: Path, span: Span) -> None:
+    """Print the longest time without a batch in the partitions that stayed, during the rebalance and as long before."""
+    joined, claimed, stayed = span
+    times: dict[Partition, list[float]] = {}
+    for path in folder.glob("notes-*"):
+        for place, noted in read_notes(path).items():
+            times.setdefault(place, []).extend(noted)
+    length = claimed - joined + 1
+    for what, begin in (("before", joined - 3 - length), ("during", joined)):
+        gaps = sorted(
+            (right - left for place in stayed & times.keys() for left, right in pairwise(sorted(times[place]))
+             if left < begin + length and right > begin),
+            reverse=True,
+        )  # fmt: skip
+        shown = f"longest {gaps[0] * 1000:.0f} ms, p99 {gaps[len(gaps) // 100] * 1000:.0f} ms" if gaps else "none"
+        print(f"    gaps between batches of partitions that stayed, {what} ({length:.1f} s): {shown}", flush=True)
+
+
+def forget_group(cluster: Cluster) -> None:
+    """Have the next group begin anew."""
+    with open_registry(cluster.zookeeper) as registry:
+        registry.client.delete(f"/consumers/{GROUP}", recursive=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(required=True)
+    members = modes.add_parser("members")
+    members.add_argument("--members", type=int, default=4)
+    members.add_argument("--join", type=int, default=1)
+    members.set_defaults(run=lambda args: asyncio.run(measure_members(args)))
+    processes = modes.add_parser("processes")
+    processes.add_argument("--rounds", type=int, default=1)
+    processes.add_argument("--java", action="store_true")
+    processes.add_argument("--release", default="1.1.1")
+    processes.add_argument("--per-second", type=int, default=10)
+    processes.set_defaults(run=measure_processes)
+    for mode in (members, processes):
+        mode.add_argument("--topics", type=int, default=10)
+        mode.add_argument("--partitions", type=int, default=100)
+    args = parser.parse_args()
+    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}", flush=True)
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Reads that are shared by those who ask at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumerd.aio.sharing import SharedReads
+from consumerd.errors import CoordinationError
+from tests.support.virtual_time import run
+
+
+class Source:
+    """Counts its reads; each takes a second, and tells the number of the second in which it began."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, float]] = []
+        self.failing = False
+
+    async def read(self, key: str) -> float:
+        began = asyncio.get_running_loop().time()
+        self.begun.append((key, began))
+        await asyncio.sleep(1)
+        if self.failing:
+            raise CoordinationError("no answer")
+        return began
+
+
+def test_who_asks_at_the_same_time_shares_and_who_asks_later_does_not() -> None:
+    """An answer that was under way already may be older than the question."""
+
+    async def scenario() -> None:
+        source = Source()
+        shared = SharedReads(source.read)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def ask(after_s: float, key: str = "a") -> tuple[float, float]:
+            await asyncio.sleep(after_s)
+            asked = loop.time()
+            answer = await shared(key)
+            return asked, answer
+
+        asking = [ask(0.0), ask(0.0), ask(0.5), ask(0.6), ask(0.9), ask(0.0, "b"), ask(5.0)]
+        answers = await asyncio.gather(*asking)
+        assert all(answer >= asked for asked, answer in answers)
+        assert [(key, round(at - began, 3)) for key, at in source.begun] == [("a", 0), ("b", 0), ("a", 1), ("a", 5)]
+
+    run(scenario())
+
+
+def test_a_failure_is_shared_too_and_the_next_read_is_another() -> None:
+    """A thousand who wait for a server that is away must not wait one after the other."""
+
+    async def scenario() -> None:
+        source = Source()
+        source.failing = True
+        shared = SharedReads(source.read)
+        outcomes = await asyncio.gather(*(shared("a") for _ in range(5)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [CoordinationError] * 5
+        assert len(source.begun) == 1
+        source.failing = False
+        await shared("a")
+
+    run(scenario())
+
+
+def test_one_that_is_cancelled_leaves_the_read_to_the_others() -> None:
+    """It may be the very one whose task reads."""
+
+    async def scenario() -> None:
+        source = Source()
+        shared = SharedReads(source.read)
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(shared("a"))
+            others = [tasks.create_task(shared("a")) for _ in range(3)]
+            await asyncio.sleep(0.5)
+            first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            first.result()
+        assert len({other.result() for other in others}) == 1
+        assert len(source.begun) == 2
+
+    run(scenario())
