@@ -216,6 +216,13 @@ typedef struct {
     int transactional, left_out;
 } place_t;
 
+/* Tell whether a batch follows without a hole, and has none at its end, and whether as many records fit into its bytes. */
+static int follows(const head_t *head, int32_t last_delta, int64_t size, const place_t *place) {
+    return head->count > 0 && last_delta == head->count - 1 && head->base_offset >= place->end &&
+           head->base_offset <= place->position && !overflows(head->base_offset, head->count) &&
+           head->count <= size / LEAST_RECORD;
+}
+
 /* Read the head of the batch at `at` of `size` bytes; tells whether it is a plain one that follows without a hole. */
 static int read_plain_head(const uint8_t *data, int64_t at, int64_t size, const place_t *place, head_t *head) {
     const uint8_t *from = data + at;
@@ -237,9 +244,7 @@ static int read_plain_head(const uint8_t *data, int64_t at, int64_t size, const 
     head->max_timestamp = load64(from + 35);
     head->count = (int32_t)load32(from + 57);
     head->log_append_time = attributes & LOG_APPEND_TIME;
-    return head->count > 0 && last_delta == head->count - 1 && head->base_offset >= place->end &&
-           head->base_offset <= place->position && !overflows(head->base_offset, head->count) &&
-           head->count <= (head->stop - at - BATCH_HEAD) / LEAST_RECORD;
+    return follows(head, last_delta, head->stop - at - BATCH_HEAD, place);
 }
 
 /* Note that a batch was read. */
@@ -261,14 +266,14 @@ static int64_t count_records(const uint8_t *data, int64_t at, int64_t size, plac
     return count;
 }
 
-static int read_batch(
-    const uint8_t *data, int64_t begin, const head_t *head, int64_t shift, const place_t *place, columns_t *to) {
-    const uint8_t *at = data + begin + BATCH_HEAD, *end = data + head->stop;
+/* Read the records in [at, end), which fill it and are as the head says, without a hole. */
+static int read_body(
+    const uint8_t *data, const uint8_t *at, const uint8_t *end, const head_t *head, int64_t shift, const place_t *place,
+    columns_t *to) {
     int64_t offset = head->base_offset, rows = to->rows;
     int32_t delta;
     record_t record;
-    if (to->capacity - to->rows < head->count ||
-        crc32c_of(data + begin + CHECKED_FROM, (size_t)(head->stop - begin - CHECKED_FROM)) != head->checksum)
+    if (to->capacity - to->rows < head->count)
         return READ_STOPPED;
     for (delta = 0; delta < head->count; delta++, offset++) {
         at = read_record(data, at, end, &record);
@@ -293,21 +298,34 @@ static int read_batch(
     return READ_ON;
 }
 
+/* Read the records in [at, end) of a batch; of one that cannot be read nothing stays. */
+static int read_block(
+    const uint8_t *data, int64_t at, int64_t end, const head_t *head, int64_t shift, place_t *place, columns_t *to) {
+    int64_t rows = to->rows, header_rows = to->header_rows;
+    int how = read_body(data, data + at, data + end, head, shift, place, to);
+    if (how != READ_ON) {
+        to->rows = rows;
+        to->header_rows = header_rows;
+        return how;
+    }
+    if (head->base_offset < place->start)
+        place->left_out = 1;
+    pass_batch(place, head);
+    return READ_ON;
+}
+
 /* Read the run of plain batches at `*at`, which is moved on with all else; says why it ended. */
 static int read_run(
     const uint8_t *data, int64_t *at, int64_t size, int64_t shift, place_t *place, columns_t *to) {
     head_t head;
     while (read_plain_head(data, *at, size, place, &head)) {
-        int64_t rows = to->rows, header_rows = to->header_rows;
-        int how = read_batch(data, *at, &head, shift, place, to);
-        if (how != READ_ON) {
-            to->rows = rows;
-            to->header_rows = header_rows;
+        const uint8_t *checked = data + *at + CHECKED_FROM;
+        int how;
+        if (crc32c_of(checked, (size_t)(data + head.stop - checked)) != head.checksum)
+            return READ_STOPPED;
+        how = read_block(data, *at + BATCH_HEAD, head.stop, &head, shift, place, to);
+        if (how != READ_ON)
             return how;
-        }
-        if (head.base_offset < place->start)
-            place->left_out = 1;
-        pass_batch(place, &head);
         *at = head.stop;
     }
     return READ_STOPPED;

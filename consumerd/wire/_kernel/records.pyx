@@ -7,10 +7,11 @@ What reads bytes is C, in ``records.h``; here columns are made large enough for 
 from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 cdef extern from "records.h" nogil:
     enum:
+        READ_ON
         READ_NEEDS_HEADERS
         READ_NEEDS_SEGMENTS
         LEAST_RECORD
@@ -42,11 +43,21 @@ cdef extern from "records.h" nogil:
         int64_t over[512][2]
         int count
 
+    ctypedef struct head_t:
+        int64_t base_offset
+        int64_t base_timestamp
+        int64_t max_timestamp
+        int32_t count
+        int log_append_time
+
     const char *crc32c_choose()
     uint32_t crc32c_of(const uint8_t *data, size_t size)
     uint32_t crc32c_of_by_table(const uint8_t *data, size_t size)
     int64_t count_records(const uint8_t *data, int64_t at, int64_t size, place_t place)
     int read_run(const uint8_t *data, int64_t *at, int64_t size, int64_t shift, place_t *place, columns_t *to)
+    int follows(const head_t *head, int32_t last_delta, int64_t size, const place_t *place)
+    int c_read_block "read_block"(
+        const uint8_t *data, int64_t at, int64_t end, const head_t *head, int64_t shift, place_t *place, columns_t *to)
     int c_read_records "read_records"(
         const uint8_t *data, int64_t *at, int64_t size, int64_t count, int64_t shift, int64_t base_timestamp,
         columns_t *to, segments_t *segments)
@@ -144,6 +155,26 @@ cdef int fit(array.array column, Py_ssize_t rows, bint exactly) except -1:
     return array.resize(column, rows) if exactly else array.resize_smart(column, rows)
 
 
+cdef int where(columns, place_t *place) except -1:
+    """Take from the columns where offsets stand."""
+    place.position = columns.position
+    place.end = columns.end
+    place.start = columns.start
+    place.transactional = True
+    place.left_out = False
+    return 0
+
+
+cdef int note(columns, const place_t *place) except -1:
+    """Give it to them again, when no hole has arisen."""
+    columns.position = place.position
+    columns.end = place.end
+    columns.unattested = None
+    if place.left_out:
+        columns.left_out = True
+    return 0
+
+
 def crc32c(data, Py_ssize_t begin=0, end=None, /):
     cdef Py_buffer view
     cdef Py_ssize_t stop
@@ -178,11 +209,8 @@ def read_batches(data, Py_ssize_t at, Py_ssize_t end, int64_t shift, columns, bi
     cdef int64_t count, stop = at
     cdef bint releases
     cdef int how
-    place.position = columns.position
-    place.end = columns.end
-    place.start = columns.start
+    where(columns, &place)
     place.transactional = transactional
-    place.left_out = 0
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         end = min(end, view.len)
@@ -209,12 +237,51 @@ def read_batches(data, Py_ssize_t at, Py_ssize_t end, int64_t shift, columns, bi
     finally:
         PyBuffer_Release(&view)
     if stop > at:
-        columns.position = place.position
-        columns.end = place.end
-        columns.unattested = None
-        if place.left_out:
-            columns.left_out = True
+        note(columns, &place)
     return stop
+
+
+def read_block(
+    data, Py_ssize_t at, Py_ssize_t end, int64_t shift, columns, int64_t base_offset, int32_t last_delta, int32_t count,
+    int64_t base_timestamp, int64_t max_timestamp, bint log_append_time, /,
+):
+    cdef Py_buffer view
+    cdef head_t head
+    cdef place_t place
+    cdef _Columns to
+    cdef bint releases
+    cdef int how
+    head.base_offset = base_offset
+    head.count = count
+    head.base_timestamp = base_timestamp
+    head.max_timestamp = max_timestamp
+    head.log_append_time = log_append_time
+    where(columns, &place)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        end = min(end, view.len)
+        if at < 0 or at >= end or not follows(&head, last_delta, end - at, &place):
+            return False
+        releases = end - at >= WORTH_RELEASING
+        to = _Columns(columns, True)
+        to.widen(count)
+        try:
+            while True:
+                if releases:
+                    with nogil:
+                        how = c_read_block(<const uint8_t *>view.buf, at, end, &head, shift, &place, &to.to)
+                else:
+                    how = c_read_block(<const uint8_t *>view.buf, at, end, &head, shift, &place, &to.to)
+                if how != READ_NEEDS_HEADERS:
+                    break
+                to.widen_headers()
+        finally:
+            to.narrow()
+    finally:
+        PyBuffer_Release(&view)
+    if how == READ_ON:
+        note(columns, &place)
+    return how == READ_ON
 
 
 def read_records(
@@ -232,7 +299,7 @@ def read_records(
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         end = min(end, view.len)
-        if at < 0 or at >= end:
+        if at < 0 or at >= end or count <= 0:
             return 0, at, first, delta
         count = min(count, (end - at) // LEAST_RECORD)
         releases = end - at >= WORTH_RELEASING
