@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from consumerd.errors import CorruptMessageError
@@ -42,10 +42,17 @@ class ColumnBuilder:
     ``position`` is the first offset that is not accounted for yet, ``end`` the one behind the last unit, which may lie below.
     ``unattested`` is where a hole begins that only the last unit's own offset speaks for; None where there is none.
     ``decompressed_bytes`` counts what codecs gave. ``left_out`` is whether there were rows below ``start`` that are not here.
-    ``header_starts`` and ``header_ends`` end with the last row that has headers.
+    ``header_starts`` and ``header_ends`` end with the last row that has headers. ``make_room`` is called once, where there is
+    something to be decompressed, for memory that is used for that as far as it goes.
     """
 
-    def __init__(self, data: Buffer, partition: TopicPartition, start: int) -> None:
+    def __init__(
+        self,
+        data: Buffer,
+        partition: TopicPartition,
+        start: int,
+        make_room: Callable[[], memoryview] | None = None,
+    ) -> None:
         self.start = start
         self.position = start
         self.decompressed_bytes = 0
@@ -66,6 +73,8 @@ class ColumnBuilder:
         self._gaps: list[Gap] = []
         self._blocks: list[Buffer] = []
         self._blocks_bytes = 0
+        self._make_room = make_room
+        self._room: memoryview | None = None  # while all blocks stand in it, one behind the other
         self._stretch: int | None = None  # where in the data the uncompressed stretch began that goes on now
 
     # -- the buffer
@@ -82,17 +91,35 @@ class ColumnBuilder:
             return self._blocks_bytes - at if self._blocks else 0
         return self._blocks_bytes - self._stretch
 
+    def free_room(self, at: int) -> memoryview | None:
+        """Return where the unit at ``at`` is best decompressed to, at the beginning of that: nothing is copied then."""
+        if self._make_room is not None and not self._blocks:
+            self._room = self._make_room()
+        self._make_room = None
+        self._end_stretch(at)
+        return None if self._room is None else self._room[self._blocks_bytes :]
+
     def add_block(self, at: int, block: Buffer) -> int:
         """Take decompressed bytes of the unit at ``at``; returns the shift for positions in them."""
-        if self._stretch is not None:
-            self._append(memoryview(self._data)[self._stretch : at])
-            self._stretch = None
+        self._end_stretch(at)
         shift = self._blocks_bytes
         self._append(block)
         self.decompressed_bytes += len(block)
         return shift
 
+    def _end_stretch(self, at: int) -> None:
+        if self._stretch is not None:
+            self._append(memoryview(self._data)[self._stretch : at])
+            self._stretch = None
+
     def _append(self, block: Buffer) -> None:
+        if self._room is not None:
+            place = self._room[self._blocks_bytes : self._blocks_bytes + len(block)]
+            if len(place) < len(block):
+                self._room = None  # what stands in it is joined with the rest in the end
+            elif not (isinstance(block, memoryview) and block.obj is self._room.obj):
+                place[:] = block
+                block = place
         self._blocks.append(block)
         self._blocks_bytes += len(block)
 
@@ -228,12 +255,16 @@ class ColumnBuilder:
     def _buffer(self, stop: int) -> Buffer:
         if not self._blocks:
             return self._data
-        if self._stretch is not None:
-            self._append(memoryview(self._data)[self._stretch : stop])
+        self._end_stretch(stop)
+        if self._room is not None and self._blocks_bytes >= len(self._room) * _LEAST_FILLED:
+            return self._room[: self._blocks_bytes].toreadonly()
         return (
             self._blocks[0] if len(self._blocks) == 1 and isinstance(self._blocks[0], bytes) else b"".join(self._blocks)
         )
 
+
+_LEAST_FILLED: Final = 0.75
+"""Room that is filled less is not kept for what stands in it."""
 
 _NULLS: Final = array("q", [NULL_SPAN])
 _FIRST_WAIT: Final = 8

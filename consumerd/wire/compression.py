@@ -19,10 +19,12 @@ import enum
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, overload
 
 from consumerd.errors import ConfigError, CorruptMessageError, DecompressedTooLarge, LocalProtocolError
+from consumerd.wire import kernel
 from consumerd.wire.checksum import xxh32_short
+from consumerd.wire.kernel import Buffer
 
 _STEP_BYTES: Final = 1 << 18
 """What one step of a stream may give at first; more is asked for in steps that double."""
@@ -38,8 +40,16 @@ class Codec(enum.IntEnum):
     ZSTD = 4
 
 
-def decompress(codec: int, data: bytes, *, limit: int, magic: int) -> bytes:
+@overload
+def decompress(codec: int, data: Buffer, *, limit: int, magic: int) -> bytes: ...
+@overload
+def decompress(codec: int, data: Buffer, *, limit: int, magic: int, room: memoryview | None) -> bytes | memoryview: ...
+def decompress(
+    codec: int, data: Buffer, *, limit: int, magic: int, room: memoryview | None = None
+) -> bytes | memoryview:
     """Return what ``data`` holds, at most ``limit`` bytes of it. ``magic`` is that of the wrapper or batch.
+
+    Where there is ``room`` for it, which is writable, that may be a view of the room's beginning; else it is bytes.
 
     Raises CorruptMessageError (without coordinates) for a stream that is damaged or ends early, for a codec that does not
     exist or not in this magic, and for one whose library is not installed; DecompressedTooLarge, which is one, for a
@@ -48,11 +58,12 @@ def decompress(codec: int, data: bytes, *, limit: int, magic: int) -> bytes:
     if codec == Codec.GZIP:
         return _gunzip(data, limit)
     if codec == Codec.SNAPPY:
-        return _unsnappy(data, limit)
+        whole = _unsnappy_natively(data, limit, room)
+        return _unsnappy(data, limit) if whole is None else whole
     if codec == Codec.LZ4:
-        return _unlz4(_mend_lz4(data) if magic == 0 else data, limit)
+        return _unlz4(_mend_lz4(bytes(data)) if magic == 0 else data, limit)
     if codec == Codec.ZSTD and magic >= 2:
-        return _unzstd(data, limit)
+        return _unzstd(data, limit, room)
     raise CorruptMessageError(_no_codec(codec, magic))
 
 
@@ -74,7 +85,7 @@ def compress(codec: int, data: bytes, *, magic: int) -> bytes:
     raise LocalProtocolError(_no_codec(codec, magic))
 
 
-def expected_size(codec: int, data: bytes | memoryview) -> int:
+def expected_size(codec: int, data: Buffer) -> int:
     """Return the most that ``data`` gives by its own account, without decompressing any of it; 0 if it makes no sense.
 
     A sound stream gives no more, but for gzip of several members or of more than 4 GiB.
@@ -114,11 +125,14 @@ def _unusable(codec: Codec, package: str, error: ImportError) -> ConfigError:
     return ConfigError(f"{codec.name.lower()}: cannot be written, the package {package} is not usable: {error}")
 
 
-def _collect(codec: Codec, step: Callable[[int], bytes], limit: int) -> bytes:
-    """Join what ``step(at most so many bytes)`` gives until it gives nothing; the limit holds between steps."""
+def _collect(codec: Codec, step: Callable[[int], bytes], limit: int, expected: int) -> bytes:
+    """Join what ``step(at most so many bytes)`` gives until it gives nothing; the limit holds between steps.
+
+    What is ``expected`` comes in one step, which may make room for all of it at once.
+    """
     pieces: list[bytes] = []
     size = 0
-    wanted = _STEP_BYTES
+    wanted = max(_STEP_BYTES, expected + 1)
     while piece := step(min(wanted, limit - size + 1)):
         pieces.append(piece)
         size += len(piece)
@@ -131,10 +145,10 @@ def _collect(codec: Codec, step: Callable[[int], bytes], limit: int) -> bytes:
 # -- gzip
 
 
-def _gunzip(data: bytes, limit: int) -> bytes:
+def _gunzip(data: Buffer, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
-    rest = data
+    rest: Buffer = data
     while not pieces or rest[:2] == b"\x1f\x8b":
         member = zlib.decompressobj(wbits=31)
         try:
@@ -151,7 +165,7 @@ def _gunzip(data: bytes, limit: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _expect_gzip(data: bytes | memoryview) -> int:
+def _expect_gzip(data: Buffer) -> int:
     """The last four bytes of a member are the size of what was packed, modulo 4 GiB (RFC 1952, 2.3.1)."""
     return int.from_bytes(data[-4:], "little") if len(data) >= _LEAST_GZIP_BYTES else 0
 
@@ -183,7 +197,19 @@ def _snappy(data: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _unsnappy(data: bytes, limit: int) -> bytes:
+def _unsnappy_natively(data: Buffer, limit: int, room: memoryview | None) -> bytes | memoryview | None:
+    """Read it with the kernel, or return None."""
+    native = kernel.snappy
+    if native is None:
+        return None
+    if room is not None:
+        size = native.decompress_into(data, room[:limit])
+        if size >= 0:
+            return room[:size]
+    return native.decompress(data, limit)
+
+
+def _unsnappy(data: Buffer, limit: int) -> bytes:
     """Read a raw block, or blocks in the framing of snappy-java: magic, two versions, then length and block."""
     if data[:8] != _XERIAL_MAGIC:
         return _unsnappy_block(data, limit, limit)
@@ -206,7 +232,7 @@ def _unsnappy(data: bytes, limit: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _unsnappy_block(block: bytes, left: int, limit: int) -> bytes:
+def _unsnappy_block(block: Buffer, left: int, limit: int) -> bytes:
     """Read one block, whose first varint declares its size: the library allocates that much before it looks further."""
     try:
         declared = _declared_snappy_bytes(block, 0)
@@ -227,7 +253,9 @@ def _unsnappy_block(block: bytes, left: int, limit: int) -> bytes:
     return piece
 
 
-def _expect_snappy(data: bytes | memoryview) -> int:
+def _expect_snappy(data: Buffer) -> int:
+    if kernel.snappy is not None and (size := kernel.snappy.size(data)) >= 0:
+        return size
     if data[:8] != _XERIAL_MAGIC:
         return _declared_snappy_bytes(data, 0)
     size, at = 0, _XERIAL_HEADER_BYTES
@@ -240,7 +268,7 @@ def _expect_snappy(data: bytes | memoryview) -> int:
     return size
 
 
-def _declared_snappy_bytes(data: bytes | memoryview, at: int) -> int:
+def _declared_snappy_bytes(data: Buffer, at: int) -> int:
     """Read the varint at the beginning of a block. Raises IndexError where it is cut off."""
     declared = shift = 0
     while shift < _SNAPPY_SIZE_BITS:
@@ -288,7 +316,11 @@ def _mend_lz4(data: bytes) -> bytes:
     return data if data[at : at + 1] == bytes((right,)) else data[:at] + bytes((right,)) + data[at + 1 :]
 
 
-def _unlz4(data: bytes, limit: int) -> bytes:
+_LZ4_MOST_RATIO: Final = 255
+"""More than that no block gives for each of its bytes."""
+
+
+def _unlz4(data: Buffer, limit: int) -> bytes:
     try:
         import lz4.frame
     except ImportError as error:
@@ -305,7 +337,8 @@ def _unlz4(data: bytes, limit: int) -> bytes:
         return piece
 
     try:
-        whole = _collect(Codec.LZ4, step, limit)
+        expected = min(expected_size(Codec.LZ4, data), len(data) * _LZ4_MOST_RATIO)
+        whole = _collect(Codec.LZ4, step, limit, expected)
     except (RuntimeError, ValueError, EOFError) as error:
         raise _damaged(Codec.LZ4, error) from error
     if not frame.eof:
@@ -313,7 +346,7 @@ def _unlz4(data: bytes, limit: int) -> bytes:
     return whole
 
 
-def _expect_lz4(data: bytes | memoryview) -> int:
+def _expect_lz4(data: Buffer) -> int:
     """Add up the blocks (LZ4 frame format 1.6.1): a packed one gives no more than the frame's block size."""
     if data[:4] != _LZ4_MAGIC:
         return 0
@@ -352,20 +385,26 @@ def _zstd(data: bytes) -> bytes:
     return zstandard.ZstdCompressor().compress(data)
 
 
-def _unzstd(data: bytes, limit: int) -> bytes:
+def _unzstd(data: Buffer, limit: int, room: memoryview | None) -> bytes | memoryview:
     try:
         import zstandard
     except ImportError as error:
         raise _missing(Codec.ZSTD, "zstandard", error) from error
     try:
-        _walk_zstd(data)
+        most = _walk_zstd(data)
         reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
-        return _collect(Codec.ZSTD, reader.read, limit)
+        if room is not None and most < min(len(room), limit):
+            size = 0
+            # a byte is always left: only when it asks for more does the reader come to the frame's checksum
+            while count := reader.readinto(room[size : most + 1]):
+                size += count
+            return room[:size]
+        return _collect(Codec.ZSTD, reader.read, limit, most)
     except zstandard.ZstdError as error:
         raise _damaged(Codec.ZSTD, error) from error
 
 
-def _expect_zstd(data: bytes | memoryview) -> int:
+def _expect_zstd(data: Buffer) -> int:
     try:
         return _walk_zstd(data)
     except CorruptMessageError:
@@ -375,7 +414,7 @@ def _expect_zstd(data: bytes | memoryview) -> int:
 _ZSTD_BLOCK_BYTES: Final = 128 << 10
 
 
-def _walk_zstd(data: bytes | memoryview) -> int:
+def _walk_zstd(data: Buffer) -> int:
     """Walk the headers of frames and blocks (RFC 8878, 3.1), for the library's reader takes a cut stream for a whole one.
 
     Returns the most that the blocks give: what raw and RLE blocks say, and for packed ones the largest size there is.

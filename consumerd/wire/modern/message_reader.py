@@ -33,6 +33,7 @@ from consumerd.wire.columns import (
     extend_spans,
     extend_values,
 )
+from consumerd.wire.kernel import Buffer
 from consumerd.wire.modern.entry import ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT
 from consumerd.wire.records import NO_TIMESTAMP, NULL_SPAN
 
@@ -66,7 +67,7 @@ class MessageReader:
     were read, ``following`` the least that may come next.
     """
 
-    def __init__(self, data: bytes, at: int, end: int, shift: int, columns: ColumnBuilder, following: int) -> None:
+    def __init__(self, data: Buffer, at: int, end: int, shift: int, columns: ColumnBuilder, following: int) -> None:
         self.segments: list[Segment] = []
         self.following = following
         self._data = data
@@ -289,10 +290,10 @@ class MessageReader:
             for column_at, byte in enumerate(field, at + place):
                 if count < _LEAST_ROWS:
                     return at
-                column = data[column_at : at + count * stride : stride]
+                column = bytes(data[column_at : at + count * stride : stride])
                 count = agreement(column, bytes((byte,)) * count)
         for column_at, cycle in ((at + 6, HIGH), (at + 7, LOW)):
-            column = data[column_at : at + count * stride : stride]
+            column = bytes(data[column_at : at + count * stride : stride])
             count = agreement(column, cycle[low : low + count])
         if count < _LEAST_ROWS or not _rows_intact(data, at, stride, count):
             return at
@@ -309,7 +310,7 @@ class MessageReader:
 
 
 @functools.lru_cache(maxsize=256)
-def _similar_head(magic: int, key_bytes: int) -> tuple[Callable[[bytes, int], tuple[Any, ...]], int]:
+def _similar_head(magic: int, key_bytes: int) -> tuple[Callable[[Buffer, int], tuple[Any, ...]], int]:
     """Return what unpacks an entry up to its value, whose key has so many bytes, and the size of that.
 
     Offset, size, checksum, magic and attributes, timestamp (nothing in magic 0), lengths of key and value.
@@ -318,7 +319,7 @@ def _similar_head(magic: int, key_bytes: int) -> tuple[Callable[[bytes, int], tu
     return head.unpack_from, head.size
 
 
-def _int64_column(data: bytes, at: int, end: int, stride: int) -> array[int]:
+def _int64_column(data: Buffer, at: int, end: int, stride: int) -> array[int]:
     """Return the big-endian int64 that stands at ``at`` and at each ``stride`` behind."""
     rows = len(range(at, end, stride))
     image = bytearray(8 * rows)
@@ -338,7 +339,7 @@ _RESIDUE: Final = 0x2144DF1C
 """The CRC-32 of anything that is followed by its own CRC-32, lowest byte first."""
 
 
-def _rows_intact(data: bytes, at: int, stride: int, count: int) -> bool:
+def _rows_intact(data: Buffer, at: int, stride: int, count: int) -> bool:
     """Return whether all of ``count`` messages, a ``stride`` apart, match their checksums, in one pass over them.
 
     A CRC register that reads a message and then the message's own checksum is left at one known value, whatever the
@@ -359,12 +360,12 @@ def _rows_intact(data: bytes, at: int, stride: int, count: int) -> bool:
     return crc32(memoryview(image)[CHECKED_FROM:]) == _RESIDUE
 
 
-def crc_fault(data: bytes, at: int, stop: int, checksum: int) -> str:
+def crc_fault(data: Buffer, at: int, stop: int, checksum: int) -> str:
     """Return what is wrong with a message whose checksum differs."""
     return f"CRC-32 is {span_crc32(data, at + CHECKED_FROM, stop):#010x}, the message says {checksum:#010x}"
 
 
-def span_crc32(data: bytes, begin: int, end: int) -> int:
+def span_crc32(data: Buffer, begin: int, end: int) -> int:
     """Return the CRC-32 of ``data[begin:end]``, which is not copied."""
     native = kernel.messages
     return crc32(memoryview(data)[begin:end]) if native is None else native.crc32(data, begin, end)

@@ -17,6 +17,7 @@ from typing import Final
 from consumerd.errors import CorruptMessageError
 from consumerd.wire.columns import LOG_APPEND_TIME, ColumnBuilder, Segment
 from consumerd.wire.compression import decompress
+from consumerd.wire.kernel import Buffer
 from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT, find_end
 from consumerd.wire.modern.message_reader import CHECKED_FROM, HEADS, MessageReader, crc_fault, span_crc32
 from consumerd.wire.records import NULL_SPAN, Limits
@@ -28,7 +29,7 @@ _INT64: Final = struct.Struct(">q")
 _LEAST_OFFSET: Final = -(1 << 63)
 
 
-def read_messages(data: bytes, at: int, end: int, columns: ColumnBuilder, limits: Limits) -> int:
+def read_messages(data: Buffer, at: int, end: int, columns: ColumnBuilder, limits: Limits) -> int:
     """Read what stands at ``at``, which is a whole message of magic 0 or 1, and what follows of the same kind.
 
     Commits what it reads and returns the position behind it. Raises CorruptMessageError (without coordinates) when the
@@ -54,7 +55,7 @@ class _WrapperReader:
         self._columns = columns
         self._limits = limits
 
-    def read(self, data: bytes, at: int, stop: int, level: int = 1) -> list[Segment]:
+    def read(self, data: Buffer, at: int, stop: int, level: int = 1) -> list[Segment]:
         """Read the messages in the wrapper that fills ``[at, stop)`` and return their offsets, one segment at least."""
         columns = self._columns
         if level > self._limits.nesting:
@@ -64,7 +65,8 @@ class _WrapperReader:
             raise CorruptMessageError(crc_fault(data, at, stop, checksum))
         value = read_wrapper_value(data, at + HEADS[magic].size - 8, stop)
         budget = self._limits.decompressed_bytes - columns.decompressed_bytes
-        block = decompress(attributes & CODEC_MASK, value, limit=budget, magic=magic)
+        room = columns.free_room(self._unit_at)
+        block = decompress(attributes & CODEC_MASK, value, limit=budget, magic=magic, room=room)
         rows = len(columns)
         segments = self._read_set(block, columns.add_block(self._unit_at, block), level)
         if magic == 0:
@@ -76,7 +78,7 @@ class _WrapperReader:
         ahead = offset + 1 - segments[-1][1]
         return [(first + ahead, last + ahead) for first, last in segments]
 
-    def _read_set(self, block: bytes, shift: int, level: int) -> list[Segment]:
+    def _read_set(self, block: Buffer, shift: int, level: int) -> list[Segment]:
         segments: list[Segment] = []
         at = 0
         while at < len(block):
@@ -95,7 +97,7 @@ class _WrapperReader:
         return segments
 
 
-def read_wrapper_value(data: bytes, at: int, stop: int) -> bytes:
+def read_wrapper_value(data: Buffer, at: int, stop: int) -> memoryview:
     """Return the value of the message whose key begins at ``at`` with its length."""
     (key_length,) = _INT32.unpack_from(data, at)
     at += 4 + max(key_length, 0)
@@ -104,4 +106,4 @@ def read_wrapper_value(data: bytes, at: int, stop: int) -> bytes:
     (value_length,) = _INT32.unpack_from(data, at)
     if value_length != stop - at - 4:
         raise CorruptMessageError(f"a value of {value_length} bytes where {stop - at - 4} are left")
-    return data[at + 4 : stop]
+    return memoryview(data)[at + 4 : stop]

@@ -104,7 +104,10 @@ def read_batch(
     start = at + HEADER_BYTES
     if codec := attributes & CODEC_MASK:
         budget = limits.decompressed_bytes - columns.decompressed_bytes
-        records: Buffer = decompress(codec, bytes(data[start:end]), limit=budget, magic=2) if count else b""
+        records: Buffer = b""
+        if count:
+            packed = memoryview(data)[start:end]
+            records = decompress(codec, packed, limit=budget, magic=2, room=columns.free_room(at))
         shift = columns.add_block(at, records)
         start, end = 0, len(records)
     else:

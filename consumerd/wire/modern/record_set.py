@@ -9,7 +9,7 @@ These three functions are all that the rest of consumerd calls.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -48,6 +48,7 @@ def decode_record_set(
     high_watermark: int | None = None,
     following: bytes | memoryview = b"",
     attested: bool = False,
+    make_room: Callable[[], memoryview] | None = None,
 ) -> RecordBatch:
     """Decode what a Fetch from offset ``start`` gave for one partition into one batch.
 
@@ -58,7 +59,9 @@ def decode_record_set(
     is known of what follows: fetched again, it comes first, with what stands behind it.
 
     ``bytes`` become the batch's buffer, unless something is compressed. So does a read-only view where the native kernel is
-    there: whoever gives one sees to it that no small batch holds a large frame. Anything else is copied once.
+    there: whoever gives one sees to it that no small batch holds a large frame. Anything else is copied once. ``make_room``
+    may give writable memory for what is decompressed, about as much as it will be (see :func:`consumerd.fetch.slices`); the
+    batch keeps it. It may be called more than once, in any thread, and where there is none, or too little, other memory is taken.
 
     Raises CorruptMessageError (DecompressedTooLarge, if that is all) for the first unit, with partition, offset, raw
     bytes, and ``next_offset`` if two witnesses agree on it. For these serve ``high_watermark``, which no unit may pass,
@@ -74,6 +77,7 @@ def decode_record_set(
         high_watermark=high_watermark,
         following=following,
         attested=attested,
+        make_room=make_room if _reads_views() else None,
     )
     return fetched.decode(0, _MOST_PASSED)
 
@@ -83,7 +87,11 @@ def _in_place(data: Buffer) -> Buffer:
     if isinstance(data, bytes):
         return data
     is_readable = isinstance(data, memoryview) and data.readonly and data.c_contiguous and data.format == "B"
-    return data if is_readable and kernel.records is not None and kernel.messages is not None else bytes(data)
+    return data if is_readable and _reads_views() else bytes(data)
+
+
+def _reads_views() -> bool:
+    return kernel.records is not None and kernel.messages is not None
 
 
 def _read_plain(native: RecordsKernel, data: Buffer, at: int, columns: ColumnBuilder, *, transactional: bool) -> int:
@@ -121,11 +129,12 @@ class _Fetched:
     high_watermark: int | None
     following: bytes | memoryview
     attested: bool
+    make_room: Callable[[], memoryview] | None
 
     def decode(self, begin: int, passes: int) -> RecordBatch:
         """Decode from byte ``begin`` on, passing by at most so many units."""
         raw, start, high_watermark = self.raw, self.start, self.high_watermark
-        columns = ColumnBuilder(raw, self.partition, start)
+        columns = ColumnBuilder(raw, self.partition, start, self.make_room)
         at, error = self._read_units(begin, columns)
         if error is not None:
             del columns
@@ -192,7 +201,7 @@ class _Fetched:
                     record_batch.read_batch(raw, at, stop, columns, self.limits, transactions)
                     at = stop
                 else:
-                    at = message_set.read_messages(raw, at, end, columns, self.limits)  # type: ignore[arg-type]  # see _in_place
+                    at = message_set.read_messages(raw, at, end, columns, self.limits)
             except CorruptMessageError as error:
                 if columns.position == self.start:
                     return at, error

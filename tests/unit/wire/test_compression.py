@@ -14,18 +14,21 @@ import pytest
 import snappy
 import zstandard
 
-from consumerd.errors import ConfigError, CorruptMessageError, LocalProtocolError
+from consumerd.errors import ConfigError, CorruptMessageError, DecompressedTooLarge, LocalProtocolError
+from consumerd.wire import kernel
 from consumerd.wire.compression import Codec, decompress, expected_size
 from consumerd.wire.compression import compress as pack
 from consumerd.wire.varint import encode_varint
 from tests.support.record_sets import break_lz4_header, compress, xerial
+
+pytestmark = pytest.mark.usefixtures("each_path")
 
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 LIMIT = 1 << 20
 TEXT = b"".join(b"line %d of a text; " % number for number in range(5000))
 
 
-def read(codec: int, data: bytes, *, limit: int = LIMIT, magic: int = 2) -> bytes:
+def read(codec: int, data: bytes | memoryview, *, limit: int = LIMIT, magic: int = 2) -> bytes:
     return decompress(codec, data, limit=limit, magic=magic)
 
 
@@ -241,9 +244,72 @@ def test_a_missing_library_is_named(codec: Codec, module: str, package: str, mon
     """The rest of the topic's codecs go on working without it."""
     packed = compress(codec, b"text")
     monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(kernel, "snappy", None)
 
     with pytest.raises(CorruptMessageError, match=f"package {package} is not usable"):
         read(codec, packed)
+
+
+# -- room for what comes out
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, TEXT * 5], ids=["empty", "one byte", "text", "long"])
+@pytest.mark.parametrize("spare", [-1, 0, 1, 15, 100, 1 << 18])
+def test_what_comes_out_is_the_same_with_room_for_it_or_without(codec: Codec, data: bytes, spare: int) -> None:
+    """Room that is too small, or just enough, must neither cut nor be written past."""
+    size = max(len(data) + spare, 0)
+    memory = bytearray(size + 64)
+
+    whole = decompress(codec, compress(codec, data), limit=LIMIT, magic=2, room=memoryview(memory)[:size])
+
+    assert data == whole
+    assert bytes(64) == memory[size:]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_room_beyond_the_limit_is_not_for_more_than_the_limit(codec: Codec) -> None:
+    """The limit is a promise, the room a guess."""
+    room = memoryview(bytearray(1 << 20))
+
+    assert TEXT == decompress(codec, compress(codec, TEXT), limit=len(TEXT), magic=2, room=room)
+    with pytest.raises(DecompressedTooLarge):
+        decompress(codec, compress(codec, TEXT), limit=len(TEXT) - 1, magic=2, room=room)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_cut_stream_is_corrupt_with_room_for_it_too(codec: Codec) -> None:
+    """Where the room ends says nothing of where the stream does."""
+    packed = compress(codec, TEXT[:2000])
+
+    for cut in range(len(packed)):
+        if codec is Codec.SNAPPY and cut == 16:
+            continue
+        with pytest.raises(CorruptMessageError):
+            decompress(codec, packed[:cut], limit=LIMIT, magic=2, room=memoryview(bytearray(4000)))
+
+
+def test_a_zstd_frame_that_fills_its_room_is_held_against_its_checksum() -> None:
+    """It stands behind the last byte that comes out."""
+    packed = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(TEXT))
+    packed[-1] ^= 1
+
+    for spare in (0, 1, 1 << 18):
+        with pytest.raises(CorruptMessageError):
+            decompress(Codec.ZSTD, packed, limit=LIMIT, magic=2, room=memoryview(bytearray(len(TEXT) + spare)))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_views_are_read_like_bytes(codec: Codec, magic: int) -> None:
+    """What stands in a frame is decompressed from where it is."""
+    if codec is Codec.ZSTD and magic < 2:
+        return
+    packed = pack(codec, TEXT, magic=magic)
+    frame = memoryview(b"before" + packed + b"behind")[6:-6]
+
+    assert TEXT == read(codec, frame, magic=magic)
+    assert expected_size(codec, packed) == expected_size(codec, frame)
 
 
 # -- what is written
