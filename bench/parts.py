@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,4 +69,107 @@ def measure_idle(effort: Effort) -> list[Row]:
     return rows
 
 
-PARTS: Final[Mapping[Part, Measure]] = {Part.KERNEL: measure_kernel, Part.IDLE: measure_idle}
+def measure_latencies(effort: Effort) -> list[Row]:
+    """From producing to the reader, a thousand values a second."""
+    from bench import latency
+    from tests.support.kafka import Cluster
+
+    rows = []
+    with Cluster("1.1.1", heap="1g") as cluster:
+        for partitions in (1,) if effort.quick else (1, 8):
+            found = latency.measure_latency(
+                cluster, partitions, rate=1000.0, rounds=effort.rounds, seconds=3.0 if effort.quick else 10.0
+            )
+            figures = {
+                "median": {name: [one.median_ms for one in rounds] for name, rounds in found.items()},
+                "99th percentile": {name: [one.p99_ms for one in rounds] for name, rounds in found.items()},
+            }
+            place = f"1.1.1, {partitions} partition{'s' if partitions > 1 else ''}"
+            rows += [
+                latency_row(f"{place}, 1,000 records/s, produce to sink, {what}", of_reader)
+                for what, of_reader in figures.items()
+            ]
+    return rows
+
+
+def latency_row(work: str, milliseconds: Mapping[str, Sequence[float]]) -> Row:
+    """Set our rounds beside each peer's: nobody's median is below ours."""
+    medians = {name: statistics.median(rounds) for name, rounds in milliseconds.items()}
+    ours = medians.pop("consumerd")
+    own_rounds = milliseconds["consumerd"]
+    return Row(
+        work=work,
+        target=" and ".join(f"{name}: {median:.2f} ms" for name, median in medians.items()),
+        figure=f"**{ours:.2f} ms** ({min(own_rounds):.2f} to {max(own_rounds):.2f})",
+        met=all(ours <= median for median in medians.values()),
+    )
+
+
+_CLAIMED: Final = re.compile(
+    r"^(?P<who>[^,:]+)(, round \d+)?: all claimed (?P<seconds>[\d.]+) s after the join; *(?P<moved>\d+) partitions moved,"
+    r" (?P<stayed>\d+) stayed, (?P<untouched>\d+) of them untouched$",
+    re.MULTILINE,
+)
+_REQUESTS: Final = re.compile(r"^ +(\d+) requests \(", re.MULTILINE)
+_GAPS: Final = re.compile(r"^ +gaps .* (?P<when>before|during) .*: longest (?P<ms>\d+) ms", re.MULTILINE)
+
+
+def measure_rebalance(effort: Effort) -> list[Row]:
+    """Four processes to five, a thousand partitions, ours and then Java's."""
+    command = [sys.executable, "-m", "bench.rebalance", "processes", "--java", "--rounds", str(effort.rounds)]
+    command += ["--topics", "2", "--partitions", "20"] if effort.quick else []
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
+    print(done.stdout, end="", flush=True)
+    return rebalance_rows(done.stdout, 40 if effort.quick else 1000)
+
+
+def rebalance_rows(printed: str, partitions: int) -> list[Row]:
+    """Read what ``bench.rebalance`` prints of each group that grew from four members to five."""
+    claims = list(_CLAIMED.finditer(printed))
+    ends = [claim.start() for claim in claims[1:]] + [len(printed)]
+    seconds: list[float] = []
+    requests: dict[str, list[int]] = {"ours": [], "Java": []}
+    pauses: dict[str, list[int]] = {"before": [], "during": []}
+    untouched = True
+    for claim, end in zip(claims, ends, strict=True):
+        rest = printed[claim.end() : end]
+        ours = claim["who"] == "consumerd"
+        counted = _REQUESTS.search(rest)
+        requests["ours" if ours else "Java"] += [int(counted[1])] if counted else []
+        if ours:
+            seconds.append(float(claim["seconds"]))
+            untouched &= claim["untouched"] == claim["stayed"]
+            for gap in _GAPS.finditer(rest):
+                pauses[gap["when"]].append(int(gap["ms"]))
+    ours, java = (statistics.median(requests[who]) for who in ("ours", "Java"))
+    work = f"{partitions} partitions, 4 members to 5"
+    claimed = statistics.median(seconds)
+    return [
+        Row(
+            work=f"{work}: all claimed after the join",
+            target="3 s",
+            figure=f"**{claimed:.2f} s** ({min(seconds):.2f} to {max(seconds):.2f})",
+            met=claimed <= 3.0,
+        ),
+        Row(
+            work=f"{work}: owner nodes of partitions that stay; longest time without a batch of theirs, before and meanwhile",
+            target="all untouched",
+            figure=f"**{'all' if untouched else 'not all'} untouched**; "
+            f"{max(pauses['before'], default=0)} ms, {max(pauses['during'], default=0)} ms",
+            met=untouched,
+        ),
+        Row(
+            work=f"{work}: ZooKeeper requests until 10 s after the last claim",
+            target=f"Java high-level consumer: {java:.0f}",
+            figure=f"**{ours:.0f}**",
+            met=ours < java,
+        ),
+    ]
+
+
+PARTS: Final[Mapping[Part, Measure]] = {
+    Part.KERNEL: measure_kernel,
+    Part.LATENCY: measure_latencies,
+    Part.IDLE: measure_idle,
+    Part.REBALANCE: measure_rebalance,
+}

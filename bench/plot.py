@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from bench.cases import CASES, Reader
-from bench.report import describe
+from bench.cases import CASES, Case, Reader
+from bench.report import describe, millions
 from bench.results import Results
-from bench.slopes import spread_of
+from bench.slopes import Spread, spread_of
+
+Bar = tuple[Case, Reader, Spread]
 
 _COLOURS: Final = {
     Reader.DAEMON: "#1b6ca8",
@@ -23,15 +25,14 @@ _COLOURS: Final = {
 }
 
 
+_BETWEEN: Final = 1.4
+"""Room for a case's title, in bars."""
+
+
 def draw(results: Results, path: Path) -> bool:
     """Write a PNG and return True; False when there are no rates to draw. Needs matplotlib."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     bars = [
-        (case, reader, spread_of([rate / 1e6 for rate in rates]))
+        (case, reader, spread_of(rates))
         for case in CASES
         if case.name in results.measured
         for reader in case.readers
@@ -39,24 +40,55 @@ def draw(results: Results, path: Path) -> bool:
     ]
     if not bars:
         return False
-    cases = {case.name for case, _, _ in bars}
-    figure, axes = plt.subplots(figsize=(11, 0.28 * len(bars) + 0.4 * len(cases) + 1.2), layout="constrained")
-    at, last, ticks = 0.0, None, []
-    for case, reader, spread in bars:
-        if case is not last:
-            at += 1.4
-            axes.text(0, at - 1.0, describe(case), fontsize=9, fontweight="bold", va="center")
-            last = case
-        error = [[spread.median - spread.least], [spread.most - spread.median]]
-        axes.barh(at, spread.median, 0.8, color=_COLOURS[reader], xerr=error, ecolor="#444444", capsize=2)
-        axes.text(spread.most, at, f"  {spread.median:.2f}", fontsize=8, va="center")
-        ticks.append((at, str(reader)))
-        at += 1
-    axes.set_yticks([where for where, _ in ticks], [name for _, name in ticks], fontsize=8)
-    axes.set_ylim(at, 0)
-    axes.set_xlabel("million records a second: median, least and most of the rounds")
-    axes.spines[["top", "right"]].set_visible(False)
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    columns = _halves(bars)
+    tallest = max(map(_height, columns))
+    figure, places = plt.subplots(
+        1,
+        len(columns),
+        figsize=(8 * len(columns), 0.26 * tallest + 0.8),
+        layout="constrained",
+        sharex=True,
+        squeeze=False,
+    )
+    for axes, column in zip(places[0], columns, strict=True):
+        _draw_column(axes, column)
+        axes.set_ylim(tallest, 0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=100)
     plt.close(figure)
     return True
+
+
+def _halves(bars: list[Bar]) -> list[list[Bar]]:
+    """Split between two cases, so that neither is tall."""
+    cuts = [at for at in range(1, len(bars)) if bars[at][0] is not bars[at - 1][0]]
+    if not cuts:
+        return [bars]
+    cut = min(cuts, key=lambda at: max(_height(bars[:at]), _height(bars[at:])))
+    return [bars[:cut], bars[cut:]]
+
+
+def _height(bars: list[Bar]) -> float:
+    return len(bars) + _BETWEEN * len({case.name for case, _, _ in bars})
+
+
+def _draw_column(axes: Any, bars: list[Bar]) -> None:
+    at, last, names = 0.0, None, {}
+    for case, reader, spread in bars:
+        if case is not last:
+            at += _BETWEEN
+            axes.text(0, at - 1.0, describe(case), fontsize=9, fontweight="bold", va="center")
+            last = case
+        error = [[(spread.median - spread.least) / 1e6], [(spread.most - spread.median) / 1e6]]
+        axes.barh(at, spread.median / 1e6, 0.8, color=_COLOURS[reader], xerr=error, ecolor="#444444", capsize=2)
+        axes.text(spread.most / 1e6, at, f"  {millions(spread.median)}", fontsize=8, va="center")
+        names[at] = str(reader)
+        at += 1
+    axes.set_yticks(list(names), list(names.values()), fontsize=8)
+    axes.set_xlabel("million records a second: median, least and most of the rounds")
+    axes.spines[["top", "right"]].set_visible(False)
