@@ -1,10 +1,11 @@
-"""Decoding alone, in memory, one thread: our decoder and aiokafka's compiled parser, alternately.
+"""Decoding alone, in memory, one thread: our decoder, with the native kernel and without, and aiokafka's compiled parser,
+alternately.
 
     python -m bench.decode [--seconds 2]
 
 Payloads: 100 bytes, repeated; 100 random bytes; JSON of changing length. Figures are the best round in million records a
-second of CPU time, checksums verified by both. Ours makes columns, aiokafka a Python object a record, so a third column
-has ours with all values made into ``bytes``; the fourth is ours into an Arrow record batch.
+second of CPU time, checksums verified by all. Ours makes columns, aiokafka a Python object a record, so another column
+has ours, with the kernel, with all values made into ``bytes``; the last is ours into an Arrow record batch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from collections.abc import Callable
 from aiokafka.record.memory_records import MemoryRecords
 
 from consumerd.model import TopicPartition
+from consumerd.wire import kernel
 from consumerd.wire.modern.record_set import decode_record_set
+from tests.support.pure import without_kernel
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
 
 PARTITION = TopicPartition.modern("bench", 0)
@@ -65,7 +68,7 @@ def record_sets(values: list[bytes]) -> dict[str, bytes]:
         ]
 
     sets["magic 1, snappy"] = b"".join(wrapper(start + PER_BATCH - 1, inner(start), 2) for start in starts)
-    for name, codec in (("magic 2", 0), ("magic 2, snappy", 2), ("magic 2, zstd", 4)):
+    for name, codec in (("magic 2", 0), ("magic 2, snappy", 2), ("magic 2, lz4", 3), ("magic 2, zstd", 4)):
         sets[name] = b"".join(batch(start, specs(start), codec=codec, base_timestamp=NOW_MS) for start in starts)
     return sets
 
@@ -73,6 +76,12 @@ def record_sets(values: list[bytes]) -> dict[str, bytes]:
 def decode_ours(data: bytes) -> int:
     """Decode into columns."""
     return len(decode_record_set(data, partition=PARTITION, start=0))
+
+
+def decode_pure(data: bytes) -> int:
+    """Decode into columns without the kernel."""
+    with without_kernel():
+        return decode_ours(data)
 
 
 def decode_ours_values(data: bytes) -> int:
@@ -99,7 +108,8 @@ def decode_peer(data: bytes) -> int:
 
 
 CONTENDERS: dict[str, Callable[[bytes], int]] = {
-    "consumerd": decode_ours,
+    "kernel": decode_ours,
+    "pure": decode_pure,
     "aiokafka": decode_peer,
     "values made": decode_ours_values,
     "into Arrow": decode_ours_arrow,
@@ -128,12 +138,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="for each record set (2)")
     seconds = parser.parse_args().seconds
-    print(f"{'':28}" + "".join(f"{name:>13}" for name in (*CONTENDERS, "ratio")))
+    print(f"kernel: {kernel.describe()}")
+    ratios = ("kernel", "pure")
+    print(f"{'':28}" + "".join(f"{name:>13}" for name in (*CONTENDERS, *(f"{name}/peer" for name in ratios))))
     for kind, values in payloads().items():
         for name, data in record_sets(values).items():
             rates = measure(data, seconds)
-            ratio = rates["consumerd"] / rates["aiokafka"]
-            print(f"{kind + ', ' + name:28}" + "".join(f"{rate:13.2f}" for rate in rates.values()) + f"{ratio:13.1f}")
+            figures = [*rates.values(), *(rates[one] / rates["aiokafka"] for one in ratios)]
+            print(f"{kind + ', ' + name:28}" + "".join(f"{figure:13.2f}" for figure in figures))
 
 
 if __name__ == "__main__":

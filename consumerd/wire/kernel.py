@@ -63,6 +63,25 @@ class RecordsKernel(Protocol):
         ``left_out`` of the columns are brought up to date. ``shift`` turns positions in ``data`` into such in the buffer.
         """
 
+    def read_block(
+        self,
+        data: Buffer,
+        at: int,
+        end: int,
+        shift: int,
+        columns: ColumnBuilder,
+        base_offset: int,
+        last_delta: int,
+        count: int,
+        base_timestamp: int,
+        max_timestamp: int,
+        log_append_time: bool,  # noqa: FBT001
+        /,
+    ) -> bool:
+        """Read the records of one batch, which fill ``data[at:end]``, and book them as :meth:`read_batches` does, if they are
+        such as it takes; otherwise return False, and nothing is done. The other arguments are what the batch's head says.
+        """
+
     def read_records(
         self,
         data: Buffer,
@@ -222,7 +241,7 @@ class LinesKernel(Protocol):
         enough: int,
         /,
     ) -> tuple[bytes, int] | None:
-        """Return the lines of rows from ``row`` on, until they are ``enough`` bytes or more, and the row behind them.
+        """Return the lines of rows from ``row`` on, one at least, until they are about ``enough`` bytes, and the row behind them.
 
         ``head`` is what each line begins with, up to the offset. ``columns`` are offsets, next offsets (None: one further),
         indexes (None: 0) and timestamps; ``headers`` the encoded lists in a row and where each begins, and the last ends

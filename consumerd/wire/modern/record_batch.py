@@ -23,6 +23,7 @@ from typing import Final
 
 from consumerd.errors import CorruptMessageError
 from consumerd.model import GapReason
+from consumerd.wire import kernel
 from consumerd.wire.checksum import span_crc32c
 from consumerd.wire.columns import CREATE_TIME, LOG_APPEND_TIME, ColumnBuilder
 from consumerd.wire.compression import decompress
@@ -115,14 +116,19 @@ def read_batch(
         shift = columns.plain_shift(start)
     if count * LEAST_RECORD_BYTES > end - start:
         raise CorruptMessageError(f"{count} records in {end - start} bytes")
+    appended_at = bool(attributes & LOG_APPEND_TIME_FLAG)
+    if (native := kernel.records) is not None and native.read_block(
+        records, start, end, shift, columns, base_offset, last_delta, count, base_timestamp, max_timestamp, appended_at
+    ):
+        return
     rows = len(columns)
     reader = RecordReader(records, end, shift, columns, base_timestamp)
     stop = reader.read(start, count)
     if stop != end:
         raise CorruptMessageError(f"{end - stop} bytes left behind {count} records")
-    if attributes & LOG_APPEND_TIME_FLAG:
+    if appended_at:
         columns.timestamps[rows:] = array("q", [max_timestamp]) * count
-    columns.timestamp_types += (LOG_APPEND_TIME if attributes & LOG_APPEND_TIME_FLAG else CREATE_TIME) * count
+    columns.timestamp_types += (LOG_APPEND_TIME if appended_at else CREATE_TIME) * count
     segments = [(base_offset + first, base_offset + stop) for first, stop in reader.segments]
     columns.commit(segments, last_offset + 1, first_offset=base_offset)
 

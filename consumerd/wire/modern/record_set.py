@@ -94,11 +94,21 @@ def _reads_views() -> bool:
     return kernel.records is not None and kernel.messages is not None
 
 
+def _is_packed(data: Buffer, at: int) -> bool:
+    """Tell whether at least a batch's attributes are there, and say that its records are compressed."""
+    return len(data) - at > _CODEC_AT and data[at + MAGIC_AT] == BATCH_MAGIC and data[at + _CODEC_AT] & CODEC_MASK != 0
+
+
+_CODEC_AT: Final = record_batch.CHECKED_FROM + 1
+"""The low byte of a batch's attributes."""
+
+
 def _read_plain(native: RecordsKernel, data: Buffer, at: int, columns: ColumnBuilder, *, transactional: bool) -> int:
     """Read the plain batches at ``at``, if there are any; returns where they end."""
-    stop = native.read_batches(data, at, len(data), columns.peek_shift(at), columns, transactional)
+    records_at = at + record_batch.HEADER_BYTES
+    stop = native.read_batches(data, at, len(data), columns.peek_shift(records_at), columns, transactional)
     if stop > at:
-        columns.plain_shift(at)
+        columns.plain_shift(records_at)
     return stop
 
 
@@ -191,7 +201,7 @@ class _Fetched:
         end = len(raw)
         native = kernel.records
         while True:
-            if native is not None:
+            if native is not None and not _is_packed(raw, at):
                 at = _read_plain(native, raw, at, columns, transactional=not transactions)
             try:
                 stop = find_end(raw, at, UNIT_SIZES)
