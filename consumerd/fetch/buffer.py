@@ -3,7 +3,8 @@
 Pure: no tasks, no clock; whoever waits gives a callback. All kinds of bytes (:class:`Kind`) are held against one limit:
 
 * what requests may bring (reserved before they are sent) and, once it came, the record sets not yet consumed;
-* decoded batches: before decoding what it may take at its worst is reserved, after it what the batch has is kept;
+* decoded batches: before decoding what it may take at its worst is reserved, after it what the batch has is kept, and the
+  record set or the whole answer that its buffer is a part of;
 * what sinks keep in open files, and what they take while they convert batches (:meth:`MemoryBudget.charge`).
 
 Requests and batches queue in **lanes** of their own, first come first served, batches first: they are what gives memory
@@ -43,11 +44,11 @@ class Kind(enum.Enum):
     REQUESTED = "requested"
     """Room for what a request may bring."""
     FETCHED = "fetched"
-    """Record sets as they came, until their last piece is decoded."""
+    """Record sets as they came, and the answers that they are still a part of, until their last piece is decoded."""
     DECODING = "decoding"
     """What decoding may take: copies, what is decompressed, columns."""
     BATCHES = "batches"
-    """Decoded records on their way into a sink."""
+    """Decoded records on their way into a sink, and what their buffers are a part of."""
     SINKS = "sinks"
     """What sinks keep in open files, and take while they convert."""
     LIBRARIES = "libraries"
@@ -115,15 +116,26 @@ class Hold:
             part.resize(size)
         return part
 
+    def join_batch(self) -> None:
+        """Be part of a batch from now on, whose own hold is the one that its lane let through: the lane that this one came
+        through may let the next one pass.
+        """
+        self.become(Kind.BATCHES, self._size)
+        self._leave_lane()
+        self._budget._change(0, self._kind)  # noqa: SLF001 - a hold is part of its budget
+
     def release(self) -> None:
         """Give everything back. Idempotent."""
         size, self._size = self._size, 0
+        self._leave_lane()
+        self._budget._change(-size, self._kind)  # noqa: SLF001 - a hold is part of its budget
+
+    def _leave_lane(self) -> None:
         overdraft, self._overdraft = self._overdraft, None
         if overdraft is not None:
             overdraft.holds -= 1
             if overdraft.holds == 0:
                 self._budget._settle(self._lane)  # noqa: SLF001 - a hold is part of its budget
-        self._budget._change(-size, self._kind)  # noqa: SLF001 - a hold is part of its budget
 
 
 class Ticket:
@@ -187,6 +199,12 @@ class MemoryBudget:
             return None
         return self._grant(lane, least, most)
 
+    def take_spare(self, lane: Lane, size: int) -> Hold | None:
+        """Reserve ``size`` bytes for what can wait: None where that would take the room, or the overdraft, of who cannot."""
+        if self.under_pressure or self._room < size:
+            return None
+        return self._grant(lane, size, size)
+
     def queue(self, lane: Lane, *, least: int, most: int, granted: Granted) -> Ticket:
         """Wait in line; ``granted`` is called with the hold once there is room (possibly before this returns)."""
         ticket = Ticket(self, self._waiting[lane], least, most, granted)
@@ -194,8 +212,13 @@ class MemoryBudget:
         self._pump()
         return ticket
 
+    @property
+    def _room(self) -> int:
+        """What reservations may still fill."""
+        return self._limit - self._held - max(0, self._sink_bytes - self._kinds[Kind.SINKS])
+
     def _grant(self, lane: Lane, least: int, most: int) -> Hold | None:
-        room = self._limit - self._held - max(0, self._sink_bytes - self._kinds[Kind.SINKS])
+        room = self._room
         if room >= least:
             overdraft, size = None, min(most, room)
         elif not self._overdrawn[lane]:

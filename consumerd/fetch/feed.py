@@ -3,9 +3,16 @@
 A feed owns its partition's cursor, the record sets that came and were not decoded yet, and the memory of both. The
 broker loop puts answers in (:meth:`PartitionFeed.accept`), the pipeline takes batches out (:meth:`PartitionFeed.next`).
 
-Decoding happens when the pipeline asks, piece by piece: a piece takes a few milliseconds on the event loop, so nothing
-else waits for long, and a compressed unit too large for that is decoded in a thread. (A thread for everything would be
-slower: pure Python holds the interpreter's lock for 5 ms at a time, and each read of a socket would wait that long.)
+Decoding happens when the pipeline asks, piece by piece. In pure Python a piece takes a few milliseconds on the event
+loop, so nothing else waits for long, and a compressed unit too large for that is decoded in a thread. (A thread for
+everything would be slower: pure Python holds the interpreter's lock for 5 ms at a time, and each read of a socket would wait
+that long.) The native kernel lets go of that lock, so that with it all but what is small is decoded in a thread, in large
+pieces, while the loop receives the next answer; and one piece is decoded ahead, while the sink has the batch before it, where
+there is memory that nobody else waits for.
+
+With the kernel a record set that is most of its answer stays where it was received, and its batches are views of that.
+A smaller one is copied, so that one slow partition does not keep the whole answer's memory. Whatever a batch's buffer is
+a part of is held until the batch is given back.
 
 What the headers promised (:mod:`consumerd.fetch.slices`) is only a prediction that lets the next request leave early. The
 decoder's word counts: where it ends elsewhere, what was fetched beyond is dropped and fetched again from there. A record
@@ -41,11 +48,14 @@ from consumerd.fetch.slices import Piece, cut_record_set, first_unit_bytes
 from consumerd.fetch.turnstile import Turnstile
 from consumerd.model import TopicPartition
 from consumerd.telemetry.hooks import Hooks
+from consumerd.wire import kernel
 from consumerd.wire.modern.extent import HEAD_BYTES, read_claim
 from consumerd.wire.modern.fetch import FetchedPartition
 from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Limits, RecordBatch
 
+_MOST: Final = 2
+"""A record set that is so many parts of its answer, or more, may keep the answer's memory."""
 _COPIES: Final = 2
 """While a piece is decoded its bytes are there twice (for checksums and codecs), and what they expand to as well."""
 _THREAD_EXPANSION: Final = 8
@@ -82,17 +92,57 @@ class FeedTools:
 
 
 class _Chunk:
-    """A record set as it came; its bytes stay held until the last piece is decoded."""
+    """A record set as it came; its bytes stay held until the last piece is decoded, and no batch out is a view of them.
 
-    __slots__ = ("aborted", "data", "high_watermark", "hold", "pieces", "undecoded")
+    ``held_bytes`` is what they keep in memory: themselves, or the whole answer. ``views`` counts the batches.
+    """
 
-    def __init__(self, data: bytes, pieces: list[Piece], hold: Hold, answer: FetchedPartition) -> None:
-        self.data = data
+    __slots__ = ("aborted", "data", "held_bytes", "high_watermark", "hold", "pieces", "undecoded", "views")
+
+    def __init__(self, kept: _Kept, pieces: list[Piece], hold: Hold, answer: FetchedPartition) -> None:
+        self.data = kept.data
+        self.held_bytes = kept.held_bytes
         self.pieces = deque(pieces)
         self.undecoded = len(pieces)
-        self.hold = hold
+        self.hold = hold.split(kept.held_bytes)
+        self.hold.become(Kind.FETCHED, kept.held_bytes)
+        self.views = 0
         self.high_watermark = answer.high_watermark
         self.aborted = answer.aborted_transactions or ()
+
+    def is_seen_by(self, batch: RecordBatch) -> bool:
+        """Tell whether a batch's buffer is a view of these bytes."""
+        data, buffer = self.data, batch.buffer
+        return isinstance(data, memoryview) and isinstance(buffer, memoryview) and buffer.obj is data.obj
+
+    def settle(self) -> None:
+        """Give back what nobody needs any more."""
+        if self.undecoded:
+            return
+        if self.views:
+            self.hold.join_batch()
+        else:
+            self.hold.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A record set's bytes, and how many bytes are in memory for as long as those are."""
+
+    data: bytes | memoryview
+    held_bytes: int
+
+
+def _keep_records(records: bytes | memoryview) -> _Kept:
+    """Return a record set as it is kept until it is decoded."""
+    if kernel.records is None:
+        data = bytes(records)
+        return _Kept(data, len(data))
+    if isinstance(records, memoryview):
+        answer_bytes = memoryview(records.obj).nbytes
+        if len(records) * _MOST >= answer_bytes:
+            return _Kept(records, answer_bytes)
+    return _Kept(memoryview(bytes(records)), len(records))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +159,18 @@ class _Work:
     hold: Hold
 
 
-def _keep(hold: Hold, size: int) -> Hold:
-    """Take what came out of what was reserved for it."""
-    kept = hold.split(size)
-    kept.become(Kind.FETCHED, size)
-    return kept
+@dataclass(frozen=True, slots=True)
+class _Lent:
+    """A batch's memory, and the record set that its buffer is a view of."""
+
+    hold: Hold
+    chunk: _Chunk | None
+
+    def give_back(self) -> None:
+        self.hold.release()
+        if self.chunk is not None:
+            self.chunk.views -= 1
+            self.chunk.settle()
 
 
 class PartitionFeed:
@@ -135,7 +192,7 @@ class PartitionFeed:
         self._last_stable_offset: int | None = None
         self._log_start_offset: int | None = None
         self._chunks: deque[_Chunk] = deque()
-        self._lent: dict[int, Hold] = {}
+        self._lent: dict[int, _Lent] = {}
         self._decoding: tuple[asyncio.Future[RecordBatch], _Work] | None = None
         self._failure: ConsumerdError | None = None
         self._failure_hold: Hold | None = None  # of what the failure carries
@@ -191,9 +248,11 @@ class PartitionFeed:
         self._wake_up()
         self.idle_since = None
         try:
-            return await self._next()
+            batch = await self._next()
         finally:
             self.idle_since = self._tools.now()
+        self._decode_ahead()
+        return batch
 
     async def _next(self) -> RecordBatch:
         while True:
@@ -218,9 +277,9 @@ class PartitionFeed:
 
     def done(self, batch: RecordBatch) -> None:
         """Give a batch's memory back. Idempotent."""
-        hold = self._lent.pop(id(batch), None)
-        if hold is not None:
-            hold.release()
+        lent = self._lent.pop(id(batch), None)
+        if lent is not None:
+            lent.give_back()
 
     def seek(self, position: int) -> None:
         """Go on at ``position``; what was fetched is dropped."""
@@ -236,8 +295,8 @@ class PartitionFeed:
         self.cursor.close()
         self._drop()
         lent, self._lent = self._lent, {}
-        for hold in lent.values():
-            hold.release()
+        for one in lent.values():
+            one.give_back()
         self._take_failure()
         self._arrived.set()
         self._tools.owner.feed_closed(self)
@@ -253,17 +312,18 @@ class PartitionFeed:
         records = answer.record_set
         if not records:
             return False
-        data = bytes(records)  # a copy, so that one slow partition does not keep the whole response's memory
-        cursor = self.cursor
-        if len(data) > self._tools.settings.max_message_bytes and self._refuse_too_large(data, hold):
+        kept = _keep_records(records)
+        data, cursor, settings = kept.data, self.cursor, self._tools.settings
+        if len(data) > settings.max_message_bytes and self._refuse_too_large(data, hold):
             return True
-        pieces = cut_record_set(data, slice_bytes=self._tools.settings.slice_bytes, expansion=cursor.expansion)
+        slice_bytes = settings.slice_bytes if kernel.records is None else settings.native_slice_bytes
+        pieces = cut_record_set(data, slice_bytes=slice_bytes, expansion=cursor.expansion)
         if pieces and answer.aborted_transactions:
             # where an aborted transaction ends is written in the records, so that cutting them loses track of it
             compressed = any(piece.compressed for piece in pieces)
             pieces = [Piece(0, pieces[-1].end, pieces[-1].next_offset, compressed)]
         if pieces:
-            self._append(_Chunk(data, pieces, _keep(hold, len(data)), answer))
+            self._append(_Chunk(kept, pieces, hold, answer))
             if pieces[-1].next_offset > answer.high_watermark:  # see _check: the decoder must have its say first
                 cursor.fail()
             else:
@@ -271,17 +331,15 @@ class PartitionFeed:
             return True
         unit_bytes = first_unit_bytes(data)
         if unit_bytes == 0:  # no size that can be one: nothing more is asked for until the decoder has had its say
-            self._append(
-                _Chunk(data, [Piece(0, len(data), cursor.position, compressed=False)], _keep(hold, len(data)), answer)
-            )
+            self._append(_Chunk(kept, [Piece(0, len(data), cursor.position, compressed=False)], hold, answer))
             cursor.fail()
         elif (too_large := cursor.grow(asked_bytes, unit_bytes)) is not None:
-            self.fail_too_large(too_large.size, data, hold)
+            self.fail_too_large(too_large.size, bytes(data), hold)
         return True
 
     def park(self) -> None:
         """Give back the memory of what nobody consumes; it is fetched again when somebody does."""
-        if self._failure is None and self._chunks:
+        if self._failure is None and (self._chunks or self._decoding is not None):
             self._drop()
             self.cursor.park(self._position)
 
@@ -320,7 +378,11 @@ class PartitionFeed:
                 f"{self.partition}: what was fetched at offset {position} begins with no head of a message, size {size}"
             )
             error = CorruptMessageError(message, partition=self.partition, offset=position, raw=data)
-        self.fail(error, None if hold is None else _keep(hold, len(data)))
+        kept = None
+        if hold is not None:
+            kept = hold.split(len(data))
+            kept.become(Kind.FETCHED, len(data))
+        self.fail(error, kept)
 
     # -- what came and was not decoded
 
@@ -334,24 +396,26 @@ class PartitionFeed:
             self.backoff.reset()
             self._tools.owner.feed_recovered(self)
 
-    def _refuse_too_large(self, data: bytes, hold: Hold) -> bool:
+    def _refuse_too_large(self, data: bytes | memoryview, hold: Hold) -> bool:
         """Brokers from 0.10.1 on return a first message whole, whatever its size: hold them to the same limit."""
         size = first_unit_bytes(data)
         if not size or size <= self._tools.settings.max_message_bytes:
             return False
-        self.fail_too_large(size, data[:size], hold)
+        self.fail_too_large(size, bytes(data[:size]), hold)
         return True
 
     def _append(self, chunk: _Chunk) -> None:
         self._chunks.append(chunk)
-        self.account.held_bytes += len(chunk.data)
+        self.account.held_bytes += chunk.held_bytes
         self._arrived.set()
+        if self.idle_since is not None:
+            self._decode_ahead()
 
     def _finish_pieces(self, chunk: _Chunk, count: int = 1) -> None:
         chunk.undecoded -= count
         if chunk.undecoded == 0:
-            chunk.hold.release()
-            self.account.held_bytes -= len(chunk.data)
+            chunk.settle()
+            self.account.held_bytes -= chunk.held_bytes
             self._tools.owner.feed_ready(self)
 
     def _drop(self) -> None:
@@ -361,7 +425,10 @@ class PartitionFeed:
             self._finish_pieces(chunk, len(chunk.pieces))
         if self._decoding is not None:
             (future, work), self._decoding = self._decoding, None
-            future.add_done_callback(lambda done: self._discard(done, work))
+            if future.done():
+                self._discard(future, work)
+            else:
+                future.add_done_callback(lambda done: self._discard(done, work))
 
     def _discard(self, future: asyncio.Future[RecordBatch], work: _Work) -> None:
         """Give back the memory of a decode that nobody waits for, once its thread has let go of it."""
@@ -376,23 +443,17 @@ class PartitionFeed:
         """Decode the next piece, here or in a thread; None if there is nothing to hand out yet."""
         chunk = self._chunks[0]
         piece = chunk.pieces[0]
-        settings = self._tools.settings
-        size = piece.end - piece.begin
-        expanded = min(piece.expanded_bytes, settings.max_message_bytes)
-        await self._tools.turnstile.enter(max(size, expanded))
-        needed = _COPIES * (size + expanded)
+        in_thread = self._is_large(piece)
+        if kernel.records is None or not in_thread:
+            await self._tools.turnstile.enter(max(piece.end - piece.begin, self._expanded_bytes(piece)))
+        needed = self._needed_bytes(piece)
         hold = await reserve(self._tools.budget, Lane.BATCH, least=needed, most=needed)
         if not self._chunks or self._chunks[0] is not chunk:  # dropped by a seek or a close meanwhile
             hold.release()
             return None
-        chunk.pieces.popleft()
-        if not chunk.pieces:
-            self._chunks.popleft()
-        work = _Work(chunk=chunk, piece=piece, start=self._position, expanded_bytes=expanded, hold=hold)
-        large = size > (settings.thread_bytes if piece.compressed else 2 * settings.slice_bytes)
-        if large or expanded > _THREAD_EXPANSION * settings.thread_bytes:
-            loop = asyncio.get_running_loop()
-            self._decoding = loop.run_in_executor(self._tools.executor, self._decode, work), work
+        work = self._take_piece(hold)
+        if in_thread:
+            self._submit(work)
             return None
         try:
             return self._lend(work, self._decode(work))
@@ -401,6 +462,44 @@ class PartitionFeed:
         except CorruptMessageError as error:
             self._doubt(work, error)
         return None
+
+    def _decode_ahead(self) -> None:
+        """Begin with the next piece while nobody waits for it, if it goes into a thread and there is memory to spare."""
+        if kernel.records is None or self._decoding is not None or not self._chunks:
+            return
+        piece = self._chunks[0].pieces[0]
+        if not self._is_large(piece):
+            return
+        hold = self._tools.budget.take_spare(Lane.BATCH, self._needed_bytes(piece))
+        if hold is not None:
+            self._submit(self._take_piece(hold))
+
+    def _expanded_bytes(self, piece: Piece) -> int:
+        return min(piece.expanded_bytes, self._tools.settings.max_message_bytes)
+
+    def _needed_bytes(self, piece: Piece) -> int:
+        return _COPIES * (piece.end - piece.begin + self._expanded_bytes(piece))
+
+    def _is_large(self, piece: Piece) -> bool:
+        """Tell whether a piece is to be decoded in a thread."""
+        settings, size, expanded = self._tools.settings, piece.end - piece.begin, self._expanded_bytes(piece)
+        if kernel.records is not None:
+            return max(size, expanded) > settings.native_thread_bytes
+        large = size > (settings.thread_bytes if piece.compressed else 2 * settings.slice_bytes)
+        return large or expanded > _THREAD_EXPANSION * settings.thread_bytes
+
+    def _take_piece(self, hold: Hold) -> _Work:
+        """Take the next piece out of what came."""
+        chunk = self._chunks[0]
+        piece = chunk.pieces.popleft()
+        if not chunk.pieces:
+            self._chunks.popleft()
+        expanded = self._expanded_bytes(piece)
+        return _Work(chunk=chunk, piece=piece, start=self._position, expanded_bytes=expanded, hold=hold)
+
+    def _submit(self, work: _Work) -> None:
+        loop = asyncio.get_running_loop()
+        self._decoding = loop.run_in_executor(self._tools.executor, self._decode, work), work
 
     def _decode(self, work: _Work) -> RecordBatch:
         return decode_record_set(
@@ -434,10 +533,14 @@ class PartitionFeed:
             self._finish_pieces(work.chunk)
             return None
         self._check(work, batch)
-        work.hold.become(Kind.BATCHES, batch.size_bytes)
         self.cursor.observe_expansion(work.piece.end - work.piece.begin, batch.size_bytes)
+        seen = work.chunk if work.chunk.is_seen_by(batch) else None
+        if seen is not None:
+            seen.views += 1
+        # what its buffer is a part of is held already
+        work.hold.become(Kind.BATCHES, batch.size_bytes - (0 if seen is None else len(batch.buffer)))
         self._finish_pieces(work.chunk)
-        self._lent[id(batch)] = work.hold
+        self._lent[id(batch)] = _Lent(work.hold, seen)
         self._position = batch.next_offset
         self._suspect = None
         if batch.next_offset != work.piece.next_offset:
@@ -456,7 +559,7 @@ class PartitionFeed:
             f"expected one after it and up to the high watermark {work.chunk.high_watermark}",
             partition=self.partition,
             offset=work.start,
-            raw=work.chunk.data[work.piece.begin : work.piece.end],
+            raw=bytes(work.chunk.data[work.piece.begin : work.piece.end]),
         )
 
     def _widen(self, work: _Work, error: DecompressedTooLarge) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,10 +36,12 @@ from consumerd.model import BrokerId, TopicPartition
 from consumerd.net.pool import Endpoint
 from consumerd.net.stream import Address
 from consumerd.telemetry.hooks import Hooks
+from consumerd.wire import kernel
 from consumerd.wire.errorcodes import ErrorCode
 
 _CONFIRM_TIMEOUT_S: Final = 30.0
 _BROKER_FAILED: Final = "CONNECTION_LOST"
+_MOST_DECODERS: Final = 4
 _UNCONSUMED_S: Final = 1.0
 """For how long a partition may lie unconsumed, its sink failing perhaps, while others wait for its memory."""
 
@@ -93,8 +96,8 @@ class Fetcher:
             budget=budget,
             hooks=hooks,
             owner=self,
-            executor=ThreadPoolExecutor(max_workers=1, thread_name_prefix="decode"),
-            turnstile=Turnstile(settings.slice_bytes),
+            executor=ThreadPoolExecutor(max_workers=_decoders(), thread_name_prefix="decode"),
+            turnstile=Turnstile(settings.slice_bytes if kernel.records is None else settings.native_thread_bytes),
             now=now,
             random=random,
         )
@@ -341,6 +344,11 @@ class Fetcher:
         self._leaders.request_refresh(f"{feed.partition}: offset {offset} was out of range")
         self._unhouse(feed, self._now() + delay)
         self._changed.set()
+
+
+def _decoders() -> int:
+    """Return how many threads decode: in pure Python one, since they would only wait for each other."""
+    return 1 if kernel.records is None else max(1, min(_MOST_DECODERS, (os.cpu_count() or 1) // 2))
 
 
 def _listener(broker: Endpoint) -> Listener:

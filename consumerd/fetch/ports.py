@@ -72,7 +72,9 @@ class FetchSettings:
 
     ``max_message_bytes`` is the largest unit (message, wrapper, batch), fetched as well as decompressed.
     ``slice_bytes`` is about how much is decoded in one turn of the event loop; a compressed unit larger than
-    ``thread_bytes`` is decoded in a thread instead.
+    ``thread_bytes`` is decoded in a thread instead. With the native kernel pieces are of ``native_slice_bytes``, and all
+    that are larger than ``native_thread_bytes``, which take about as long as a thread takes to begin, are decoded in a
+    thread.
     """
 
     max_partition_bytes: int = 4 * 1024 * 1024
@@ -87,3 +89,5 @@ class FetchSettings:
     confirm_delay_s: float = 1.0
     slice_bytes: int = 128 * 1024
     thread_bytes: int = 64 * 1024
+    native_slice_bytes: int = 4 * 1024 * 1024
+    native_thread_bytes: int = 256 * 1024

@@ -49,7 +49,9 @@ class Ordeal:
         self.cluster = FakeCluster(brokers=BROKERS, version=version)
         self.budget = MemoryBudget(budget)
         # slices so large that nothing is decoded in a thread, which would take real time
-        self.settings = FetchSettings(max_partition_bytes=ask, slice_bytes=1000, max_wait_ms=100, confirm_delay_s=0.2)
+        self.settings = FetchSettings(
+            max_partition_bytes=ask, slice_bytes=1000, native_slice_bytes=1000, max_wait_ms=100, confirm_delay_s=0.2
+        )
         self.random = random.Random(seed)
         self.corrupt_next = False
         self.highest = 0

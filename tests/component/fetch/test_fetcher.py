@@ -57,7 +57,9 @@ class World:
         self.cluster = FakeCluster(brokers=brokers, version=version)
         self.budget = MemoryBudget(budget)
         self.hooks = Recorder()
-        self.settings = FetchSettings(**settings)
+        # both ways alike, and threads only where a test asks for them: virtual time would not wait for them
+        alike = {"native_slice_bytes": settings["slice_bytes"]} if "slice_bytes" in settings else {}
+        self.settings = FetchSettings(**{"native_thread_bytes": 1 << 30, **alike, **settings})
 
     @asynccontextmanager
     async def fetcher(self) -> AsyncIterator[Fetcher]:
@@ -1133,7 +1135,7 @@ async def test_an_offset_beyond_the_log_that_stays_is_one_unit_s_trouble(magic: 
 
 async def test_what_a_thread_decodes_for_nobody_is_given_back() -> None:
     """A seek or a close does not wait for the thread; its memory is held until it is done."""
-    world = World(thread_bytes=10)
+    world = World(thread_bytes=10, native_thread_bytes=10)
     world.cluster.lead(P0, 0)
     for first in range(0, 40, 10):
         world.cluster.produce(P0, *values(10, first), codec=1)
@@ -1161,7 +1163,7 @@ async def test_what_a_thread_decodes_for_nobody_is_given_back() -> None:
 
 async def test_corruption_found_in_a_thread_is_fetched_again() -> None:
     """As anywhere else."""
-    world = World(thread_bytes=10)
+    world = World(thread_bytes=10, native_thread_bytes=10)
     world.cluster.lead(P0, 0)
     world.cluster.produce(P0, *values(10), codec=1)
     seen = []
@@ -1215,7 +1217,7 @@ async def test_representations_say_what_goes_on() -> None:
 
 async def test_large_compressed_units_are_decoded_in_a_thread_and_stay_in_order() -> None:
     """The loop turns meanwhile; cancelling the wait does not lose the thread's work. Real time, since threads take it."""
-    world = World(thread_bytes=10)
+    world = World(thread_bytes=10, native_thread_bytes=10)
     world.cluster.lead(P0, 0)
     for first in range(0, 40, 10):
         world.cluster.produce(P0, *values(10, first), codec=1)

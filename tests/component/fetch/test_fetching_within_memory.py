@@ -24,7 +24,7 @@ MIB = 1 << 20
 UNIT_BYTES = 60 * 1024
 UNITS = 160
 P0 = TopicPartition.modern("t", 0)
-SETTINGS = FetchSettings(max_message_bytes=16 * MIB, thread_bytes=1 << 30)
+SETTINGS = FetchSettings(max_message_bytes=16 * MIB, thread_bytes=1 << 30, native_thread_bytes=1 << 30)
 """Nothing is decoded in a thread, which virtual time would not wait for."""
 
 
