@@ -658,8 +658,8 @@ MUTANTS: Final = (
         name="decompression-has-no-limit",
         promise=4,
         file="wire/compression.py",
-        old="            piece = member.decompress(rest, limit - size + 1)\n",
-        new="            piece = member.decompress(rest)[: limit - size]\n",
+        old="    member = zlib.decompressobj(wbits=31)\n    try:\n        piece = member.decompress(data, left + 1)\n",
+        new="    member = zlib.decompressobj(wbits=31)\n    try:\n        piece = member.decompress(data)[:left]\n",
         tests=("tests/unit/wire/test_compression.py::test_a_bomb_costs_no_more_memory_than_the_limit_allows",),
     ),
     Mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import random
 import struct
 import sys
 import tracemalloc
@@ -15,7 +16,7 @@ import snappy
 import zstandard
 
 from consumerd.errors import ConfigError, CorruptMessageError, DecompressedTooLarge, LocalProtocolError
-from consumerd.wire import kernel
+from consumerd.wire import compression, kernel
 from consumerd.wire.compression import Codec, decompress, expected_size
 from consumerd.wire.compression import compress as pack
 from consumerd.wire.varint import encode_varint
@@ -111,6 +112,60 @@ def test_several_gzip_members_are_one_stream_and_trailing_bytes_are_ignored() ->
         read(Codec.GZIP, gzip.compress(b"one") + b"\x1f\x8bgarbage")
 
 
+@pytest.fixture(params=["isal", "zlib"])
+def inflate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read gzip with the fast library and without."""
+    if request.param == "zlib":
+        monkeypatch.setattr(compression, "_isal", None)
+    else:
+        pytest.importorskip("isal")
+
+
+@pytest.mark.usefixtures("inflate")
+@pytest.mark.parametrize("flags", range(256))
+def test_gzip_headers_of_all_flags_are_read_alike(flags: int) -> None:
+    """Name, comment, extra bytes and the header's checksum go by; bits that nobody has given a meaning do not."""
+    body = zlib.compress(TEXT, wbits=-15)
+    head = b"\x1f\x8b\x08" + bytes((flags,)) + bytes(4) + b"\x00\xff"
+    head += (
+        (b"\x02\x00xy" if flags & 4 else b"") + (b"name\0" if flags & 8 else b"") + (b"text\0" if flags & 16 else b"")
+    )
+    head += struct.pack("<H", zlib.crc32(head) & 0xFFFF) if flags & 2 else b""
+    packed = head + body + struct.pack("<II", zlib.crc32(TEXT), len(TEXT))
+
+    if flags & 0xE0:
+        with pytest.raises(CorruptMessageError):
+            read(Codec.GZIP, packed)
+    else:
+        assert TEXT == read(Codec.GZIP, packed)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_damaged_gzip_is_the_same_to_both_libraries(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether an extra is installed must not decide what a topic holds."""
+    pytest.importorskip("isal")
+    generator = random.Random(seed)
+    whole = gzip.compress(TEXT[:3000]) + gzip.compress(b"another member")
+    for _ in range(60):
+        packed = bytearray(whole)
+        for _ in range(generator.randrange(3)):
+            packed[generator.randrange(generator.choice([12, len(packed)]))] = generator.randrange(256)
+        data = bytes(packed[: generator.choice([len(packed), generator.randrange(len(packed))])])
+        limit = generator.choice([100, 3000, 3013, 3014, LIMIT])
+        with monkeypatch.context() as patch:
+            fast = outcome(data, limit)
+            patch.setattr(compression, "_isal", None)
+            assert outcome(data, limit) == fast
+
+
+def outcome(data: bytes, limit: int) -> bytes | str:
+    try:
+        return read(Codec.GZIP, data, limit=limit)
+    except CorruptMessageError as error:
+        return str(error)
+
+
+@pytest.mark.usefixtures("inflate")
 def test_several_gzip_members_share_the_limit() -> None:
     """Or a thousand members of the limit each would pass."""
     with pytest.raises(CorruptMessageError, match="more than 5 bytes"):
