@@ -1,64 +1,70 @@
-"""Throughput of each sink over batches in memory: ``python -m bench.sinks [--seconds S] [--value-bytes N] [SINK...]``.
+"""Throughput of each sink over batches in memory: ``python -m bench.sinks [--rounds N] [--value-bytes N...] [SINK...]``.
 
-One partition, one writer: what a sink costs in front of which fetching and decoding take their part. Rates are of
-records as they are written, files published included.
+One partition, one writer: what a sink costs in front of which fetching and decoding take their part. Batches are of 4 MB, as
+they are fetched; rates are of records as they are written, files published and synced included. Each sink is measured with
+the native kernel and without, alternately; the figures are medians of the rounds. A sink may carry Parquet's compression
+(``parquet:snappy``). ``--steps`` says where the time of a record goes in Parquet instead, step by step in one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import itertools
 import os
 import random
+import statistics
 import tempfile
 import time
 from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
+from bench.machine import describe_machine
+from bench.payloads import documents
 from consumerd.model import TopicPartition
 from consumerd.sinks.base import PartitionWriter, Sink, SinkContext, Start
 from consumerd.sinks.registry import load_sink
+from consumerd.wire import kernel
+from consumerd.wire.columns import extend_steps
 from consumerd.wire.records import RecordBatch
 from tests.support.claims import StubClaim
+from tests.support.pure import without_kernel
 from tests.support.record_batches import build_batch, record
 
-PARTITION = TopicPartition.modern("bench", 0)
-BATCH_RECORDS = 8192
+PARTITION: Final = TopicPartition.modern("bench", 0)
+BATCH_BYTES: Final = 4 << 20
+SINKS: Final = ("parquet", "parquet:snappy", "parquet:none", "jsonl", "stdout")
 
 
 def payloads(kind: str, size: int) -> list[bytes]:
-    """Return the values of one batch: one repeated, or random JSON documents."""
+    """Return the values of one batch: one repeated, or random documents (of 100 to 400 bytes, or put together to ``size``)."""
     if kind == "repeated":
-        return [b"x" * size] * BATCH_RECORDS
+        return [b"x" * size] * (BATCH_BYTES // size)
+    if size <= 400:
+        return list(documents(BATCH_BYTES // 250))
     source = random.Random(1)
-    filler = max(1, (size - 60) // 2)
-    return [
-        json.dumps({"id": row, "amount": source.random(), "name": source.randbytes(filler).hex()}).encode()
-        for row in range(BATCH_RECORDS)
-    ]
+    pool = list(documents(2000))
+    return [b"[%b]" % b",".join(source.choices(pool, k=size // 250)) for _ in range(BATCH_BYTES // size)]
+
+
+def make_batch(kind: str, size: int) -> RecordBatch:
+    """Return a batch of such values, without keys."""
+    rows = [record(row, value, timestamp=1_700_000_000_000 + row) for row, value in enumerate(payloads(kind, size))]
+    return build_batch(PARTITION, rows)
 
 
 def shifted(batch: RecordBatch, start: int) -> RecordBatch:
     """Return the same records from ``start`` on."""
-    return RecordBatch(
-        partition=batch.partition,
-        start=start,
-        next_offset=start + len(batch),
-        buffer=batch.buffer,
-        offsets=array("q", range(start, start + len(batch))),
-        timestamps=batch.timestamps,
-        timestamp_types=batch.timestamp_types,
-        key_starts=batch.key_starts,
-        key_ends=batch.key_ends,
-        value_starts=batch.value_starts,
-        value_ends=batch.value_ends,
-        size_bytes=batch.size_bytes,
-    )
+    offsets = array("q")
+    extend_steps(offsets, start, 1, len(batch))
+    return replace(batch, start=start, next_offset=start + len(batch), offsets=offsets)
 
 
 def make_sink(kind: str, path: Path) -> Sink:
-    """Make a sink with its defaults."""
+    """Make a sink with its defaults, but for the compression that its kind may carry."""
     context = SinkContext(
         sink_name="bench",
         group="bench",
@@ -67,13 +73,14 @@ def make_sink(kind: str, path: Path) -> Sink:
         now=time.monotonic,
         charge=lambda _: None,
     )
-    factory = load_sink(kind)
-    if kind == "stdout":
+    name, _, compression = kind.partition(":")
+    factory = load_sink(name)
+    if name == "stdout":
         from consumerd.sinks.stdout import StdoutSink
 
-        descriptor = os.open(os.devnull, os.O_WRONLY)
-        return StdoutSink(context, StdoutSink.Options(), descriptor=descriptor)
-    return factory(context, factory.Options.model_validate({} if kind == "null" else {"path": path}))
+        return StdoutSink(context, StdoutSink.Options(), descriptor=os.open(os.devnull, os.O_WRONLY))
+    options = {} if name == "null" else {"path": path, **({"compression": compression} if compression else {})}
+    return factory(context, factory.Options.model_validate(options))
 
 
 async def write_for(writer: PartitionWriter, batch: RecordBatch, seconds: float) -> tuple[int, float]:
@@ -87,31 +94,124 @@ async def write_for(writer: PartitionWriter, batch: RecordBatch, seconds: float)
     return position, time.perf_counter() - start
 
 
-async def measure(kind: str, payload: str, size: int, seconds: float) -> None:
-    """Measure one sink with one kind of payload, and print a line."""
-    rows = [record(row, value, timestamp=1_700_000_000_000 + row) for row, value in enumerate(payloads(payload, size))]
-    batch = build_batch(PARTITION, rows)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Records a second of the wall clock, how long the processors worked for one, and what it takes on the disk."""
+
+    rate: float
+    cpu_ns: float
+    landed_bytes: float
+
+
+async def measure(kind: str, batch: RecordBatch, seconds: float) -> Reading:
+    """Measure one sink with one batch over and over."""
     with tempfile.TemporaryDirectory() as folder:
         sink = make_sink(kind, Path(folder))
-        count, spent = await write_for(await sink.open(StubClaim(PARTITION)), batch, seconds)
+        writer = await sink.open(StubClaim(PARTITION))
+        worked = time.process_time()
+        count, spent = await write_for(writer, batch, seconds)
+        worked = time.process_time() - worked
         await sink.close()
         landed = sum(found.stat().st_size for found in Path(folder).rglob("*") if found.is_file())
-    megabytes = count * batch.size_bytes / len(batch) / spent / 1e6
-    print(
-        f"{kind:8} {payload:9} {count / spent:12,.0f} records/s {megabytes:8,.0f} MB/s, {landed / count:6.1f} bytes landed a record"
-    )
+    return Reading(rate=count / spent, cpu_ns=worked / count * 1e9, landed_bytes=landed / count)
+
+
+def compare(kind: str, batch: RecordBatch, seconds: float, rounds: int) -> dict[str, Reading]:
+    """Measure a sink with the kernel and without, alternately, and return the median readings."""
+    readings: dict[str, list[Reading]] = {"kernel": [], "pure": []}
+    for _ in range(rounds):
+        if kernel.gather is not None and kernel.lines is not None:
+            readings["kernel"].append(asyncio.run(measure(kind, batch, seconds)))
+        with without_kernel():
+            readings["pure"].append(asyncio.run(measure(kind, batch, seconds)))
+    return {
+        way: Reading(*(statistics.median(getattr(r, name) for r in taken) for name in Reading.__slots__))
+        for way, taken in readings.items()
+        if taken
+    }
+
+
+class Nowhere:
+    """A binary file that keeps nothing."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    def write(self, data: memoryview) -> int:
+        """Count."""
+        self._size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """Return how much was written."""
+        return self._size
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def show_steps(payload: str, size: int) -> None:
+    """Print how long a record takes in each step of Parquet, in one thread and without a disk."""
+    import pyarrow as pa
+
+    from consumerd.sinks.parquet import ROW_GROUP_BYTES, make_writer
+    from consumerd.wire.arrow import SCHEMA
+
+    batch = make_batch(payload, size)
+    print(f"  to Arrow, kernel: {_time(batch.to_arrow) / len(batch):8.1f} ns a record")
+    with without_kernel():
+        print(f"  to Arrow, pure:   {_time(batch.to_arrow) / len(batch):8.1f}")
+    arrow = batch.to_arrow()
+    table = pa.Table.from_batches([arrow] * -(-ROW_GROUP_BYTES // arrow.nbytes))
+    for compression in ("none", "snappy", "zstd"):
+        for columns in (SCHEMA.names, *([name] for name in SCHEMA.names if compression == "zstd")):
+            some = table.select(columns)
+            writer = make_writer(Nowhere(), table, compression, schema=some.schema)
+            spent = _time(lambda some=some, writer=writer: writer.write_table(some, row_group_size=len(some)))
+            what = "a row group" if len(columns) > 1 else f"  of which {columns[0]}"
+            print(f"  {what}, {compression}: {spent / len(table):8.1f}")
+
+
+def _time(work: Callable[[], object]) -> float:
+    """Return the least of several times, in ns."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter_ns()
+        work()
+        times.append(time.perf_counter_ns() - start)
+    return min(times)
 
 
 def main() -> None:
-    """Measure each sink with each kind of payload."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sinks", nargs="*", default=["null", "parquet", "jsonl", "stdout"])
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--value-bytes", type=int, default=100)
+    """Measure each sink with each kind of payload, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sinks", nargs="*", default=SINKS)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--value-bytes", type=int, nargs="+", default=[100])
+    parser.add_argument("--steps", action="store_true")
     arguments = parser.parse_args()
-    for payload in ("repeated", "random"):
+    print(f"{describe_machine()}; kernel: {kernel.describe()}")
+    for size, payload in itertools.product(arguments.value_bytes, ("repeated", "random")):
+        if arguments.steps:
+            print(f"{payload}, {size} bytes")
+            show_steps(payload, size)
+            continue
+        batch = make_batch(payload, size)
+        value_bytes = sum(batch.value_ends) / len(batch) - sum(batch.value_starts) / len(batch)
         for kind in arguments.sinks:
-            asyncio.run(measure(kind, payload, arguments.value_bytes, arguments.seconds))
+            for way, reading in compare(kind, batch, arguments.seconds, arguments.rounds).items():
+                print(
+                    f"{kind:15} {payload:9} {value_bytes:8,.0f} bytes {way:7} {reading.rate:12,.0f} records/s "
+                    f"{reading.rate * value_bytes / 1e6:8,.0f} MB/s {reading.cpu_ns:9,.0f} ns of processors "
+                    f"{reading.landed_bytes:9,.1f} bytes landed a record",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -138,15 +138,27 @@ class ParquetEncoder:
 
     def _get_writer(self, first: pa.Table) -> pq.ParquetWriter:
         if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                self._hidden,
-                SCHEMA,
-                compression=self._compression,
-                use_dictionary=[*_CONSTANT_COLUMNS, *(name for name in _PAYLOAD_COLUMNS if _repeats(first[name]))],
-                column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
-                write_statistics=["offset", "next_offset", "index", "timestamp"],
-            )
+            self._writer = make_writer(self._hidden, first, self._compression)
         return self._writer
+
+
+def make_writer(
+    file: object, first: pa.Table, compression: Compression, *, schema: pa.Schema = SCHEMA
+) -> pq.ParquetWriter:
+    """Open a Parquet file, or one of some of the columns, whose first row group is going to be ``first``."""
+    repeating = [name for name in _PAYLOAD_COLUMNS if _repeats(first[name])]
+    return pq.ParquetWriter(
+        file,
+        schema,
+        compression=compression,
+        use_dictionary=_present(schema, [*_CONSTANT_COLUMNS, *repeating]),
+        column_encoding=dict.fromkeys(_present(schema, _DELTA_COLUMNS), "DELTA_BINARY_PACKED"),
+        write_statistics=_present(schema, ["offset", "next_offset", "index", "timestamp"]),
+    )
+
+
+def _present(schema: pa.Schema, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name in schema.names]
 
 
 class ParquetFormat:

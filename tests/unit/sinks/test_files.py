@@ -1,6 +1,7 @@
 """One file and its steps."""
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -76,5 +77,67 @@ def test_growing_file_is_synced_on_the_way(tmp_path: Path):
     for start in range(9):
         file.append(run_of(start, start + 1, size=SYNC_EVERY_BYTES // 4))
 
+    file.discard()  # waits for the sync that may be under way
+
     assert [operation for operation, _ in files.calls].count("sync") == 2
+
+
+def test_a_file_is_written_to_while_it_is_synced(tmp_path: Path):
+    """The disk is as slow as what fills it, and each would wait for the other."""
+    released = threading.Event()
+
+    def hold(operation: str, name: str) -> None:
+        assert operation != "sync" or released.wait(20)
+
+    files = RecordingFileSystem(hold)
+    file = open_file(files, tmp_path)
+    for start in range(7):
+        file.append(run_of(start, start + 1, size=SYNC_EVERY_BYTES // 4))
+    released.set()
     file.discard()
+
+    operations = [operation for operation, _ in files.calls]
+    assert operations.count("sync") == 1
+    assert operations[-1] == "unlink"
+    assert operations[-2] == "write"
+
+
+def test_a_sync_that_failed_meanwhile_is_told_before_the_file_is_finished(tmp_path: Path):
+    """The system tells of what it could not write once: a later sync would succeed."""
+    failures = [OSError(errno.EIO, "lost")]
+
+    def fail_once(operation: str, name: str) -> None:
+        if operation == "sync" and failures:
+            raise failures.pop()
+
+    file = open_file(RecordingFileSystem(fail_once), tmp_path)
+    file.append(run_of(0, 1, size=SYNC_EVERY_BYTES))
+    with pytest.raises(OSError, match="lost"):
+        take_step(file, "finish")
+    file.discard()
+
+
+def test_no_descriptor_is_closed_while_it_is_synced(tmp_path: Path):
+    """Its number may be another file's a moment later."""
+    released = threading.Event()
+    syncing: list[str] = []
+    closed_while_syncing: list[str] = []
+
+    class Watched(RecordingFileSystem):
+        def sync(self, descriptor: int) -> None:
+            syncing.append("it is")
+            assert released.wait(20)
+            super().sync(descriptor)
+            syncing.clear()
+
+        def close(self, descriptor: int) -> None:
+            closed_while_syncing.extend(syncing)
+            super().close(descriptor)
+
+    file = open_file(Watched(), tmp_path)
+    file.append(run_of(0, 1, size=SYNC_EVERY_BYTES))
+    threading.Timer(0.05, released.set).start()
+    file.discard()
+
+    assert closed_while_syncing == []
+    assert syncing == []

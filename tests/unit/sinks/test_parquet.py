@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import threading
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.support.claims import StubClaim
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.record_batches import build_batch, record
 from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
+
+pytestmark = pytest.mark.usefixtures("each_path")
 
 
 @pytest.fixture
@@ -96,6 +99,76 @@ async def test_row_groups_are_written_when_there_is_enough(rig: SinkRig):
     assert rig.charged == 0
     metadata = pq.read_metadata(landed(rig)[0])
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [8, 8, 4]
+
+
+class HeldFileSystem(RecordingFileSystem):
+    """Holds what is written of data files back until it is released; may fail it then."""
+
+    def __init__(self) -> None:
+        super().__init__(self._hold)
+        self.released = threading.Event()
+        self.released.set()
+        self.failing = False
+
+    def _hold(self, operation: str, name: str) -> None:
+        if operation == "write" and name.startswith(".0"):
+            assert self.released.wait(20)
+            if self.failing:
+                raise OSError(errno.ENOSPC, "full")
+
+
+async def test_a_row_group_is_written_while_the_next_is_collected(rig: SinkRig):
+    """Encoding and the disk take as long as fetching; what is on the way is charged for."""
+    files = HeldFileSystem()
+    writer = await rig.writer(0, files=files)
+    files.released.clear()
+    size = parquet.ROW_GROUP_BYTES // 4
+    for offset in range(6):
+        await writer.write(run_of(offset, offset + 1, size=size))
+    assert rig.charged > 2 * parquet.ROW_GROUP_BYTES + 2 * size
+    files.released.set()
+    assert await writer.flush() == 6
+
+    assert rig.charged == 0
+    assert rig.offsets() == list(range(6))
+    metadata = pq.read_metadata(landed(rig)[0])
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [4, 2]
+
+
+@pytest.mark.parametrize("told_by", ["write", "flush", "spill"])
+async def test_a_row_group_that_was_not_written_is_told_by_the_next_call(rig: SinkRig, told_by: str):
+    """Its records were taken already: the file is given up, and all of it comes again."""
+    files = HeldFileSystem()
+    writer = await rig.writer(0, files=files)
+    files.released.clear()
+    files.failing = True
+    await writer.write(run_of(0, 1, size=parquet.ROW_GROUP_BYTES))
+    files.released.set()
+    if told_by == "spill":
+        assert not await writer.spill()
+    with pytest.raises(RetriableSinkError, match="No space left") as caught:
+        await (writer.write(run_of(1, 2, size=parquet.ROW_GROUP_BYTES)) if told_by == "write" else writer.flush())
+    assert caught.value.resume_position == 0
+    files.failing = False
+    await writer.write(run_of(0, 3))
+
+    assert await writer.flush() == 3
+    assert rig.offsets() == [0, 1, 2]
+    assert rig.landing().problems == []
+    assert rig.charged == 0
+
+
+async def test_a_file_that_is_abandoned_lets_go_of_what_is_being_written(rig: SinkRig):
+    """The next owner finds nothing of it, and the memory comes back."""
+    files = HeldFileSystem()
+    writer = await rig.writer(0, files=files)
+    files.released.clear()
+    await writer.write(run_of(0, 1, size=parquet.ROW_GROUP_BYTES))
+    threading.Timer(0.05, files.released.set).start()
+    await writer.abandon()
+
+    assert rig.charged == 0
+    assert [path.name for path in rig.path.rglob("*0.parquet*")] == []
 
 
 async def test_writers_together_hold_no_more_than_they_may(rig: SinkRig):

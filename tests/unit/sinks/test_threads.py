@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from consumerd.errors import LocalProtocolError
-from consumerd.sinks.threads import WorkThreads
+from consumerd.sinks.threads import SideThread, WorkThreads
 
 
 async def test_results_and_failures_come_back():
@@ -56,3 +56,42 @@ def test_result_after_the_loop_has_ended_is_dropped():
         if thread.name == "t-0":
             thread.join(5)
             assert not thread.is_alive()
+
+
+def test_side_thread_does_one_thing_at_a_time():
+    """Row groups of a file must not be mixed."""
+    side, released, done = SideThread(name="side"), threading.Event(), []
+
+    def work() -> None:
+        released.wait(10)
+        done.append("first")
+
+    assert not side.busy
+    side.start(work)
+    assert side.busy
+    assert done == []
+    threading.Timer(0.01, released.set).start()
+    side.start(lambda: done.append("second"))
+    side.wait()
+
+    assert done == ["first", "second"]
+    assert not side.busy
+
+
+def test_side_thread_tells_a_failure_once():
+    """To whoever gives it the next piece of work, or waits; and that piece is not begun."""
+    side, done = SideThread(name="side"), []
+
+    def fail() -> None:
+        raise OSError("full")
+
+    side.start(fail)
+    with pytest.raises(OSError, match="full"):
+        side.start(lambda: done.append("not begun"))
+    side.wait()
+    side.start(fail)
+    with pytest.raises(OSError, match="full"):
+        side.wait()
+    side.wait()
+
+    assert done == []
