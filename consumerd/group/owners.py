@@ -57,6 +57,8 @@ _WORTH_LISTING: Final = 3
 """From so many claims in a topic on, it costs less to see first which nodes are there."""
 _A_SAMPLE: Final = 16
 """Nodes read again in one look at some of those that may have been replaced."""
+_NO_FOLDER: Final = (0, 0)
+"""The counter of a folder that is not there."""
 _ODD_AT_ONCE: Final = 256
 """Nodes read again in one survey since they are not what was expected."""
 
@@ -194,9 +196,11 @@ class PartitionOwners:
         return {partition: holder for partition, holder in holders.items() if holder is not None}
 
     async def _find_occupied(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those that have a node, as far as it is worth to look."""
+        """Return those that have a node, as far as it is worth to look; make the folders that a group has not had before."""
         counts = Counter(partition.topic for partition in partitions)
         folders = await self._try_list_all(topic for topic, count in counts.items() if count >= _WORTH_LISTING)
+        new = [topic for topic, folder in folders.items() if folder.counter == _NO_FOLDER]
+        await map_bounded(new, self._make_parent)
         there = frozenset(partition for folder in folders.values() for partition in folder.there)
         return there.intersection(partitions)
 
@@ -233,8 +237,7 @@ class PartitionOwners:
 
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> bool:
         """Make the folders of their topics, which a group has not had before."""
-        first = {partition.topic: partition for partition in partitions}
-        return all((await map_bounded(first.values(), self._make_parent)).values())
+        return all((await map_bounded({partition.topic for partition in partitions}, self._make_parent)).values())
 
     async def _delete_all(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> bool:
         """Delete those nodes that are ours in one transaction; False where each has to be looked at."""
@@ -274,7 +277,7 @@ class PartitionOwners:
                         continue  # it went meanwhile
                     return outcome
             except NoNode:
-                if not await self._make_parent(partition):
+                if not await self._make_parent(partition.topic):
                     break
             except (OutcomeUnknown, BadVersion):
                 in_doubt = True  # create it again: if it is there, it will be found to be ours
@@ -300,11 +303,11 @@ class PartitionOwners:
             await self._zk.set(path, encode_owner(thread), version=stat.version, epoch=epoch)
         return Created()
 
-    async def _make_parent(self, partition: TopicPartition) -> bool:
+    async def _make_parent(self, topic: str) -> bool:
         try:
-            await self._zk.ensure_path(owners_path(self._group, partition.topic))
+            await self._zk.ensure_path(owners_path(self._group, topic))
         except CoordinationError as error:
-            self._log.info("owners_parent_missing", topic=partition.topic, error=str(error))
+            self._log.info("owners_parent_missing", topic=topic, error=str(error))
             return False
         return True
 
@@ -354,11 +357,11 @@ class PartitionOwners:
 
     async def _list(self, topic: str) -> _Folder:
         """Read which nodes there are; what was read of those stays as it was read."""
-        counter, names = (0, 0), list[str]()
+        counter, names = _NO_FOLDER, list[str]()
         with contextlib.suppress(NoNode):
             names, stat = await self._zk.children(owners_path(self._group, topic))
             counter = (stat.czxid, stat.cversion)
-        folder = self._folders.setdefault(topic, _Folder((0, 0), frozenset()))
+        folder = self._folders.setdefault(topic, _Folder(_NO_FOLDER, frozenset()))
         if folder.counter != counter:
             folder.counter = counter
             folder.there = frozenset(

@@ -60,6 +60,8 @@ _LEAVE_SLACK_S: Final = 5.0
 """What leaving may take besides draining and the grace: a few round trips, or a lost connection."""
 _TOPICS_A_PASS: Final = 256
 """Topics compared in one reconcile pass; more take turns."""
+_GIVEN_AT_ONCE: Final = 64
+"""Claims that the listener is told of before others have their turn."""
 _REST_PASSES: Final = 2
 """Passes without a change after which owners are expected to be those of the plan."""
 _REVIEW_PASSES: Final = 12
@@ -470,7 +472,9 @@ class Rebalancer:
         ]
         self._claims.update({claim.partition: claim for claim in claims})
         # not bounded: the listener returns at once, and what it starts asks its claims
-        await self._listener.claimed(claims)
+        for begin in range(0, len(claims), _GIVEN_AT_ONCE):
+            await self._listener.claimed(claims[begin : begin + _GIVEN_AT_ONCE])
+            await asyncio.sleep(0)  # probes and answers must not wait for thousands of starts
 
     async def _drain(self, effect: ev.Drain) -> None:
         try:

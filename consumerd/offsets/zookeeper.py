@@ -38,6 +38,7 @@ from typing import Final, TypeVar
 import structlog
 
 from consumerd import failpoints
+from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, LeasePaused, OwnershipLost, SessionLost
 from consumerd.model import SessionEpoch, TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
@@ -450,19 +451,12 @@ class ZooKeeperOffsetStore:
 
     async def _read_all(self, keys: Sequence[_K], read: Callable[[_K], Awaitable[_T]]) -> dict[_K, _T]:
         """Read something of each partition or topic, so many at a time; the first failure is raised."""
-        found: dict[_K, _T] = {}
 
-        async def read_one(key: _K) -> None:
+        async def read_one(key: _K) -> _T:
             async with self._reads:
-                found[key] = await read(key)
+                return await read(key)
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for key in keys:
-                    tasks.create_task(read_one(key))
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return found
+        return await map_bounded(keys, read_one, in_flight=_READS_AT_ONCE)
 
 
 def _make_node(stored: StoredOffset | None) -> _Node:
