@@ -1,10 +1,11 @@
 """From producing to the reader: ``python -m bench.latency [--release 1.1.1] [--partitions 1 8] [--rate 1000] [--rounds 5]``.
 
 A producer of its own writes ``--rate`` values a second, each saying when it was handed over, one at a time and in turn to the
-topic's partitions. The readers take turns, one at a time, ``--rounds`` times each: the daemon with its default settings and a
-sink that notes when it is given a batch, aiokafka's ``getmany`` loop, and Java's new consumer, which note when a call returns.
-Each warms up first, in each round anew. Told are the median and the 99th percentile of each round's values, their medians over
-the rounds, and what share of a core the reader took. The broker and the producer share the cores.
+topic's partitions. The readers take turns, one at a time and in another order each round: the daemon with its default
+settings and a sink that notes when it is given a batch, aiokafka's ``getmany`` loop, and Java's new consumer, which note when
+a call returns. Each warms up first, in each round anew, and the broker before all of them. Told are the median and the 99th
+percentile of each round's values, their medians over the rounds, and what share of a core the reader took. The broker and the
+producer share the cores.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import RELEASES, Cluster, compile_java, java_command
 
 WARM_UP_S: Final = 8.0
+BROKER_WARM_UP_S: Final = 10.0
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _HERE: Final = Path(__file__).with_name("latencies")
 
@@ -55,10 +57,17 @@ def measure_latency(
     command = [sys.executable, "-m", "bench.latencies.produce", cluster.bootstrap, topic, str(partitions), str(rate)]
     found: dict[str, list[Latency]] = {name: [] for name in readers or READERS}
     with _running(command):
-        for _ in range(rounds):
-            for name, one_round in found.items():
-                one_round.append(_measure_round(READERS[name], cluster, topic, partitions, seconds))
+        _measure_round(_java, cluster, topic, partitions, BROKER_WARM_UP_S)
+        for number in range(rounds):
+            for name in _turned(list(found), number):
+                found[name].append(_measure_round(READERS[name], cluster, topic, partitions, seconds))
     return found
+
+
+def _turned(names: list[str], number: int) -> list[str]:
+    """Return the names in the order of a round: each comes first some time."""
+    first = number % len(names)
+    return names[first:] + names[:first]
 
 
 def _measure_round(start: Started, cluster: Cluster, topic: str, partitions: int, seconds: float) -> Latency:

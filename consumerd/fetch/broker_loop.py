@@ -10,8 +10,9 @@ Three things keep it from turning for nothing:
   or it would have to sit out their long poll; the wait doubles with every answer that brings nothing, up to the
   configured one, so that a partition that is not consumed at all soon costs nothing.
 - A partition that answers with an error leaves the loop, and comes back after a delay (:meth:`LoopOwner.displace`).
-- An answer that brings nothing sooner than asked for is followed by a pause, and one that brings little by a short one:
-  a trickle over hundreds of partitions would otherwise cost a request of hundreds of lines for each record.
+- An answer that brings nothing sooner than asked for is followed by a pause, and one that brings little by a rest that
+  is as long as the request was costly: a trickle over thousands of partitions would otherwise cost a request of thousands
+  of lines for each record. One of few lines, as within a session, costs so little that its records need not wait.
 
 One partition must not take a broker's others down with it: a message may be larger than the largest frame that we
 accept (from Fetch 3 on brokers return a first message whole, whatever was asked for), which ends the connection each
@@ -45,8 +46,9 @@ _COPIES: Final = 2
 """While an answer is taken apart its bytes are there twice: the frame, and each partition's own."""
 _LONGEST_TURN_S: Final = 0.005
 _SMALL_BYTES: Final = 16 * 1024
-_SMALL_INTERVAL_S: Final = 0.005
-"""The least time between two requests of which the first brought less than ``_SMALL_BYTES``."""
+_LINE_S: Final = 10e-6
+"""About what it costs the broker and us that a partition is named in a request, or in an answer."""
+_LONGEST_REST_S: Final = 0.1
 
 
 class LoopOwner(Protocol):
@@ -192,17 +194,18 @@ class BrokerLoop:
                 self._barren = 0
                 self._pause.reset()
                 if brought < min(_SMALL_BYTES, plan.max_bytes // 4):
-                    await self._rest(hold, started + _SMALL_INTERVAL_S - self._now())
+                    # a turn for the pipelines: sending wakes the broker, which may take our processor before they have it
+                    cost_s = _LINE_S * (_count_lines(request) + _count_lines(response))
+                    await self._rest(hold, started + min(cost_s, _LONGEST_REST_S) - self._now())
                 return
         self._barren += 1
         if self._now() - started < wait_ms / 2000:
             await self._rest(hold, self._pause.next())
 
     async def _rest(self, hold: Hold, seconds: float) -> None:
-        """Sleep without holding memory."""
+        """Sleep without holding memory, for one turn of the loop at least."""
         hold.release()
-        if seconds > 0:
-            await asyncio.sleep(seconds)
+        await asyncio.sleep(max(0.0, seconds))
 
     def _blame(self, error: ConsumerdError) -> None:
         """Find out whose answer cannot be framed: suspect all that were asked for, or fail the one that was."""
@@ -267,3 +270,7 @@ class BrokerLoop:
         else:
             return None
         return 0
+
+
+def _count_lines(message: FetchRequest | FetchResponse) -> int:
+    return sum(len(topic.partitions) for topic in message.topics)

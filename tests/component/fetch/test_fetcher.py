@@ -204,6 +204,29 @@ async def test_what_brokers_say_of_the_log_is_kept() -> None:
         assert (feed.high_watermark, feed.last_stable_offset, feed.log_start_offset) == (3, 2, 0)
 
 
+@pytest.mark.parametrize(("version", "partitions", "requests"), [(11, 1, 40), (11, 1000, 40), (4, 1000, 4)])
+@in_virtual_time
+async def test_a_rest_between_small_answers_is_as_long_as_the_request_was_costly(
+    version: int, partitions: int, requests: int
+) -> None:
+    """A record need not wait where a request has few lines; where it has thousands, each record may not cost one."""
+    world = World(version=version)
+    every = [TopicPartition.modern("t", number) for number in range(partitions)]
+    for one in every:
+        world.cluster.lead(one, 0)
+    async with world.fetcher() as fetcher:
+        feed, *_ = [fetcher.feed(one, 0) for one in every]
+        await asyncio.sleep(2)
+        before = len(world.broker().requests)
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(read(feed, 40))
+            for number in range(40):
+                world.cluster.produce(P0, b"%d" % number)
+                await asyncio.sleep(0.002)
+            await reading
+        assert requests <= len(world.broker().requests) - before <= requests + 3
+
+
 @in_virtual_time
 async def test_a_second_feed_of_a_quiet_partition_learns_of_the_log_too() -> None:
     """A position is moved to the end, and nothing is written: the lag is 0, not unknown."""
