@@ -2,8 +2,8 @@
 
 One partition, one writer: what a sink costs in front of which fetching and decoding take their part. Batches are of 4 MB, as
 they are fetched; rates are of records as they are written, files published and synced included. Each sink is measured with
-the native kernel and without, alternately; the figures are medians of the rounds. A sink may carry Parquet's compression
-(``parquet:snappy``). ``--steps`` says where the time of a record goes in Parquet instead, step by step in one thread.
+the native kernel and without, alternately; the figures are medians of the rounds. A sink may carry Parquet's compression and
+its level (``parquet:snappy``, ``parquet:zstd:3``). ``--steps`` says where the time of a record goes in Parquet instead, step by step in one thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support.record_batches import build_batch, record
 
 PARTITION: Final = TopicPartition.modern("bench", 0)
 BATCH_BYTES: Final = 4 << 20
-SINKS: Final = ("parquet", "parquet:snappy", "parquet:none", "jsonl", "stdout")
+SINKS: Final = ("parquet", "parquet:zstd:-7", "parquet:snappy", "parquet:none", "jsonl", "stdout")
 
 
 def payloads(kind: str, size: int) -> list[bytes]:
@@ -73,13 +73,15 @@ def make_sink(kind: str, path: Path) -> Sink:
         now=time.monotonic,
         charge=lambda _: None,
     )
-    name, _, compression = kind.partition(":")
+    name, *codec = kind.split(":")
     factory = load_sink(name)
     if name == "stdout":
         from consumerd.sinks.stdout import StdoutSink
 
         return StdoutSink(context, StdoutSink.Options(), descriptor=os.open(os.devnull, os.O_WRONLY))
-    options = {} if name == "null" else {"path": path, **({"compression": compression} if compression else {})}
+    options = (
+        {} if name == "null" else {"path": path, **dict(zip(("compression", "compression_level"), codec, strict=False))}
+    )
     return factory(context, factory.Options.model_validate(options))
 
 
@@ -159,7 +161,7 @@ def show_steps(payload: str, size: int) -> None:
     """Print how long a record takes in each step of Parquet, in one thread and without a disk."""
     import pyarrow as pa
 
-    from consumerd.sinks.parquet import ROW_GROUP_BYTES, make_writer
+    from consumerd.sinks.parquet import ROW_GROUP_BYTES, Codec, make_writer
     from consumerd.wire.arrow import SCHEMA
 
     batch = make_batch(payload, size)
@@ -168,13 +170,13 @@ def show_steps(payload: str, size: int) -> None:
         print(f"  to Arrow, pure:   {_time(batch.to_arrow) / len(batch):8.1f}")
     arrow = batch.to_arrow()
     table = pa.Table.from_batches([arrow] * -(-ROW_GROUP_BYTES // arrow.nbytes))
-    for compression in ("none", "snappy", "zstd"):
-        for columns in (SCHEMA.names, *([name] for name in SCHEMA.names if compression == "zstd")):
+    for codec in (Codec("none"), Codec("snappy"), Codec("zstd", -7), Codec("zstd", 1)):
+        for columns in (SCHEMA.names, *([name] for name in SCHEMA.names if codec.level == 1)):
             some = table.select(columns)
-            writer = make_writer(Nowhere(), table, compression, schema=some.schema)
+            writer = make_writer(Nowhere(), table, codec, schema=some.schema)
             spent = _time(lambda some=some, writer=writer: writer.write_table(some, row_group_size=len(some)))
             what = "a row group" if len(columns) > 1 else f"  of which {columns[0]}"
-            print(f"  {what}, {compression}: {spent / len(table):8.1f}")
+            print(f"  {what}, {codec.compression} {codec.level or ''}: {spent / len(table):8.1f}")
 
 
 def _time(work: Callable[[], object]) -> float:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -52,18 +53,32 @@ _REPEATS: Final = 0.25
 """A column repeats if at most this part of a sample is distinct."""
 
 
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How pages are compressed; only zstd has levels."""
+
+    compression: Compression
+    level: int | None = None
+
+
 class ParquetOptions(ChainOptions):
     """Settings of the sink."""
 
     compression: Compression = Field(default="zstd", description="How pages are compressed.")
+    compression_level: int = Field(default=1, ge=-50, le=22, description="Of zstd; below 0 it is as fast as snappy.")
+
+    @property
+    def zstd_level(self) -> int | None:
+        """The level where the compression has levels."""
+        return self.compression_level if self.compression == "zstd" else None
 
 
 class ParquetEncoder:
     """Collects batches and writes them as row groups."""
 
-    def __init__(self, hidden: HiddenFile, compression: Compression) -> None:
+    def __init__(self, hidden: HiddenFile, codec: Codec) -> None:
         self._hidden = hidden
-        self._compression = compression
+        self._codec = codec
         self._batches: list[pa.RecordBatch] = []
         self._writer: pq.ParquetWriter | None = None
         self._batch_bytes = 0
@@ -138,19 +153,18 @@ class ParquetEncoder:
 
     def _get_writer(self, first: pa.Table) -> pq.ParquetWriter:
         if self._writer is None:
-            self._writer = make_writer(self._hidden, first, self._compression)
+            self._writer = make_writer(self._hidden, first, self._codec)
         return self._writer
 
 
-def make_writer(
-    file: object, first: pa.Table, compression: Compression, *, schema: pa.Schema = SCHEMA
-) -> pq.ParquetWriter:
+def make_writer(file: object, first: pa.Table, codec: Codec, *, schema: pa.Schema = SCHEMA) -> pq.ParquetWriter:
     """Open a Parquet file, or one of some of the columns, whose first row group is going to be ``first``."""
     repeating = [name for name in _PAYLOAD_COLUMNS if _repeats(first[name])]
     return pq.ParquetWriter(
         file,
         schema,
-        compression=compression,
+        compression=codec.compression,
+        compression_level=codec.level,
         use_dictionary=_present(schema, [*_CONSTANT_COLUMNS, *repeating]),
         column_encoding=dict.fromkeys(_present(schema, _DELTA_COLUMNS), "DELTA_BINARY_PACKED"),
         write_statistics=_present(schema, ["offset", "next_offset", "index", "timestamp"]),
@@ -168,15 +182,15 @@ class ParquetFormat:
     subfolders = ()
     working_copies = 2  # values gathered, and what a column chunk takes while it is written
 
-    def __init__(self, compression: Compression) -> None:
-        self._compression = compression
+    def __init__(self, compression: Compression, level: int | None = None) -> None:
+        self._codec = Codec(compression, level)
 
     def open(
         self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, ParquetEncoder]:
         """See FileFormat."""
         hidden = HiddenFile(files, folder=folder, name=data_name(position, EXTENSION), file_id=file_id)
-        return hidden, ParquetEncoder(hidden, self._compression)
+        return hidden, ParquetEncoder(hidden, self._codec)
 
     def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:  # noqa: ARG002 - the port's
         """Read a file's footer. Raises MalformedRecord, OSError."""
@@ -197,7 +211,7 @@ class ParquetSink(ChainSink):
     """What Arrow takes once it is loaded and has worked, its memory pool's slack included, as measured."""
 
     def __init__(self, context: SinkContext, options: ParquetOptions, *, files: FileSystem | None = None) -> None:
-        super().__init__(context, options, ParquetFormat(options.compression), files=files)
+        super().__init__(context, options, ParquetFormat(options.compression, options.zstd_level), files=files)
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:

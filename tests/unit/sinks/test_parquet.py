@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import random
 import threading
 from array import array
 from dataclasses import replace
@@ -70,6 +71,27 @@ async def test_pages_are_compressed_as_configured(rig: SinkRig, compression, cod
 
     assert pq.read_metadata(landed(rig)[0]).row_group(0).column(6).compression == codec
     assert rig.offsets() == list(range(1000))
+
+
+async def test_zstd_works_as_hard_as_configured(rig: SinkRig):
+    """Whoever has more to read than to keep wants it fast, others small."""
+    words = random.Random(1)
+    rows = [record(n, b" ".join(words.choices([b"alpha", b"beta", b"gamma", b"delta"], k=40))) for n in range(500)]
+    sizes = []
+    for number, level in enumerate((-20, 1, 19)):
+        options = ParquetOptions(path=rig.path / str(number), compression_level=level)
+        rig.roots.recorded.clear()
+        sink = ParquetSink(rig.context(), options)
+        writer = await sink.open(StubClaim(PARTITION))
+        await writer.start(Start(position=0, reason="earliest"))
+        await writer.write(build_batch(PARTITION, rows))
+        await writer.flush()
+        await sink.close()
+        column = pq.read_metadata(landed(rig)[number]).row_group(0).column(6)
+        assert column.compression == "ZSTD"
+        sizes.append(column.total_compressed_size)
+
+    assert sizes[0] > sizes[1] > sizes[2]
 
 
 async def test_payloads_have_a_dictionary_only_where_they_repeat(rig: SinkRig):

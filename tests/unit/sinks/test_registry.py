@@ -42,6 +42,7 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
         ("jsonl", {"path": "/data", "compression": "zstd"}, "compression"),
         ("jsonl", {"path": "/data", "on_rejected": "drop"}, "on_rejected"),
         ("parquet", {"path": "/data", "compression": "lz77"}, "compression"),
+        ("parquet", {"path": "/data", "compression_level": 23}, "compression_level"),
         ("parquet", {"path": "/data", "roll_ms": 0}, "roll_ms"),
         ("stdout", {"path": "/data"}, "path"),
     ],
