@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol
 
 from consumerd.aio.backoff import Backoff
@@ -87,6 +88,8 @@ class FeedTools:
     owner: FeedOwner
     executor: Executor
     turnstile: Turnstile
+    allocate: Callable[[int], memoryview] | None
+    """Gives memory for what is decompressed, of so many bytes; None where each batch makes its own."""
     now: Callable[[], float]
     random: Callable[[], float]
 
@@ -512,7 +515,13 @@ class PartitionFeed:
             high_watermark=work.chunk.high_watermark,
             following=memoryview(work.chunk.data)[work.piece.end :],
             attested=True,
+            make_room=self._room_for(work) if work.piece.compressed else None,
         )
+
+    def _room_for(self, work: _Work) -> Callable[[], memoryview] | None:
+        """Return what gives memory for all that a piece says it expands to; it is reserved already."""
+        allocate = self._tools.allocate
+        return None if allocate is None else partial(allocate, work.expanded_bytes)
 
     def _collect(self) -> RecordBatch | None:
         """Take what the thread has made, unless it was dropped meanwhile."""

@@ -44,6 +44,8 @@ _BROKER_FAILED: Final = "CONNECTION_LOST"
 _MOST_DECODERS: Final = 4
 _UNCONSUMED_S: Final = 1.0
 """For how long a partition may lie unconsumed, its sink failing perhaps, while others wait for its memory."""
+_IDLE_BYTES: Final = 16 << 20
+"""So much memory of what was decompressed is kept for what will be; it is part of the constant beyond the memory budget."""
 
 
 Listener = tuple[BrokerId, Address]
@@ -98,6 +100,7 @@ class Fetcher:
             owner=self,
             executor=ThreadPoolExecutor(max_workers=_decoders(), thread_name_prefix="decode"),
             turnstile=Turnstile(settings.slice_bytes if kernel.records is None else settings.native_thread_bytes),
+            allocate=None if kernel.memory is None else kernel.memory.ReceivePool(_IDLE_BYTES).allocate,
             now=now,
             random=random,
         )

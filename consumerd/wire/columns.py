@@ -224,7 +224,7 @@ class ColumnBuilder:
             del self.timestamp_types[:below]
         header_starts, header_ends = self._header_columns(below, count)
         types = bytes(self.timestamp_types)
-        buffer = self._buffer(stop) if count > below else b""
+        buffer, held_bytes = self._buffer(stop) if count > below else (b"", 0)
         columns = 6 + (2 if header_starts else 0)
         return RecordBatch(
             partition=self._partition,
@@ -241,7 +241,7 @@ class ColumnBuilder:
             header_starts=header_starts,
             header_ends=header_ends,
             gaps=tuple(self._gaps),
-            size_bytes=len(buffer) + (count - below) * (8 * columns + 1),
+            size_bytes=held_bytes + (count - below) * (8 * columns + 1),
         )
 
     def _header_columns(self, below: int, count: int) -> tuple[array[int], array[int]]:
@@ -252,19 +252,19 @@ class ColumnBuilder:
             column.extend(_NULLS * (count - below - len(column)))
         return self.header_starts, self.header_ends
 
-    def _buffer(self, stop: int) -> Buffer:
+    def _buffer(self, stop: int) -> tuple[Buffer, int]:
+        """Return the buffer, and how many bytes of memory are held by it."""
         if not self._blocks:
-            return self._data
+            return self._data, len(self._data)
         self._end_stretch(stop)
-        if self._room is not None and self._blocks_bytes >= len(self._room) * _LEAST_FILLED:
-            return self._room[: self._blocks_bytes].toreadonly()
-        return (
-            self._blocks[0] if len(self._blocks) == 1 and isinstance(self._blocks[0], bytes) else b"".join(self._blocks)
-        )
+        if self._room is not None and self._blocks_bytes * _LEAST_FILLED >= len(self._room):
+            return self._room[: self._blocks_bytes].toreadonly(), len(self._room)
+        is_alone = len(self._blocks) == 1 and isinstance(self._blocks[0], bytes)
+        return self._blocks[0] if is_alone else b"".join(self._blocks), self._blocks_bytes
 
 
-_LEAST_FILLED: Final = 0.75
-"""Room that is filled less is not kept for what stands in it."""
+_LEAST_FILLED: Final = 2
+"""Room that is more than so many times as large as what stands in it is not kept for that."""
 
 _NULLS: Final = array("q", [NULL_SPAN])
 _FIRST_WAIT: Final = 8
