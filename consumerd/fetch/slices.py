@@ -10,7 +10,6 @@ byte 17, and the offset of a compressed wrapper is that of its last message.
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -99,13 +98,12 @@ def _walk_units(data: Buffer, begin: int, slice_bytes: int, expansion: float) ->
     weight = 0.0
     native = kernel.records
     while at <= len(data) - _HEADER_BYTES and weight < slice_bytes:
-        if native is not None and not _codec(data, at):
-            stop, last_plain, size = native.step_units(data, at, math.ceil(slice_bytes - weight))
-            if stop == at:
-                break
-            weight += size
-            last, at = last_plain, stop
-            continue
+        if native is not None:
+            stop, known, weight, said = native.step_units(data, at, weight, slice_bytes, expansion, _DOUBT)
+            if stop > at:
+                last, at = known, stop
+                expanded += said
+                continue
         size = _UNSIGNED_SIZE(data, at + 8)[0]
         stop = at + _PREFIX_BYTES + size
         if size < _LEAST_SIZE or stop > len(data):

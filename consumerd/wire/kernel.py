@@ -108,10 +108,15 @@ class RecordsKernel(Protocol):
         ones end and where the last of them begins, which is ``at`` twice where there is none.
         """
 
-    def step_units(self, data: Buffer, at: int, most: int, /) -> tuple[int, int, int]:
-        """Step over whole units of any magic until a compressed one, or until their sizes add up to ``most``.
+    def step_units(
+        self, data: Buffer, at: int, weight: float, most: float, expansion: float, doubt: float, /
+    ) -> tuple[int, int, float, int]:
+        """Step over whole units of any magic until their weights, added to ``weight``, are ``most``: the size of one that is not
+        compressed; of one that is, ``expansion`` times its size, or what it says that it gives divided by ``doubt``, if
+        that is more. Stops in front of a compressed one of which it cannot tell.
 
-        Returns where they end, where the last of them begins (``at`` where there is none), and the sum of their sizes.
+        Returns where they end, where the last of them begins (``at`` where there is none), the weight, and the sum of what
+        the compressed ones say that they give.
         """
 
     def extend_steps(self, column: array[int], first: int, step: int, count: int, /) -> None:

@@ -376,29 +376,4 @@ static int read_records(
     return READ_STOPPED;
 }
 
-/* -- units of any magic, by their heads */
-
-/* Step over messages by their sizes, which may be absurd, while they begin at or before `until`. Tells where the next
- * one begins, and before it the last and the one before that. */
-static void step_messages(const uint8_t *data, int64_t until, int64_t *at, int64_t *last, int64_t *before) {
-    while (*at <= until) {
-        *before = *last;
-        *last = *at;
-        *at += 12 + (int64_t)load32(data + *at + 8);
-    }
-}
-
-/* Step over whole uncompressed units until `*weight`, what their sizes add up to, is `most`. */
-static void step_units(const uint8_t *data, int64_t size, int64_t most, int64_t *at, int64_t *last, int64_t *weight) {
-    while (*at <= size - 26 && *weight < most) {
-        const uint8_t *from = data + *at;
-        int64_t length = load32(from + 8);
-        if (length < 14 || length > size - *at - 12 || from[from[16] >= 2 ? 22 : 17] & CODEC_MASK)
-            return;
-        *weight += length;
-        *last = *at;
-        *at += 12 + length;
-    }
-}
-
 #endif

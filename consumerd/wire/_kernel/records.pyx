@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Record batches of magic 2, and the heads of units of any magic. Contract: ``consumerd.wire.kernel``.
 
-What reads bytes is C, in ``records.h``; here columns are made large enough for it, and cut to what it wrote.
+What reads bytes is C, in ``records.h`` and ``heads.h``; here columns are made large enough for it, and cut to what it wrote.
 """
 
 from cpython cimport array
@@ -61,10 +61,13 @@ cdef extern from "records.h" nogil:
     int c_read_records "read_records"(
         const uint8_t *data, int64_t *at, int64_t size, int64_t count, int64_t shift, int64_t base_timestamp,
         columns_t *to, segments_t *segments)
+
+cdef extern from "heads.h" nogil:
     void c_step_messages "step_messages"(
         const uint8_t *data, int64_t until, int64_t *at, int64_t *last, int64_t *before)
     void c_step_units "step_units"(
-        const uint8_t *data, int64_t size, int64_t most, int64_t *at, int64_t *last, int64_t *weight)
+        const uint8_t *data, int64_t size, double most, double expansion, double doubt, int64_t *at, int64_t *last,
+        double *weight, int64_t *expanded)
 
 
 CRC32C = crc32c_choose().decode()
@@ -181,7 +184,7 @@ def crc32c(data, Py_ssize_t begin=0, end=None, /):
     cdef uint32_t checksum
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        stop = view.len if end is None else min(<Py_ssize_t>end, view.len)
+        stop = view.len if end is None else min(max(<Py_ssize_t>end, 0), view.len)
         begin = min(max(begin, 0), stop)
         if stop - begin < WORTH_RELEASING:
             checksum = crc32c_of(<const uint8_t *>view.buf + begin, stop - begin)
@@ -343,14 +346,15 @@ def step_messages(data, Py_ssize_t at, Py_ssize_t until, /):
         PyBuffer_Release(&view)
 
 
-def step_units(data, Py_ssize_t at, Py_ssize_t most, /):
+def step_units(data, Py_ssize_t at, double weight, double most, double expansion, double doubt, /):
     cdef Py_buffer view
-    cdef int64_t stop = at, last = at, weight = 0
+    cdef int64_t stop = at, last = at, expanded = 0
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if at >= 0:
-            c_step_units(<const uint8_t *>view.buf, view.len, most, &stop, &last, &weight)
-        return stop, last, weight
+            c_step_units(
+                <const uint8_t *>view.buf, view.len, most, expansion, doubt, &stop, &last, &weight, &expanded)
+        return stop, last, weight, expanded
     finally:
         PyBuffer_Release(&view)
 

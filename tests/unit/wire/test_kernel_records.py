@@ -13,7 +13,7 @@ from consumerd.wire.checksum import crc32c_reference
 from consumerd.wire.columns import ColumnBuilder, Segment
 from consumerd.wire.modern.record_batch import HEADER_BYTES
 from consumerd.wire.modern.record_set import decode_record_set
-from tests.support.record_sets import RecordSpec, batch, record
+from tests.support.record_sets import RecordSpec, batch, message, record, wrapper
 
 pytestmark = pytest.mark.skipif(kernel.records is None, reason="there is no kernel")
 
@@ -220,14 +220,37 @@ def test_heads_are_stepped_over_no_further_than_there_are_any() -> None:
     data = plain(0) + plain(3)
     one = len(plain(0))
 
-    assert native().step_units(data, 0, 1 << 40) == (len(data), one, 2 * (one - 12))
-    assert native().step_units(data, 0, 1) == (one, 0, one - 12)
-    assert native().step_units(data[:-1], one, 1 << 40) == (one, one, 0)
-    assert native().step_units(data, -7, 1 << 40) == (-7, -7, 0)
+    assert native().step_units(data, 0, 0.5, 1e9, 1.0, 4.0) == (len(data), one, 0.5 + 2 * (one - 12), 0)
+    assert native().step_units(data, 0, 0.0, 1.0, 1.0, 4.0) == (one, 0, one - 12, 0)
+    assert native().step_units(data[:-1], one, 0.0, 1e9, 1.0, 4.0) == (one, one, 0.0, 0)
+    assert native().step_units(data, -7, 0.0, 1e9, 1.0, 4.0) == (-7, -7, 0.0, 0)
     assert native().step_messages(data, 0, 1 << 40) == (len(data), one)
     assert native().step_messages(data[:-1], 0, 1 << 40) == (one, 0)
     assert native().step_messages(b"\xff" * 40, 0, 1 << 40) == (0, 0)
     assert native().step_messages(data, -7, 1 << 40) == (-7, -7)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3])
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_compressed_units_weigh_what_they_say(codec: int, magic: int) -> None:
+    """So that a piece of a set gives about as much as one that is not compressed."""
+    block = message(0, bytes(5000), magic=min(magic, 1))
+    one = wrapper(0, block, codec, magic=magic) if magic < 2 else batch(0, block, codec=codec, count=1)
+    stop, last, weight, expanded = native().step_units(one + one, 0, 0.0, 1e9, 1.0, 1.0)
+    said = 1 << 16 if codec == 3 else len(block)
+
+    assert (2 * len(one), len(one), 2 * said, 2.0 * said) == (stop, last, expanded, weight)
+
+
+def test_what_nobody_can_tell_the_size_of_is_stopped_at() -> None:
+    """A codec that it does not know, and streams that are not sound."""
+    for odd in (
+        batch(0, [RecordSpec(delta=0)], codec=4),
+        batch(0, [RecordSpec(delta=0)], codec=2, compressed=b""),
+        batch(0, [RecordSpec(delta=0)], codec=3, compressed=b"\x04\x22\x4d\x18\x60\x40\x82\xff\xff\xff\x00"),
+        wrapper(0, b"", 2, key=b"k" * 9, compressed=b""),
+    ):
+        assert native().step_units(plain(0) + odd, 0, 0.0, 1e9, 1.0, 4.0)[0] == len(plain(0))
 
 
 def test_steps_are_appended() -> None:
