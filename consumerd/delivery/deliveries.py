@@ -23,6 +23,7 @@ import structlog
 from consumerd.aio.tasks import TaskSet
 from consumerd.aio.timeouts import timeout_at
 from consumerd.delivery.committer import Committer
+from consumerd.delivery.gate import StartGate
 from consumerd.delivery.pipeline import PartitionPipeline
 from consumerd.delivery.policy import Former
 from consumerd.delivery.ports import (
@@ -96,6 +97,7 @@ class Deliveries:
                 claim, OwnershipLost(f"{claim.partition}: a commit found that it is not ours any more")
             ),
         )
+        self._gate = StartGate()
         self._tasks: TaskSet[Hashable] = TaskSet()
         self._entered = asyncio.Event()
         self._numbers = itertools.count()
@@ -170,6 +172,7 @@ class Deliveries:
             self._route(claim.partition),
             feeds=self._feeds,
             starts=self._starts,
+            gate=self._gate,
             requests=self._requests,
             quarantine=self._quarantine,
             committer=self._committer,

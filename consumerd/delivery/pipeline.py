@@ -43,6 +43,7 @@ from consumerd.delivery.calls import GuardedCalls
 from consumerd.delivery.committer import Committer
 from consumerd.delivery.condition import Condition
 from consumerd.delivery.flow import CLAIM_GONE, MAY_PASS, REFUSED, Flow, MoveBack, StopDelivery, plan_stop
+from consumerd.delivery.gate import StartGate
 from consumerd.delivery.policy import Earlier, Former, Move, StartAt, Stop, StopCause
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, RecordFeed, SinkRoute
 from consumerd.delivery.start import StartFinder
@@ -77,6 +78,7 @@ class PartitionPipeline:
         *,
         feeds: FeedSource,
         starts: StartFinder,
+        gate: StartGate,
         requests: OffsetRequests,
         quarantine: Quarantine | None,
         committer: Committer,
@@ -93,6 +95,7 @@ class PartitionPipeline:
         self._route = route
         self._feeds = feeds
         self._starts = starts
+        self._gate = gate
         self._requests = requests
         self._quarantine = quarantine
         self._charge = charge
@@ -266,9 +269,10 @@ class PartitionPipeline:
         """Begin with a writer; when this returns, its start is committed where it has to be."""
         await self._calls.usable()
         self._fulfils = None
-        request = await self._find_request()
-        writer = self._writer = await self._calls.once(self._route.sink.open(self._claim))
-        plan = await self._find_start(writer, request)
+        async with self._gate.admitted():
+            request = await self._find_request()
+            writer = self._writer = await self._calls.once(self._route.sink.open(self._claim))
+            plan = await self._find_start(writer, request)
         # the topic may have been made again since the claim: then the offset read above is another topic's
         await self._claim.confirm()
         await self._calls.usable()
