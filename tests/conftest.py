@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -10,6 +11,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+
+from consumerd.wire import kernel
+from tests.support.pure import without_kernel
 
 # no test asserts an absolute time: machines are shared, and a slow example is no failure
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,6 +39,13 @@ class _Unseen(logging.Handler):
 
 _unseen = _Unseen()
 logging.getLogger("asyncio").addHandler(_unseen)
+
+
+@pytest.fixture(params=["native", "pure"] if kernel.NATIVE else ["pure"])
+def each_path(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test with the native kernel, where there is one, and without it: what it says holds either way."""
+    with without_kernel() if request.param == "pure" else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ Frames are those that real brokers sent, in every version declared, and Fetch an
 stored and around made ones of each magic and codec. Each is damaged as a network, a disk or a broken producer would, in
 half of the record sets below their checksums, too, so that what these cover is met. What comes out must be an answer,
 records, "more is needed", or ``RemoteProtocolError`` / ``CorruptMessageError``; a record that passes a checksum which
-was not put right must be one that was written. Every fifth is no broker's but of :mod:`tests.fuzz.documents`: an answer
+was not put right must be one that was written. Where there is a native kernel, record sets are read by it and in Python, and
+whatever comes out, errors included, must be the same. Every fifth is no broker's but of :mod:`tests.fuzz.documents`: an answer
 of ZooKeeper's, the payload of a node, a record beside landed data, or what the embedded broker is sent, a request or a
 record set; of these comes a value or their own error. Memory
 is capped twice: the address space of the process, over all frames, and what Python takes for each frame of every seventh
@@ -34,7 +35,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, cycle
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
@@ -44,6 +45,7 @@ from consumerd.errors import CorruptMessageError, RemoteProtocolError  # noqa: E
 from consumerd.fetch.slices import cut_record_set, first_unit_bytes  # noqa: E402
 from consumerd.model import TopicPartition  # noqa: E402
 from consumerd.net.frames import FrameAssembler  # noqa: E402
+from consumerd.wire import kernel  # noqa: E402
 from consumerd.wire.framing import SIZE_BYTES, encode_frame  # noqa: E402
 from consumerd.wire.modern.fetch import (  # noqa: E402
     AbortedTransaction,
@@ -59,8 +61,11 @@ from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, ClientSessio
 from tests.fuzz.documents import FAILED, Document, documents  # noqa: E402
 from tests.property.test_records_decoding import mend  # noqa: E402
 from tests.support.frames import VERSIONS, load_frames  # noqa: E402
+from tests.support.pure import without_kernel  # noqa: E402
 from tests.support.record_sets import RecordSpec, batch, compress, message, record, wrapper  # noqa: E402
 from tests.support.streams import receive  # noqa: E402
+
+T = TypeVar("T")
 
 PARTITION: Final = TopicPartition.modern("t", 0)
 LIMITS: Final = Limits(decompressed_bytes=1 << 20, nesting=2)
@@ -379,17 +384,20 @@ def _read_record_set(answer: FetchedPartition, data: bytes, case: Case, number: 
     start = number % 90
     first_unit_size(data)
     first_unit_bytes(data)
-    pieces = cut_record_set(data, slice_bytes=400, expansion=4.0)
+    pieces = _either_way(lambda: cut_record_set(data, slice_bytes=400, expansion=4.0))
     if any(piece.end <= piece.begin for piece in pieces):
         raise Violated("a piece of nothing")
-    if peek_next_offset(data, start) < start:
+    if _either_way(lambda: peek_next_offset(data, start)) < start:
         raise Violated("the position would move backwards")
     # of every witness with and without
     high_watermark = answer.high_watermark if number & 2 else None
     following = data if number & 4 else b""
-    try:
-        records = decode_record_set(
-            data,
+    # as what was received is given: by itself, or as a part of the frame
+    received = memoryview(b"\0" + data + b"\0")[1:-1] if number & 8 else data
+
+    def decode() -> RecordBatch:
+        return decode_record_set(
+            received,
             partition=PARTITION,
             start=start,
             limits=LIMITS,
@@ -398,8 +406,11 @@ def _read_record_set(answer: FetchedPartition, data: bytes, case: Case, number: 
             high_watermark=high_watermark,
             following=following,
         )
+
+    try:
+        records = _either_way(decode)
         seen = sum(1 for one in records.records() if _fits(one, records))
-        if number % _ARROW_EVERY == 0 and records.to_arrow().num_rows != seen:
+        if number % _ARROW_EVERY == 0 and _either_way(records.to_arrow).num_rows != seen:
             raise Violated("Arrow has another number of records")
     except CorruptMessageError as error:
         if error.raw not in data + following:
@@ -415,6 +426,33 @@ def _read_record_set(answer: FetchedPartition, data: bytes, case: Case, number: 
     if seen + passed != records.next_offset - start:
         raise Violated(f"{seen} records and {passed} passed over, of {records.next_offset - start} offsets")
     return "records" if seen else "more records are needed" if records.next_offset == start else "gaps alone"
+
+
+def _either_way(read: Callable[[], T]) -> T:
+    """Return what the native kernel makes of it, where there is one; the pure Python path must say the very same."""
+    if not kernel.NATIVE:
+        return read()
+    with without_kernel():
+        expected, refused = _try(read)
+    found, error = _try(read)
+    if found != expected or _words(error) != _words(refused):
+        raise Violated(f"the kernel says {error or found!r}, and Python {refused or expected!r}")
+    if error is not None:
+        raise error
+    return cast("T", found)
+
+
+def _try(read: Callable[[], T]) -> tuple[T | None, CorruptMessageError | None]:
+    try:
+        return read(), None
+    except CorruptMessageError as error:
+        return None, error
+
+
+def _words(error: CorruptMessageError | None) -> tuple[object, ...]:
+    if error is None:
+        return ()
+    return type(error), str(error), error.partition, error.offset, error.next_offset, error.raw
 
 
 def _fits(one: Record, records: RecordBatch) -> bool:

@@ -1,10 +1,13 @@
 """Cutting any bytes at all: pieces follow each other, and nothing raises."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.fetch.slices import cut_record_set, first_unit_bytes
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
+
+pytestmark = pytest.mark.usefixtures("each_path")
 
 VALUES = st.binary(max_size=60)
 

@@ -19,6 +19,8 @@ from tests.property.test_records_decoding import mend, units
 from tests.support import naive_records
 from tests.support.naive_records import Row
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 LIMITS = Limits(decompressed_bytes=1 << 20, nesting=1)
 RULES = Rules(codecs=tuple(Codec), limits=LIMITS)
 FORMATS = [(magic, codec) for magic in (0, 1, 2) for codec in Codec if magic == 2 or codec is not Codec.ZSTD]

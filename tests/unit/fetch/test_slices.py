@@ -7,6 +7,8 @@ import pytest
 from consumerd.fetch.slices import Piece, cut_record_set, first_unit_bytes
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 GZIP = 1
 
 

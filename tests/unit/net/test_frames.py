@@ -8,6 +8,8 @@ from consumerd.errors import RemoteProtocolError
 from consumerd.net.frames import FrameAssembler
 from tests.support.streams import feed, receive
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 
 def frame(body: bytes) -> bytes:
     return len(body).to_bytes(4) + body

@@ -11,6 +11,8 @@ from consumerd.sinks.lines import encode_lines
 from consumerd.wire.records import RecordBatch
 from tests.support.record_batches import build_batch, record
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 PARTITION = TopicPartition.modern("orders", 3)
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from consumerd.wire import checksum
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 
 def test_crc32c_has_the_published_check_value() -> None:
     """The value for ``123456789`` that every catalogue of CRCs gives, and RFC 3720's 32 zero bytes."""

@@ -13,6 +13,8 @@ from consumerd.model import GapReason, TopicPartition
 from consumerd.wire.modern.record_set import decode_record_set
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 P = TopicPartition.modern("t", 0)
 FIRST, LAST = 18, 60
 KINDS = ["magic 0", "magic 1", "gzip 0", "gzip 1", "batch", "gzip batch"]

@@ -13,6 +13,8 @@ from consumerd.wire.records import Limits
 from tests.support import naive_records
 from tests.support.record_sets import LOG_APPEND_TIME, RecordSpec, batch, marker, message, wrapper
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 ERA = [codec for codec in Codec if codec is not Codec.ZSTD]
 
 

@@ -13,6 +13,8 @@ from consumerd.wire.modern.extent import HEAD_BYTES, find_next_offset, read_clai
 from consumerd.wire.modern.record_set import decode_record_set
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 PARTITION = TopicPartition.modern("t", 0)
 END = 100
 INNER = message(0, b"inner")

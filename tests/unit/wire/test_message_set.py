@@ -14,6 +14,8 @@ from consumerd.wire.modern.record_set import decode_record_set, peek_next_offset
 from consumerd.wire.records import Limits, RecordBatch
 from tests.support.record_sets import LOG_APPEND_TIME, break_lz4_header, compress, message, wrapper
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 PARTITION = TopicPartition.modern("t", 0)
 BOTH = pytest.mark.parametrize("magic", [0, 1])
 

@@ -26,6 +26,8 @@ from tests.support.record_sets import (
     wrapper,
 )
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 PARTITION = TopicPartition.modern("t", 0)
 
 

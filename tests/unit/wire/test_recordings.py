@@ -17,6 +17,8 @@ from consumerd.wire.schema import compile_codec
 from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC
 from tests.support.frames import REQUESTS, RecordedFrame, load_frames
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 RECORDED = {(one.release, one.api.name, one.version, one.note): one for one in load_frames() if one.note}
 
 

@@ -14,6 +14,8 @@ from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Record, RecordBatch, decode_headers, empty_batch
 from tests.support.record_sets import RecordSpec, batch, message
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 PARTITION = TopicPartition.modern("t", 0)
 HEADERS = ((b"h", b"v"), (b"n", None))
 

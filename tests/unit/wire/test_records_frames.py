@@ -15,6 +15,8 @@ from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC
 from tests.support import naive_records
 from tests.support.frames import RecordedFrame, load_frames
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 PARTITION = TopicPartition.modern("t", 0)
 FRAMES = [
     frame

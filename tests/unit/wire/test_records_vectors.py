@@ -13,6 +13,8 @@ from consumerd.wire.modern.fetch import AbortedTransaction
 from consumerd.wire.modern.record_set import decode_record_set, first_unit_size, peek_next_offset
 from consumerd.wire.records import Record, RecordBatch
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 VECTORS = Path(__file__).parents[2] / "vectors" / "records"
 PARTITION = TopicPartition.modern("t", 0)
 

@@ -23,6 +23,8 @@ from consumerd.wire.records import Limits
 from tests.support import naive_records
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 ALL = [(magic, codec) for magic in (0, 1, 2) for codec in Codec if magic == 2 or codec is not Codec.ZSTD]
 EVERY_CODEC = Rules(codecs=tuple(Codec))
 RECORDS = [NewRecord(key=b"key", value=b"value %d" % number, timestamp=1000 - number) for number in range(5)]
