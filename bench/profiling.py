@@ -1,8 +1,9 @@
 """Where the time of a record goes in the daemon: ``python -m bench --profile CASE``.
 
-py-spy samples all threads of a daemon that reads the case's topic into the null sink, native frames included; a sample
-belongs to the innermost frame that one of :data:`STAGES` knows. Threads that wait are left out. Beside the shares: how many
-cores the process had, and how much of that was the system's (which is mostly copying out of the socket).
+py-spy samples all threads of a daemon that reads the case's topic into the null sink, native frames included, and holds it for each sample, so that it is slower meanwhile; a sample
+belongs to the innermost frame that one of :data:`STAGES` knows. Threads that wait are left out, but how often one waited for
+the interpreter's lock is told. Beside the shares: how many cores the process had, and how much of that was the system's
+(which is mostly copying out of the socket).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +24,7 @@ from bench.cases import Case, Reader
 from bench.filling import fill
 from bench.measuring import scratch
 from bench.peers import STARTERS
-from bench.readers.running import Running, Source
+from bench.readers.running import ReaderFailed, Running, Source
 from tests.support.kafka import Cluster
 
 STAGES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
@@ -48,13 +50,23 @@ STAGES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
 )
 """Stages, and what their frames look like (``function (file:line)``, or ``symbol (library)``); the first that matches counts."""
 
-_RATE_HZ: Final = 400
+_WAITS: Final = (
+    (LOCKED := "waiting for the interpreter's lock", re.compile(r"pthread_cond_timedwait")),
+    (WAITING := "waiting", re.compile(r"PyThread_acquire_lock|epoll_wait|clock_nanosleep|\bsem_(timed)?wait|\bpoll\b")),
+)
+"""The same for the last three frames of a stack, before all stages."""
+
+_RATE_HZ: Final = 200
 _REST: Final = "interpreter and the rest"
 
 
 def stage_of(frames: Iterable[str]) -> str:
-    """Return the stage of a stack, given outermost first."""
-    for frame in reversed(list(frames)):
+    """Return the stage of a stack, given outermost first; :data:`WAITING` and :data:`LOCKED` are stages, too."""
+    stack = list(frames)
+    for stage, pattern in _WAITS:
+        if any(pattern.search(frame) for frame in stack[-3:]):
+            return stage
+    for frame in reversed(stack):
         for stage, pattern in STAGES:
             if pattern.search(frame):
                 return stage
@@ -71,22 +83,27 @@ def count_stages(raw: str) -> Counter[str]:
 
 
 def count_frames(raw: str) -> Counter[str]:
-    """Return the samples of each innermost frame."""
+    """Return the samples of each innermost frame of those that work."""
     frames: Counter[str] = Counter()
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
-        frames[stack.rpartition(";")[2]] += int(count)
+        names = stack.split(";")
+        if stage_of(names) not in {WAITING, LOCKED}:
+            frames[names[-1]] += int(count)
     return frames
 
 
 def show_shares(raw: str, frames: int = 15) -> str:
     """Return the stages by their shares, and the innermost frames that had most."""
+    stages = count_stages(raw)
+    locked = stages.pop(LOCKED, 0)
+    stages.pop(WAITING, 0)
     text = ""
-    for title, counted in (("stage", count_stages(raw)), ("innermost frame", count_frames(raw))):
+    for title, counted in (("stage", stages), ("innermost frame", count_frames(raw))):
         total = max(1, counted.total())
-        text += f"  {title}, of {total} samples\n"
+        text += f"  {title}, of {total} samples of threads that work\n"
         text += "".join(f"    {100 * count / total:5.1f} %  {name}\n" for name, count in counted.most_common(frames))
-    return text
+    return f"{text}  beside them {locked} samples of threads that waited for the interpreter's lock\n"
 
 
 def profile_case(case: Case, records: int, cluster_of: Callable[[str], Cluster]) -> None:
@@ -105,17 +122,19 @@ def _profile(running: Running, total: int, path: Path) -> None:
     while not running.series() or running.series()[-1][1] == 0:
         time.sleep(0.01)
     program = shutil.which("py-spy") or str(Path(sys.executable).with_name("py-spy"))
-    command = [program, "record", "--pid", str(running.pid), "--native", "--nonblocking", "--rate", str(_RATE_HZ)]
+    command = [program, "record", "--pid", str(running.pid), "--native", "--rate", str(_RATE_HZ)]
     began, first = time.monotonic(), _user_and_system(running.pid)
     sampler = subprocess.Popen(
         [*command, "--duration", "600", "--format", "raw", "--output", str(path)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     while (series := running.series())[-1][1] < 0.9 * total and time.monotonic() - began < 30:
         time.sleep(0.05)
     seconds, last = time.monotonic() - began, _user_and_system(running.pid)
-    sampler.send_signal(2)
-    sampler.wait(60)
+    sampler.send_signal(signal.SIGINT)
+    _, said = sampler.communicate(timeout=60)
+    if not path.exists():
+        raise ReaderFailed(f"py-spy wrote nothing: {said.decode()[-1000:]}")
     user, system = ((b - a) / seconds for a, b in zip(first, last, strict=True))
     print(f"  {user + system:.2f} cores, {system:.2f} of them the system's; {series[-1][1]} of {total} records")
     print(show_shares(path.read_text()), flush=True)

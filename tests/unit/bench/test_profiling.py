@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.profiling import count_stages, show_shares, stage_of
+from bench.profiling import LOCKED, WAITING, count_stages, show_shares, stage_of
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,15 @@ from bench.profiling import count_stages, show_shares, stage_of
         (["x (pyarrow/parquet/core.py:1)", "ZSTD_compressBlock (libarrow.so)"], "compression"),
         (["main (libpython3.11.so)"], "interpreter and the rest"),
         ([], "interpreter and the rest"),
+        (
+            ["read (consumerd/fetch/feed.py:3)", "PyEval_RestoreThread", "pthread_cond_timedwait", "0x7f (libc.so.6)"],
+            LOCKED,
+        ),
+        (
+            ["_worker (concurrent/futures/thread.py:81)", "PyThread_acquire_lock_timed (libpython)", "0x7f (libc)"],
+            WAITING,
+        ),
+        (["select (selectors.py:468)", "epoll_wait (libc.so.6)"], WAITING),
     ],
 )
 def test_stages(stack: list[str], stage: str) -> None:
@@ -25,10 +34,14 @@ def test_stages(stack: list[str], stage: str) -> None:
 
 
 def test_shares_are_of_all_samples() -> None:
-    """Counts of a line are its samples."""
-    raw = "a (x.py:1);recv (libc.so.6) 3\nwrite (consumerd/sinks/null.py:40) 1\n"
-    assert count_stages(raw) == {"socket": 3, "fold": 1}
+    """Counts of a line are its samples; who waits does not work."""
+    raw = (
+        "a (x.py:1);recv (libc.so.6) 3\nwrite (consumerd/sinks/null.py:40) 1\n"
+        "select (selectors.py:468);epoll_wait (libc.so.6) 90\nx (y.py:1);pthread_cond_timedwait (libc.so.6) 7\n"
+    )
+    assert count_stages(raw) == {"socket": 3, "fold": 1, WAITING: 90, LOCKED: 7}
     text = show_shares(raw)
     assert " 75.0 %  socket\n" in text
     assert " 25.0 %  fold\n" in text
     assert " 75.0 %  recv (libc.so.6)\n" in text
+    assert "7 samples of threads that waited for the interpreter's lock" in text
