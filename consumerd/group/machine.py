@@ -19,6 +19,7 @@ One class, though a long one: every method reads or moves the same few fields, a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, assert_never
 
@@ -64,6 +65,9 @@ class GroupMachine:
         self._grants: Mapping[TopicPartition, Grant] = {}
         self._stamp: Stamp | None = None
         self._records: dict[TopicPartition, PartitionRecord] = {}
+        self._contested: Counter[str] = Counter()
+        """How many partitions of each topic are contested."""
+        self._moves = 0
         self._serial = 0
         self._register_op = 0
         self._read_op = 0
@@ -121,6 +125,11 @@ class GroupMachine:
         return self._records
 
     @property
+    def moves(self) -> int:
+        """Grows with every change of a partition's state, and with every view."""
+        return self._moves
+
+    @property
     def resting(self) -> bool:
         """Whether the newest view is applied and nothing moves."""
         return self._state is MemberState.FOLLOWING and not any(r.state in MOVING for r in self._records.values())
@@ -163,8 +172,9 @@ class GroupMachine:
         self._now = now
         self._take(event)
         self._fire_timers()
-        # these two alone move no partition, and there are many of them while thousands are claimed
-        quiet = isinstance(event, ev.OwnersChanged | ev.Tick) and self._state is MemberState.FOLLOWING
+        # these alone move no partition, and there are many of them while thousands are claimed
+        quiet = isinstance(event, ev.OwnersChanged | ev.Changed)
+        quiet = quiet or (isinstance(event, ev.Tick) and self._state is MemberState.FOLLOWING)
         if not quiet or now >= self._compare_at:
             self._compare()
         self._flush()
@@ -330,6 +340,7 @@ class GroupMachine:
             return
         self._move(MemberTrigger.VIEWED)
         self._grants, self._stamp = view.grants, view.stamp
+        self._moves += 1
         self._reconcile_at = self._now + self._settings.reconcile_s
         if self._pass is not None:
             self._pass.viewed_at = self._now
@@ -454,9 +465,8 @@ class GroupMachine:
 
     def _on_owners(self, topic: str | None) -> None:
         """Look soon at what changed; sooner where something in it is waited for."""
-        records = self._records.items()
-        topics = {p.topic for p, _ in records if topic is None or p.topic == topic}
-        awaited = any(r.state is PartitionState.CONTESTED and p.topic in topics for p, r in records)
+        topics = {topic} if topic is not None else {partition.topic for partition in self._records}
+        awaited = any(self._contested[one] for one in topics)
         self._inspect_topics |= topics
         at = self._now + (_INSPECT_DELAY_S if awaited else _UNHURRIED_S)
         self._inspect_at = at if self._inspect_at is None else min(at, self._inspect_at)
@@ -674,6 +684,10 @@ class GroupMachine:
             return
         if record.state is PartitionState.OWNED and record.op:
             record.rethreading = True  # nobody will hear how that ended
+        self._contested[partition.topic] += (state is PartitionState.CONTESTED) - (
+            record.state is PartitionState.CONTESTED
+        )
+        self._moves += 1
         record.state, record.since, record.op = state, self._now, 0
         if state not in HELD:
             record.claim, record.unproven, record.rethreading = 0, False, False

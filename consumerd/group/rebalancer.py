@@ -125,6 +125,7 @@ class Rebalancer:
         self._rebalances: deque[PastRebalance] = deque(maxlen=_REBALANCES_KEPT)
         self._last_error: str | None = None
         self._counted = (-1, -1)
+        self._moves_seen = -1
 
     # -- what others call
 
@@ -249,6 +250,9 @@ class Rebalancer:
             await self._execute(effect)
         if self._machine.state is not before:
             self._log.debug("member_moved", state=self._machine.state.value, was=before.value)
+        if self._machine.moves == self._moves_seen:
+            return
+        self._moves_seen = self._machine.moves
         owned = sum(record.state is PartitionState.OWNED for record in self._machine.records.values())
         if (counted := (len(self._machine.grants), owned)) != self._counted:
             self._counted = counted
