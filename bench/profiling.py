@@ -37,6 +37,7 @@ STAGES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
         ("Arrow", r"libarrow|pyarrow|_kernel[./]gather|wire/arrow\.py|arrow_pieces\.py"),
         ("fold", r"_kernel[./]fold|sinks/null\.py"),
         ("decode", r"_kernel[./](records|messages)|wire/modern/|wire/columns\.py|wire/records\.py"),
+        ("hand-over between threads", r"_(write_to|read_from)_self|call_soon_threadsafe|concurrent/futures|sem_post"),
         (
             "socket",
             r"\brecv\b|recv_into|recvmsg|\bread_until\b|selector_events\.py|net/(stream|frames|connection)\.py|_kernel[./]memory",

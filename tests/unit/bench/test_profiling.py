@@ -14,6 +14,10 @@ from bench.profiling import LOCKED, WAITING, count_stages, show_shares, stage_of
         (["run_once (asyncio/base_events.py:1)", "read (consumerd/fetch/feed.py:3)", "memcpy (libc.so.6)"], "fetch"),
         (["_selector_loop (asyncio/selector_events.py:1)", "recv (libc.so.6)"], "socket"),
         (["write (consumerd/sinks/null.py:40)"], "fold"),
+        (
+            ["BaseSelectorEventLoop._write_to_self (asyncio/selector_events.py:139)", "send (libc)"],
+            "hand-over between threads",
+        ),
         (["x (pyarrow/parquet/core.py:1)", "ZSTD_compressBlock (libarrow.so)"], "compression"),
         (["main (libpython3.11.so)"], "interpreter and the rest"),
         ([], "interpreter and the rest"),
