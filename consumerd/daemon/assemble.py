@@ -189,7 +189,7 @@ class Daemon:
 
     def _find_missing(self, parts: _Running) -> tuple[str, ...]:
         """Return the topics subscribed to by name that the cluster does not have, as far as the group was read."""
-        if not parts.rebalancer.status.assigned:
+        if not parts.rebalancer.assigned:
             return ()
         wanted = {topic for subscription in self._settings.subscriptions for topic in subscription.topics}
         return tuple(sorted(wanted - parts.rebalancer.topics.value))

@@ -189,6 +189,11 @@ class Rebalancer:
             self._post(ev.Changed("a claim was lost"))
 
     @property
+    def assigned(self) -> bool:
+        """Whether the group was read, as in :attr:`status`, which is costly to make where there are many partitions."""
+        return self._machine.stamp is not None
+
+    @property
     def members(self) -> int:
         """How many members the group had when it was read last."""
         return len(self._snapshot.members) if self._snapshot is not None else 0
