@@ -22,15 +22,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 import structlog
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.cell import Cell
+from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
-from consumerd.cluster.source import ClusterSource
+from consumerd.cluster.source import ClusterSource, RegistrySource
 from consumerd.cluster.view import EMPTY_VIEW, Broker, ClusterView, Disagreement, compare_views, merge_views
 from consumerd.errors import ConnectionLost, CoordinationError
 from consumerd.model import Incarnation, TopicPartition
@@ -59,7 +60,7 @@ class ClusterDirectory:
     def __init__(
         self,
         zk: ZkClient,
-        from_zookeeper: ClusterSource,
+        from_zookeeper: RegistrySource,
         from_brokers: Callable[[KnownBrokers], ClusterSource],
         *,
         now: Callable[[], float],
@@ -71,8 +72,10 @@ class ClusterDirectory:
     ) -> None:
         self._zk = zk
         self._hooks = hooks = hooks or Hooks()
-        self._zookeeper = _Account("zookeeper", from_zookeeper, hooks)
-        self._metadata = _Account("metadata", from_brokers(self._known_brokers), hooks)
+        self._from_zookeeper = from_zookeeper
+        self._from_brokers = from_brokers(self._known_brokers)
+        self._zookeeper = _Account("zookeeper", hooks)
+        self._metadata = _Account("metadata", hooks)
         self._now = now
         self._refresh_interval_s = refresh_interval_s
         self._backoff = Backoff(
@@ -87,6 +90,15 @@ class ClusterDirectory:
         self._wanted = asyncio.Event()
         self._news = asyncio.Event()
         self._reason = "started"
+        self._doubted = False
+        """Whether somebody has found that the view is wrong, or that it cannot be told whether it is right."""
+        self._about: frozenset[str] | None = None
+        """The topics that were read last."""
+        self._due = True
+        """Whether the view is to be read even if what is watched has not changed."""
+        self._counters: Mapping[str, tuple[int, int] | None] | None = None
+        """What the last account of ZooKeeper was made of: each watched node's creation and version of what is watched; None
+        where that was not read before it."""
         self._begun = 0
         self._done = Cell(0)
         self._ended_at = -self._calm_s
@@ -130,10 +142,15 @@ class ClusterDirectory:
             return
         self._topics = frozenset(topics)
         self._set_watches()
-        self.request_refresh("other topics are followed")
+        self._want("other topics are followed", due=True)
 
     def request_refresh(self, reason: str) -> None:
-        """Have the view read again soon; returns at once."""
+        """Have the view read again soon, leaders by both accounts if it is about these topics yet; returns at once."""
+        self._doubted = self._doubted or self._about == self._topics
+        self._want(reason, due=True)
+
+    def _want(self, reason: str, *, due: bool) -> None:
+        self._due = self._due or due
         if not self._wanted.is_set():
             self._reason = reason
             self._wanted.set()
@@ -152,7 +169,7 @@ class ClusterDirectory:
         """Keep the view up to date until cancelled."""
         self._watches = {}
         self._set_watches()
-        self.request_refresh("started")
+        self._want("started", due=True)
         try:
             await self._wait_first_connection()
             while True:
@@ -181,10 +198,10 @@ class ClusterDirectory:
             self._watches[path] = self._zk.watch(path, wanted[path], self._hear_news)
 
     def _hear_news(self) -> None:
-        """Have the view read at once: something did change, whatever was in vain so far."""
+        """Have the view read at once if something did change, whatever was in vain so far."""
         self._backoff.reset()
         self._news.set()
-        self.request_refresh("ZooKeeper changed")
+        self._want("ZooKeeper changed", due=False)
 
     async def _wait_due(self) -> None:
         """Wait until somebody asks, or the interval is over; and then until the last refresh is long enough ago."""
@@ -192,7 +209,7 @@ class ClusterDirectory:
             async with timeout(self._refresh_interval_s):
                 await self._wanted.wait()
         if not self._wanted.is_set():
-            self._reason = "periodic"
+            self._reason, self._due = "periodic", True
         if self._now() - self._ended_at >= self._calm_s:
             self._backoff.reset()
             return
@@ -207,13 +224,26 @@ class ClusterDirectory:
         self._news.clear()
         self._begun += 1
         before, reason, topics = self.view, self._reason, self._topics
+        due, self._due = self._due, False
+        leaders, self._doubted = self._doubted, False
+        counters = None if due else await self._read_counters()
+        if counters is not None and counters == self._counters and not self._unsettled:
+            # a watch is told now and then, and after each reconnect, that it may have missed something; thousands of
+            # partitions need not be read for that
+            self._ended_at = self._now()
+            self._done.set(self._begun)
+            return
+        self._counters = counters
         async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(self._read(self._zookeeper, topics), name="read the cluster from ZooKeeper")
+            # who leads is a read a partition in ZooKeeper: Metadata tells it, unless that is in doubt
+            registry = self._from_zookeeper.read(topics, leaders=leaders)
+            reading = tasks.create_task(self._read(self._zookeeper, registry), name="read the cluster from ZooKeeper")
             if not before.brokers:
                 await asyncio.wait([reading])  # bounded by the source; it names the brokers that there are to ask
             if self.view.brokers:
-                await self._read(self._metadata, topics)
+                await self._read(self._metadata, self._from_brokers.read(topics))
         self._compare()
+        self._about = topics
         self._ended_at = self._now()
         if self.view != before:
             self._backoff.reset()
@@ -223,8 +253,22 @@ class ClusterDirectory:
             self.request_refresh("unsettled")
         self._done.set(self._begun)
 
-    async def _read(self, account: _Account, topics: Collection[str]) -> None:
-        await account.read(topics)
+    async def _read_counters(self) -> Mapping[str, tuple[int, int] | None] | None:
+        """Read what would tell of a change of what is watched; None where it cannot be had now."""
+        if not self._zk.state.connected:
+            return None
+        paths = [BROKER_IDS, *(topic_path(topic) for topic in sorted(self._topics))]
+        try:
+            stats = await map_bounded(paths, self._zk.exists)
+        except CoordinationError:
+            return None
+        return {
+            path: None if stat is None else (stat.czxid, stat.cversion if path == BROKER_IDS else stat.version)
+            for path, stat in stats.items()
+        }
+
+    async def _read(self, account: _Account, reading: Awaitable[ClusterView]) -> None:
+        await account.read(reading)
         # also after a failure: whom to believe has changed
         self.views.set(merge_views(self._zookeeper.view, self._metadata.view, stale_zookeeper=self._zookeeper.failing))
 
@@ -267,18 +311,17 @@ class ClusterDirectory:
 class _Account:
     """One source's last account of the cluster, and whether it can be had now."""
 
-    def __init__(self, name: str, source: ClusterSource, hooks: Hooks) -> None:
+    def __init__(self, name: str, hooks: Hooks) -> None:
         self.view: ClusterView | None = None
         self.failing = False
         self._name = name
-        self._source = source
         self._hooks = hooks
         self._log = structlog.get_logger(__name__).bind(source=name)
 
-    async def read(self, topics: Collection[str]) -> None:
+    async def read(self, reading: Awaitable[ClusterView]) -> None:
         """Read again, and keep the last account if that fails. Logs the first failure and the recovery."""
         try:
-            view = await self._source.read(topics)
+            view = await reading
         except (CoordinationError, ConnectionLost) as error:
             self._hooks.metadata_refreshed(self._name, failed=True)
             if not self.failing:

@@ -54,8 +54,11 @@ class ZooKeeperSource:
         self._log = structlog.get_logger(__name__)
         self._complaints: set[tuple[str, str]] = set()
 
-    async def read(self, topics: Collection[str] | None) -> ClusterView:
-        """Read the cluster. Each ZooKeeper call bounds itself. Raises CoordinationError."""
+    async def read(self, topics: Collection[str] | None, *, leaders: bool = True) -> ClusterView:
+        """Read the cluster; without ``leaders``, not who leads its partitions, which is a read each.
+
+        Each ZooKeeper call bounds itself. Raises CoordinationError.
+        """
         if not self._zk.state.connected:
             # the session waits for a server; whoever asks has Metadata to go by meanwhile
             raise NotConnected("ZooKeeper: not connected")
@@ -65,13 +68,12 @@ class ZooKeeperSource:
             [CLUSTER_ID, CONTROLLER, *map(broker_path, ids), *(topic_path(name) for name in names)]
         )
         assigned = {name: self._parse(nodes, topic_path(name), parse_topic) for name in names}
-        states = await self._find_all(
-            [
-                partition_state_path(TopicPartition(name, key))
-                for name, partitions in assigned.items()
-                for key in partitions or ()
-            ]
-        )
+        paths = [
+            partition_state_path(TopicPartition(name, key))
+            for name, partitions in assigned.items()
+            for key in partitions or ()
+        ]
+        states = await self._find_all(paths) if leaders else dict.fromkeys(paths)
         found = (self._make_broker(broker, nodes) for broker in sorted(ids))
         return ClusterView(
             brokers={broker.id: broker for broker in found if broker is not None},

@@ -16,3 +16,10 @@ class ClusterSource(Protocol):
 
         Bounded. Raises CoordinationError (ZooKeeper) or ConnectionLost (brokers) when nothing could be read.
         """
+
+
+class RegistrySource(ClusterSource, Protocol):
+    """ZooKeeper, where who leads a partition costs a read each."""
+
+    async def read(self, topics: Collection[str] | None, *, leaders: bool = True) -> ClusterView:
+        """As of any source; without ``leaders``, partitions are told with nothing known of who leads them."""

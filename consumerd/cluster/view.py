@@ -187,7 +187,8 @@ def _compare_partitions(zookeeper: TopicView, metadata: TopicView) -> list[Disag
         )
     for key in sorted({*zookeeper.partitions} & {*metadata.partitions}):
         theirs, ours = zookeeper.partitions[key].leader, metadata.partitions[key].leader
-        if theirs != ours:
+        unknown = theirs is None and zookeeper.partitions[key].leader_epoch == NO_EPOCH
+        if theirs != ours and not unknown:
             subject = str(TopicPartition(zookeeper.name, key))
             found.append(Disagreement(Aspect.LEADER, subject, _leader(theirs), _leader(ours)))
     return found

@@ -31,12 +31,14 @@ class Source:
         self.delay_s = 0.01
         self.reads: list[float] = []
         self.asked: list[frozenset[str]] = []
+        self.with_leaders: list[bool] = []
         self.known: KnownBrokers = list
         self._failure = failure
 
-    async def read(self, topics: Collection[str] | None) -> ClusterView:
+    async def read(self, topics: Collection[str] | None, *, leaders: bool = True) -> ClusterView:
         self.reads.append(asyncio.get_running_loop().time())
         self.asked.append(frozenset(topics or ()))
+        self.with_leaders.append(leaders)
         await asyncio.sleep(self.delay_s)
         if self.view is None:
             raise self._failure
@@ -91,6 +93,49 @@ class Scene:
 
 def healthy(leader: int = 1, brokers: Collection[int] = (1, 2)) -> Scene:
     return Scene(make_view(brokers, {"t": [leader]}, epoch=1, incarnation=5), make_view(brokers, {"t": [leader]}))
+
+
+def test_zookeeper_is_asked_who_leads_only_where_that_is_in_doubt() -> None:
+    """It is a read for each of thousands of partitions, and Metadata tells it in one."""
+    scene = healthy()
+
+    async def scenario(directory: ClusterDirectory) -> None:
+        await directory.wait_leader(T0)
+        await asyncio.sleep(20)
+        directory.follow({"t", "u"})
+        await asyncio.sleep(20)
+        assert scene.zookeeper.with_leaders == [False, False]
+        await directory.refresh("a broker says that it is not the leader")
+        assert scene.zookeeper.with_leaders[-1]
+        scene.metadata.view = None
+        await asyncio.sleep(320)
+        assert scene.zookeeper.with_leaders[-1], "nobody else tells now"
+
+    scene.run(scenario)
+
+
+def test_a_watch_that_fires_for_nothing_costs_no_reading_of_everything() -> None:
+    """Each is told now and then, and after a reconnect, that it may have missed something."""
+    scene = healthy()
+    scene.server.put("/brokers/ids")
+    scene.server.put("/brokers/topics/t", b"1")
+
+    async def scenario(directory: ClusterDirectory) -> None:
+        await directory.wait_leader(T0)
+        await asyncio.sleep(20)
+        for _ in range(3):
+            directory._hear_news()  # as a session has it do that renews its watches
+            await asyncio.sleep(20)
+        reads = len(scene.zookeeper.reads)
+        for _ in range(5):
+            directory._hear_news()
+            await asyncio.sleep(20)
+        assert len(scene.zookeeper.reads) == reads
+        scene.server.put("/brokers/topics/t", b"2")
+        await asyncio.sleep(1)
+        assert len(scene.zookeeper.reads) == reads + 1
+
+    scene.run(scenario)
 
 
 def test_first_view_has_brokers_leaders_and_incarnations() -> None:

@@ -108,9 +108,14 @@ def test_agreement_is_silent() -> None:
     assert compare_views(zookeeper, make_view({1, 2}, {"t": [1, 2]})) == []
 
 
+def test_a_leader_that_was_not_read_is_no_disagreement() -> None:
+    """Nothing is known of it, which is something else than that there is none."""
+    assert compare_views(make_view({1}, {"t": [None]}), make_view({1}, {"t": [1]})) == []
+
+
 def test_differences_are_listed_in_order() -> None:
     """What an operator reads when they do not pass."""
-    zookeeper = make_view({1, 2}, {"a": [1, 1], "b": [1], "c": [1, None]})
+    zookeeper = make_view({1, 2}, {"a": [1, 1], "b": [1], "c": [1, None]}, epoch=5)
     metadata = make_view({1}, {"a": [1], "c": [2, 1], "d": [1]})
 
     assert compare_views(zookeeper, metadata) == [
