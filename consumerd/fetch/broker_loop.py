@@ -28,7 +28,7 @@ from typing import Final, Protocol
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.timeouts import timeout
-from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError
+from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError, RequestTimedOut
 from consumerd.fetch.buffer import Hold, Lane, Marks, MemoryBudget
 from consumerd.fetch.cursor import Key
 from consumerd.fetch.feed import PartitionFeed
@@ -83,6 +83,7 @@ class BrokerLoop:
         broker: Endpoint,
         *,
         owner: LoopOwner,
+        session: FetchSession,
         connections: FetchConnections,
         budget: MemoryBudget,
         settings: FetchSettings,
@@ -97,7 +98,7 @@ class BrokerLoop:
         self._now = now
         self._agenda: Agenda[PartitionFeed] = Agenda()
         self._woken = asyncio.Event()
-        self._session = FetchSession()
+        self._session = session
         self._in_flight: Mapping[Key, Ask] = {}
         self._barren = 0
         longest_s = max(_SHORTEST_WAIT_MS, settings.max_wait_ms) / 1000
@@ -137,7 +138,7 @@ class BrokerLoop:
             try:
                 await self._fetch(plan)
             except ConsumerdError as error:
-                self._session.unanswered()
+                self._session.unanswered(late=isinstance(error, RequestTimedOut))
                 self._blame(error)
                 self._owner.displace(self.feeds, error)
 

@@ -31,6 +31,7 @@ from consumerd.fetch.cursor import CursorState
 from consumerd.fetch.feed import FeedTools, PartitionFeed
 from consumerd.fetch.planner import round_up
 from consumerd.fetch.ports import FetchConnections, FetchSettings, LeaderDirectory, LogRange, LogRanges
+from consumerd.fetch.session import FetchSession
 from consumerd.fetch.turnstile import Turnstile
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.net.pool import Endpoint
@@ -87,6 +88,8 @@ class Fetcher:
         self._log = structlog.get_logger(__name__)
         self._tasks: TaskSet[object] = TaskSet()
         self._loops: dict[Listener, BrokerLoop] = {}
+        self._sessions: dict[Listener, FetchSession] = {}
+        """They outlive their loops, which end whenever a broker fails."""
         self._places: dict[PartitionFeed, _Place] = {}
         self._homeless: dict[PartitionFeed, None] = {}
         self._failing: dict[Listener, Backoff] = {}
@@ -186,6 +189,7 @@ class Fetcher:
             loop = self._loops[_listener(broker)] = BrokerLoop(
                 broker,
                 owner=self,
+                session=self._sessions.setdefault(_listener(broker), FetchSession()),
                 connections=self._connections,
                 budget=self._budget,
                 settings=self._settings,

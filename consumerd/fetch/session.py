@@ -5,6 +5,10 @@ those that changed and those to forget, and the answer has only partitions with 
 for a new session and names everything; an answer with id 0 means that the broker keeps none. Errors 70
 (FETCH_SESSION_ID_NOT_FOUND) and 71 (INVALID_FETCH_SESSION_EPOCH), and a request without an answer, begin anew;
 with a known id and epoch 0 the broker replaces its session instead of keeping a dead one.
+
+Brokers of 1.1 keep a session's partitions in a hash table that degenerates where topics are named by number: to begin one of
+ten thousand partitions takes minutes then. So after a request that asked for a session and was not answered in time none is
+asked for again.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Final
 
 from consumerd.fetch.cursor import Key
 from consumerd.fetch.planner import Ask
-from consumerd.wire.modern.fetch import INITIAL_SESSION_EPOCH, NO_SESSION_ID
+from consumerd.wire.modern.fetch import FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH, NO_SESSION_ID
 from consumerd.wire.primitives import MAX_INT32
 
 SESSION_ID_NOT_FOUND: Final = 70
@@ -40,11 +44,12 @@ class FetchSession:
         self._id = NO_SESSION_ID
         self._epoch = INITIAL_SESSION_EPOCH
         self._known: dict[Key, Ask] = {}
+        self._hopeless = False
 
     @property
     def incremental(self) -> bool:
         """Whether the next request names only changes."""
-        return self._epoch != INITIAL_SESSION_EPOCH
+        return self._epoch != INITIAL_SESSION_EPOCH and not self._hopeless
 
     def plan(self, asks: Mapping[Key, Ask], news: Collection[Key] | None = None) -> SessionStep:
         """Return what to send so that the broker's session covers exactly ``asks``.
@@ -54,6 +59,9 @@ class FetchSession:
         Where another cursor has taken a partition's place the session begins anew: the broker leaves out what it has said
         of the log before, and whoever is new has not heard it.
         """
+        if self._hopeless:
+            everything = tuple(asks.values())
+            return SessionStep(session_id=NO_SESSION_ID, epoch=FINAL_SESSION_EPOCH, asks=everything, forgotten=())
         known = self._known
         if news is None:
             news = dict.fromkeys([*asks, *known])
@@ -90,6 +98,10 @@ class FetchSession:
             self._id = NO_SESSION_ID
         self._epoch = INITIAL_SESSION_EPOCH
 
-    def unanswered(self) -> None:
-        """Begin anew after a request whose answer never came: the broker may or may not have taken it."""
+    def unanswered(self, *, late: bool = False) -> None:
+        """Begin anew after a request whose answer never came: the broker may or may not have taken it.
+
+        ``late`` is whether its time was over; where it asked for a session, there is to be none from now on.
+        """
+        self._hopeless = self._hopeless or (late and not self.incremental)
         self._epoch = INITIAL_SESSION_EPOCH

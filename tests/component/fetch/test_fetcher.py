@@ -228,6 +228,23 @@ async def test_a_rest_between_small_answers_is_as_long_as_the_request_was_costly
 
 
 @in_virtual_time
+async def test_a_broker_that_does_not_begin_a_session_in_time_is_asked_without_one() -> None:
+    """Brokers of 1.1 may need minutes for a large one; the feeds leave their loop meanwhile, and come back."""
+    world = World(version=11)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, b"x")
+    world.broker().silent = True
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await asyncio.sleep(40)
+        world.broker().silent = False
+        assert await read(feed, 1) == [(0, b"x")]
+        epochs = [request.session_epoch for _, request in world.broker().requests]
+        assert epochs[0] == 0
+        assert set(epochs[1:]) == {-1}
+
+
+@in_virtual_time
 async def test_a_second_feed_of_a_quiet_partition_learns_of_the_log_too() -> None:
     """A position is moved to the end, and nothing is written: the lag is 0, not unknown."""
     world = World()

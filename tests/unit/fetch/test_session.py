@@ -118,3 +118,25 @@ def test_the_epoch_wraps_to_one():
     session.answered(9)
 
     assert session.plan(lines(ask(0))).epoch == 1
+
+
+def test_a_session_that_could_not_be_begun_in_time_is_not_asked_for_again():
+    """Brokers of 1.1 may need minutes for a large one, and would be asked again and again without one answer."""
+    session = FetchSession()
+    session.plan(lines(ask(0)))
+    session.unanswered(late=True)
+    steps = []
+    for _ in range(2):
+        steps.append(session.plan(lines(ask(0), ask(1)), news=()))
+        session.answered(0)
+
+    assert [(step.session_id, step.epoch, len(step.asks)) for step in steps] == [(0, -1, 2)] * 2
+
+
+def test_a_broker_that_hangs_later_on_keeps_its_sessions():
+    """That it began one in time was seen."""
+    session = opened(ask(0))
+    session.plan(lines(ask(0)))
+    session.unanswered(late=True)
+
+    assert session.plan(lines(ask(0))).epoch == 0
