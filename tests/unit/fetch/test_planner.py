@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from consumerd.fetch.buffer import Marks, PartitionAccount
+from consumerd.config.settings import Fetch
+from consumerd.fetch.buffer import Marks, PartitionAccount, plan_marks
 from consumerd.fetch.cursor import Cursor
 from consumerd.fetch.planner import USEFUL_BYTES, Agenda, FetchPlan, round_up
 from consumerd.model import TopicPartition
@@ -201,3 +202,20 @@ def test_the_number_of_partitions_is_rounded_so_that_shares_stay_the_same():
     assert rounded == sorted(rounded)
     assert len(set(rounded)) < 100
     assert round_up(0) == 0
+
+
+def test_partitions_are_asked_for_4_mib_by_default_where_the_memory_allows():
+    """Fetches of 4 MiB are worth a factor of two; all that partitions may keep has to fit into the half of the budget."""
+    default = Fetch()
+    asks = [
+        plan_marks(budget, round_up(partitions), default.max_partition_bytes).ask
+        for budget, partitions in ((default.memory_budget_bytes, 1), (default.memory_budget_bytes, 12))
+    ]
+    small = plan_marks(16 * MIB, 1, default.max_partition_bytes)
+    many = plan_marks(default.memory_budget_bytes, round_up(10_000), default.max_partition_bytes)
+
+    assert asks == [4 * MIB, 4 * MIB]
+    assert 2 * MIB < small.ask < 4 * MIB
+    assert small.high + small.ask <= 8 * MIB
+    assert 4096 < many.ask < 8192
+    assert 10_000 * (many.high + many.ask) <= default.memory_budget_bytes // 2
