@@ -223,6 +223,8 @@ class ColumnBuilder:
                 del column[:below]
             del self.timestamp_types[:below]
         header_starts, header_ends = self._header_columns(below, count)
+        if (native := kernel.records) is not None:
+            native.trim(self)
         types = bytes(self.timestamp_types)
         buffer, held_bytes = self._buffer(stop) if count > below else (b"", 0)
         columns = 6 + (2 if header_starts else 0)

@@ -119,6 +119,9 @@ class RecordsKernel(Protocol):
         the compressed ones say that they give.
         """
 
+    def trim(self, columns: ColumnBuilder, /) -> None:
+        """Give back what columns were made larger by than they had to be in the end; short ones stay as they are."""
+
     def extend_steps(self, column: array[int], first: int, step: int, count: int, /) -> None:
         """Append ``first``, ``first + step``... to the column."""
 

@@ -77,6 +77,11 @@ cdef enum:
     WORTH_RELEASING = 1 << 16
 
 
+# Shorter columns have so little to give back that asking takes longer.
+cdef enum:
+    WORTH_TRIMMING = 1 << 10
+
+
 cdef class _Columns:
     """The arrays of a ColumnBuilder while they are longer than their rows.
 
@@ -368,3 +373,13 @@ def extend_steps(array.array column, int64_t first, int64_t step, Py_ssize_t cou
     to = <int64_t *>column.data.as_voidptr + length
     for row in range(count):
         to[row] = first + row * step
+
+
+def trim(columns, /):
+    cdef array.array column
+    for column in (
+        columns.offsets, columns.timestamps, columns.key_starts, columns.key_ends, columns.value_starts,
+        columns.value_ends, columns.header_starts, columns.header_ends,
+    ):
+        if len(column) >= WORTH_TRIMMING:
+            array.resize(column, len(column))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from array import array
 
 import pytest
@@ -270,3 +271,16 @@ def test_batches_smaller_than_a_head_are_none() -> None:
     for end in range(len(data)):
         assert read_plain(data[:end], ColumnBuilder(data, PARTITION, 0)) == 0
     assert HEADER_BYTES < len(data)
+
+
+@pytest.mark.parametrize("codec", [0, 2])
+def test_columns_are_no_larger_than_their_rows(codec: int) -> None:
+    """What a batch holds is what its size says, for that is what memory is reserved by."""
+    specs = [RecordSpec(delta=row, headers=HEADERS) for row in range(1500)]
+    data = b"".join(batch(1500 * number, specs, codec=codec) for number in range(3))
+    decoded = decode_record_set(data, partition=PARTITION, start=700)
+
+    for name in ("offsets", "timestamps", "key_starts", "key_ends", "value_starts", "value_ends", "header_ends"):
+        column = getattr(decoded, name)
+        assert len(column) == 3800
+        assert 8 * 3800 == sys.getsizeof(column) - sys.getsizeof(array("q")), name
