@@ -36,6 +36,7 @@ from typing import Final, Self
 
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import topic_path
+from tests.support.counting_proxy import CountingProxy
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.delivering_member import DeliveringMember, MadeUpLogs, join_delivering
 from tests.support.kafka import Cluster, JavaConsumer, Sent, four_letter
@@ -192,36 +193,6 @@ async def make_topics(zk: AiozkClient, topics: Sequence[str], partitions: int) -
 # -- processes
 
 
-class ProxyThread:
-    """A counting proxy on an event loop of its own, so that whoever waits for processes does not hold it up."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._ready = threading.Event()
-        self._stop: Callable[[], object] = lambda: None
-        self.counter = OperationCounter()
-        self.connect_string = ""
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="proxy")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._ready.wait()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop()
-        self._thread.join()
-
-    async def _run(self) -> None:
-        stopping, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
-        async with TcpProxy(self._target) as proxy:
-            proxy.on_frame = self.counter
-            self.connect_string = proxy.connect_string
-            self._ready.set()
-            await stopping.wait()
-
-
 class Flow:
     """Records into every seventh partition of each topic, ``per_second`` each, from a thread of its own."""
 
@@ -315,7 +286,7 @@ def measure_processes(args: argparse.Namespace) -> None:
         onlooker = Onlooker(cluster.zk_port, partitions)
         with Flow(cluster, list(partitions), args.partitions, args.per_second):
             for round_number in range(args.rounds):
-                with ProxyThread(cluster.zk_port) as proxy, contextlib.ExitStack() as stack:
+                with CountingProxy(cluster.zk_port) as proxy, contextlib.ExitStack() as stack:
                     sinks = install(folder / f"sinks-{round_number}")
                     daemons: list[Daemon] = []
 
@@ -335,7 +306,7 @@ def measure_processes(args: argparse.Namespace) -> None:
                     report_gaps(folder, span)
                     forget_group(cluster)
             if args.java:
-                with ProxyThread(cluster.zk_port) as proxy:
+                with CountingProxy(cluster.zk_port) as proxy:
                     consumers: list[JavaConsumer] = []
 
                     def start_java(proxy=proxy, consumers=consumers) -> None:
