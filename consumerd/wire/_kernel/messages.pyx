@@ -134,11 +134,11 @@ cdef class Columns:
         self.run.rows = self.run.room = rows
 
     cdef int resize(self, Py_ssize_t rows) except -1:
-        array.resize(self.timestamps, rows)
-        array.resize(self.key_starts, rows)
-        array.resize(self.key_ends, rows)
-        array.resize(self.value_starts, rows)
-        array.resize(self.value_ends, rows)
+        array.resize_smart(self.timestamps, rows)
+        array.resize_smart(self.key_starts, rows)
+        array.resize_smart(self.key_ends, rows)
+        array.resize_smart(self.value_starts, rows)
+        array.resize_smart(self.value_ends, rows)
         return 0
 
     cdef int grow(self, int64_t count) except -1:

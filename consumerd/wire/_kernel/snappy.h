@@ -18,6 +18,8 @@
 
 static const uint8_t snappy_magic[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
 
+static const uint32_t snappy_masks[4] = {0, 0xFF, 0xFFFF, 0xFFFFFFFF}; /* of a copy's offset, by kind */
+
 static inline void snappy_copy_wide(uint8_t *to, const uint8_t *from) {
     uint8_t bytes[SNAPPY_WIDE];
     memcpy(bytes, from, SNAPPY_WIDE);
@@ -57,7 +59,7 @@ static inline void snappy_copy_back(uint8_t *to, int64_t offset, int64_t length)
 }
 
 /* Decompress one block; returns its size, at most room, or SNAPPY_DAMAGED. */
-static int64_t snappy_block(const uint8_t *in, int64_t in_size, uint8_t *out, int64_t room) {
+static inline int64_t snappy_block(const uint8_t *in, int64_t in_size, uint8_t *out, int64_t room) {
     int64_t declared;
     const int prefix = snappy_declared(in, in_size, &declared);
     if (!prefix || declared > room || declared > in_size * SNAPPY_MOST_BYTES)
@@ -93,25 +95,19 @@ static int64_t snappy_block(const uint8_t *in, int64_t in_size, uint8_t *out, in
             at += length;
             continue;
         }
-        if ((tag & 3) == 1) {
-            if (end - in < 1)
-                return SNAPPY_DAMAGED;
-            length = (tag >> 2 & 7) + 4;
-            offset = (int64_t)(tag >> 5) << 8 | in[0];
-            in += 1;
-        } else if ((tag & 3) == 2) {
-            if (end - in < 2)
-                return SNAPPY_DAMAGED;
-            length = (tag >> 2) + 1;
-            offset = (int64_t)in[0] | (int64_t)in[1] << 8;
-            in += 2;
-        } else {
-            if (end - in < 4)
-                return SNAPPY_DAMAGED;
-            length = (tag >> 2) + 1;
-            offset = (int64_t)in[0] | (int64_t)in[1] << 8 | (int64_t)in[2] << 16 | (int64_t)in[3] << 24;
-            in += 4;
-        }
+        const int kind = tag & 3, behind = kind == 3 ? 4 : kind; /* bytes of the offset that follow */
+        uint32_t low = 0;
+        if (end - in >= 4)
+            low = (uint32_t)in[0] | (uint32_t)in[1] << 8 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 24;
+        else if (end - in >= behind)
+            for (int byte = 0; byte < behind; byte++)
+                low |= (uint32_t)in[byte] << 8 * byte;
+        else
+            return SNAPPY_DAMAGED;
+        in += behind;
+        /* without branches: which kind comes next is anybody's guess */
+        offset = (low & snappy_masks[kind]) | (tag >> 5 << 8 & -(unsigned)(kind == 1));
+        length = kind == 1 ? (tag >> 2 & 7) + 4 : (tag >> 2) + 1;
         if (offset == 0 || offset > at || length > declared - at)
             return SNAPPY_DAMAGED;
         if (room - at >= SNAPPY_SLACK)
@@ -137,7 +133,7 @@ static inline int64_t snappy_block_length(const uint8_t *in, int64_t in_size, in
 }
 
 /* Return how many bytes all of it declares, no more than so much can give; or SNAPPY_DAMAGED. */
-static int64_t snappy_size(const uint8_t *in, int64_t in_size) {
+static inline int64_t snappy_size(const uint8_t *in, int64_t in_size) {
     int64_t declared, length, size = 0;
     if (!snappy_is_framed(in, in_size))
         return snappy_declared(in, in_size, &declared) && declared <= in_size * SNAPPY_MOST_BYTES ? declared : SNAPPY_DAMAGED;
@@ -153,7 +149,7 @@ static int64_t snappy_size(const uint8_t *in, int64_t in_size) {
 }
 
 /* Decompress all of it; returns its size, at most room, or SNAPPY_DAMAGED. */
-static int64_t snappy_decompress(const uint8_t *in, int64_t in_size, uint8_t *out, int64_t room) {
+static inline int64_t snappy_decompress(const uint8_t *in, int64_t in_size, uint8_t *out, int64_t room) {
     if (!snappy_is_framed(in, in_size))
         return snappy_block(in, in_size, out, room);
     if (in_size < SNAPPY_HEADER_BYTES)
