@@ -6,6 +6,7 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,16 +35,27 @@ def measure_kernel(effort: Effort) -> list[Row]:
     sets = decode.record_sets(decode.payloads()["repeated"])
     rows = []
     for name, target in _KERNEL_TARGETS.items():
-        rate = 1e6 * decode.measure(sets[name], 0.5 if effort.quick else 2.0 * effort.rounds)["consumerd"]
+        decode.decode_ours(sets[name])  # what is imported and compiled once
+        rates = [_decode_rate(sets[name], 0.1 if effort.quick else 1.0) for _ in range(effort.rounds)]
+        median = statistics.median(rates)
         rows.append(
             Row(
                 work=f"decoding alone, {name}, CRC checked, 100 bytes, repeated; one core",
                 target=f"{millions(target)} records/s",
-                figure=f"**{millions(rate)}**",
-                met=rate >= target,
+                figure=f"**{millions(median)}** ({millions(min(rates))} to {millions(max(rates))})",
+                met=median >= target,
             )
         )
     return rows
+
+
+def _decode_rate(data: bytes, seconds: float) -> float:
+    """Return records a second of this thread's processor time."""
+    sets, began = 0, time.thread_time()
+    while (taken := time.thread_time() - began) < seconds:
+        decode.decode_ours(data)
+        sets += 1
+    return sets * decode.COUNT / taken
 
 
 def measure_idle(effort: Effort) -> list[Row]:
