@@ -163,7 +163,7 @@ class Fetch(Section):
     memory_budget_bytes: Bytes = 268435456
     max_partition_bytes: Bytes = 4194304
     max_message_bytes: Bytes = 67108864
-    max_response_bytes: Bytes = 52428800
+    max_response_bytes: Bytes = 16777216
     max_wait_ms: Milliseconds = 500
     min_bytes: int = Field(1, ge=0)
     receive_buffer_bytes: int = Field(0, ge=0)

@@ -89,7 +89,7 @@ class FeedTools:
     executor: Executor
     turnstile: Turnstile
     allocate: Callable[[int], memoryview] | None
-    """Gives memory for what is decompressed, of so many bytes; None where each batch makes its own."""
+    """Gives memory for what is decompressed, or copied out of an answer, of so many bytes; None where each makes its own."""
     now: Callable[[], float]
     random: Callable[[], float]
 
@@ -136,7 +136,7 @@ class _Kept:
     held_bytes: int
 
 
-def _keep_records(records: bytes | memoryview) -> _Kept:
+def _keep_records(records: bytes | memoryview, allocate: Callable[[int], memoryview] | None) -> _Kept:
     """Return a record set as it is kept until it is decoded."""
     if kernel.records is None:
         data = bytes(records)
@@ -145,7 +145,11 @@ def _keep_records(records: bytes | memoryview) -> _Kept:
         answer_bytes = memoryview(records.obj).nbytes
         if len(records) * _MOST >= answer_bytes:
             return _Kept(records, answer_bytes)
-    return _Kept(memoryview(bytes(records)), len(records))
+    if allocate is None:
+        return _Kept(memoryview(bytes(records)), len(records))
+    copy = allocate(len(records))
+    copy[:] = records
+    return _Kept(copy.toreadonly(), len(records))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +319,7 @@ class PartitionFeed:
         records = answer.record_set
         if not records:
             return False
-        kept = _keep_records(records)
+        kept = _keep_records(records, self._tools.allocate)
         data, cursor, settings = kept.data, self.cursor, self._tools.settings
         if len(data) > settings.max_message_bytes and self._refuse_too_large(data, hold):
             return True

@@ -79,7 +79,7 @@ class FetchSettings:
 
     max_partition_bytes: int = 4 * 1024 * 1024
     max_message_bytes: int = 64 * 1024 * 1024
-    max_response_bytes: int = 50 * 1024 * 1024
+    max_response_bytes: int = 16 * 1024 * 1024
     max_wait_ms: int = 500
     min_bytes: int = 1
     read_committed: bool = False

@@ -27,14 +27,16 @@ _BETWEEN_BYTES: Final = 64 * 1024
 Allocate = Callable[[int], memoryview]
 """Gives writable memory of so many bytes; what stands in it is undefined."""
 
-IDLE_BYTES: Final = 16 << 20
-"""So much memory of frames is kept for the next ones; it is part of the constant beyond the memory budget."""
+IDLE_BYTES: Final = 24 << 20
+"""So much memory of frames is kept for the next ones: enough for the largest answer that is asked for by default. It is part of
+the constant beyond the memory budget.
+"""
 
 
-def frame_memory() -> Allocate:
+def frame_memory(idle_bytes: int = IDLE_BYTES) -> Allocate:
     """Return where frames get their memory from: a pool where there is a kernel, memory of their own otherwise."""
     memory = kernel.memory
-    return _zeroed if memory is None else memory.ReceivePool(IDLE_BYTES).allocate
+    return _zeroed if memory is None else memory.ReceivePool(idle_bytes).allocate
 
 
 def _zeroed(size: int) -> memoryview:
