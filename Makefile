@@ -10,7 +10,7 @@ PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv kernel demo test unit check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user image-test clean
+.PHONY: help venv kernel demo test unit pure kernel-sanitized check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -18,6 +18,7 @@ help:  ## list what there is
 venv: $(VENV)/.installed $(VENV)/.kernel  ## make the virtual environment
 
 build_kernel = $(BIN)/python setup.py --quiet build_ext --inplace
+say_kernel = @$(BIN)/python -m consumerd version | sed -n '/^kernel:/p'
 
 kernel: $(VENV)/.installed  ## build the native kernel into this checkout, as far as its sources have changed
 	CONSUMERD_REQUIRE_KERNEL=1 $(build_kernel)
@@ -34,6 +35,7 @@ $(VENV)/.installed: pyproject.toml
 	$(make_environment)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.kernel  # which pip has built as well
+	$(say_kernel)
 
 # without a compiler, one line says that there is no kernel
 $(VENV)/.kernel: $(VENV)/.installed $(KERNEL_SOURCES)
@@ -50,6 +52,7 @@ $(VENV)/.demo: pyproject.toml
 	@# pip's log has 28 MB, of which a few lines say what it has downloaded
 	@grep -aE ' (Downloading|Using cached) ' $(VENV)/pip.log > $(VENV)/downloads.log || true
 	@rm $(VENV)/pip.log
+	$(say_kernel)
 	@touch $@
 
 test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI); JOBS=2 runs two files at a time
@@ -57,6 +60,15 @@ test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes fr
 
 unit: venv  ## unit and property tests only
 	$(PYTEST) tests/unit tests/property
+
+PURE := $(addprefix tests/unit/,wire net fetch delivery sinks) tests/component/fetch \
+  $(wildcard $(addprefix tests/property/test_,fetch* delivery* landed* net* record*))
+
+pure: venv  ## what the native kernel takes part in, without it
+	CONSUMERD_KERNEL=off $(PYTEST) $(PURE)
+
+kernel-sanitized: venv  ## the native kernel under AddressSanitizer and UBSan, with any bytes (needs gcc)
+	PYTHON=$(abspath $(BIN))/python tests/sanitized/run
 
 check: venv  ## lint, formatting, types, layers
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from consumerd.wire import kernel
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Fate, run_mutants, run_unchanged
 from tests.mutants.table import MUTANTS
@@ -44,6 +45,9 @@ def main() -> int:
 
 def _choose(names: Sequence[str], *, brief: bool) -> list[Mutant]:
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    if not kernel.NATIVE:
+        sys.stdout.write("mutants of the native kernel are left out: there is none\n")
+        chosen = [mutant for mutant in chosen if not mutant.part]
     if not brief:
         return chosen
     first: dict[int, Mutant] = {}

@@ -18,7 +18,7 @@ class Mutant:
     """One edit of one file, after which one of ``tests`` must fail.
 
     ``also`` are further edits of that file, each an old and a new text: what one defence does while another covers for it
-    shows only where both are gone. ``promise`` is the number of the promise (docs/architecture.md) that the edit breaks. ``stories`` is how many seeds
+    shows only where both are gone. ``part`` is the part of the native kernel that is compiled anew, where the file is C. ``promise`` is the number of the promise (docs/architecture.md) that the edit breaks. ``stories`` is how many seeds
     :data:`SIMULATION` tells, where it is among the tests.
     """
 
@@ -30,6 +30,7 @@ class Mutant:
     tests: tuple[str, ...]
     stories: int = 0
     also: tuple[tuple[str, str], ...] = ()
+    part: str = ""
 
     def edit(self, text: str) -> str:
         """Return the file's text with the mutation in it. Raises StaleMutant."""

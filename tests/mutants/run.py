@@ -2,6 +2,8 @@
 
 A mutant is *killed* when a named test fails by what it asserts or by an error of ours, and *survives* when all pass. It is
 *broken* when the edit does not apply any more, or when what fails is the mutant itself: an import, a name, a syntax error.
+
+Edits of the native kernel are compiled, its one part that they concern, in a folder of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import xml.etree.ElementTree as ET
@@ -25,6 +28,7 @@ from queue import SimpleQueue
 from tests.mutants.mutant import Mutant, StaleMutant
 
 _TOP = Path(__file__).resolve().parents[2]
+_KERNEL = Path("consumerd/wire/_kernel")
 _COPIED = ("consumerd", "tests", "pyproject.toml", "config.example.yaml")
 _SECONDS = 300
 _NO_VERDICT = re.compile(
@@ -83,16 +87,18 @@ def run_mutant(mutant: Mutant, top: Path) -> Verdict:
     text = path.read_text()
     began = time.monotonic()
     try:
-        with _changed(path, text, mutant.edit(text)):
+        with _changed(path, text, mutant.edit(text)), _compiled(mutant, top):
             failed, output = _run_tests(top, mutant.tests, mutant.stories)
     except StaleMutant as error:
         return Verdict(mutant, Fate.BROKEN, str(error), 0.0)
+    except subprocess.CalledProcessError as error:
+        return Verdict(mutant, Fate.BROKEN, f"it does not compile: {error.stdout[-600:]}", time.monotonic() - began)
     seconds = time.monotonic() - began
     if failed is None:
         return Verdict(mutant, Fate.BROKEN, f"no verdict: {output[-600:]}", seconds)
     if not failed:
         return Verdict(mutant, Fate.SURVIVED, ", ".join(mutant.tests), seconds)
-    return Verdict(mutant, Fate.KILLED, ", ".join(failed), seconds)
+    return Verdict(mutant, Fate.KILLED, ", ".join(sorted({name.partition("[")[0] for name in failed})), seconds)
 
 
 def _copy(place: Path) -> Path:
@@ -113,6 +119,40 @@ def _changed(path: Path, before: str, after: str) -> Iterator[None]:
         yield
     finally:
         _write(path, before)
+
+
+@contextmanager
+def _compiled(mutant: Mutant, top: Path) -> Iterator[None]:
+    """Have the mutant's part of the kernel in the copy, and afterwards the one that was there."""
+    if not mutant.part:
+        yield
+        return
+    kernel = top / _KERNEL
+    (before,) = kernel.glob(f"{mutant.part}{sysconfig.get_config_var('EXT_SUFFIX')}")
+    with tempfile.TemporaryDirectory(prefix="kernel-", dir=top) as folder:
+        place = Path(folder) / _KERNEL
+        place.mkdir(parents=True)
+        for source in (kernel / f"{mutant.part}.pyx", *kernel.glob("*.h"), *kernel.glob("*.pxd")):
+            shutil.copy(source, place)
+        shutil.copy(_TOP / "setup.py", folder)
+        subprocess.run(
+            [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+            cwd=folder,
+            env=os.environ | {"CONSUMERD_REQUIRE_KERNEL": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+        )
+        compiled = before.read_bytes()
+        # another file under the same name, not the same file with other bytes: somebody may have it mapped
+        before.unlink()
+        shutil.copy(place / before.name, before)
+    try:
+        yield
+    finally:
+        before.unlink()
+        before.write_bytes(compiled)
 
 
 def _write(path: Path, text: str) -> None:
