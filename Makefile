@@ -61,8 +61,8 @@ test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes fr
 unit: venv  ## unit and property tests only
 	$(PYTEST) tests/unit tests/property
 
-PURE := $(addprefix tests/unit/,wire net fetch delivery sinks) tests/component/fetch \
-  $(wildcard $(addprefix tests/property/test_,fetch* delivery* landed* net* record*))
+PURE := $(addprefix tests/unit/,wire net fetch sinks) tests/component/fetch \
+  $(wildcard $(addprefix tests/property/test_,fetch* net* record*))
 
 pure: venv  ## what the native kernel takes part in, without it
 	CONSUMERD_KERNEL=off $(PYTEST) $(PURE)
