@@ -1,12 +1,17 @@
-# Two stages: the package and its dependencies are installed in the first, only the result is in the image.
-# BASE is any image with Python 3.11 to 3.13, venv included; both stages need the same one, since a virtual environment
-# belongs to the interpreter that made it.
+# Two stages: the package and its dependencies are installed in the first, only the result is in the image: the native
+# kernel, and no compiler. BASE is any image of Debian's kin with Python 3.11 to 3.13, venv included; both stages need the
+# same one, since a virtual environment belongs to the interpreter that made it.
 ARG BASE=python:3.13-slim
 FROM ${BASE} AS build
+# Python's headers are a package of their own where Python is Debian's
+RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")') && \
+    apt-get update && \
+    apt-get install --yes --no-install-recommends gcc libc6-dev $([ -e "$headers" ] || echo libpython3-dev)
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY consumerd consumerd
-RUN python3 -m venv /opt/consumerd && /opt/consumerd/bin/pip install --no-cache-dir ".[parquet]"
+RUN python3 -m venv /opt/consumerd && \
+    CONSUMERD_REQUIRE_KERNEL=1 /opt/consumerd/bin/pip install --no-cache-dir ".[parquet,speed]"
 
 FROM ${BASE}
 RUN groupadd --gid 10001 consumerd && \

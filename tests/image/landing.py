@@ -204,6 +204,7 @@ def main() -> None:
     container = buildah.do("from", "--pull-never", image.name)
     said = buildah.do("run", container, "--", *image.entrypoint, "version")
     assert said.startswith(f"consumerd {__version__}\n"), said
+    assert "\nkernel: native " in said, said
     say(said)
     with EmbeddedProcess(args.directory / "cluster") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
