@@ -2,8 +2,8 @@
 
 Columns are those of ``wire.arrow``; what a file says of itself is one JSON object under ``consumerd`` in the footer's
 key-value metadata. Batches are kept as Arrow and written as a row group when there are 8 MiB of them, when all writers of
-the sink together hold too much, and at the end of the file. A row group is encoded, compressed and written in a thread of
-its own while the next is collected. What the footer says of a row group stays in memory until the file ends.
+the sink together hold too much, and at the end of the file. A full row group is encoded, compressed and written in a thread
+of its own while the next is collected, where there is memory for both. What the footer says of a row group stays in memory until the file ends.
 
 Offsets grow by one from row to row and are delta-encoded. Keys and values are dictionary-encoded only where the first
 row group shows that they repeat; payloads mostly do not, and a dictionary that overflows costs time for nothing. Only
@@ -39,6 +39,9 @@ from consumerd.wire.records import RecordBatch
 EXTENSION: Final = "parquet"
 FOOTER_KEY: Final = b"consumerd"
 ROW_GROUP_BYTES: Final = 8 << 20
+BESIDE_FROM_BYTES: Final = 4 * ROW_GROUP_BYTES
+"""With less for all writers together, a row group is written before the next is collected."""
+
 WRITER_BYTES: Final = 24 << 10
 ROW_GROUP_KEPT_BYTES: Final = 8 << 10
 """What pyarrow keeps for an open writer and for each row group written by it, as measured with these columns."""
@@ -74,10 +77,11 @@ class ParquetOptions(ChainOptions):
 
 
 class ParquetEncoder:
-    """Collects batches and writes them as row groups."""
+    """Collects batches and writes them as row groups, full ones ``beside`` what goes on."""
 
-    def __init__(self, hidden: HiddenFile, codec: Codec) -> None:
+    def __init__(self, hidden: HiddenFile, codec: Codec, *, beside: bool) -> None:
         self._hidden = hidden
+        self._beside = beside
         self._codec = codec
         self._batches: list[pa.RecordBatch] = []
         self._writer: pq.ParquetWriter | None = None
@@ -99,7 +103,7 @@ class ParquetEncoder:
     def append(self, batch: RecordBatch) -> None:
         """See FileEncoder."""
         for piece in to_pieces(batch):
-            if self._batch_bytes + piece.nbytes > LARGEST_COLUMN_BYTES:
+            if self._batches and self._batch_bytes + piece.nbytes > LARGEST_COLUMN_BYTES:
                 self._begin_row_group()
             self._batches.append(piece)
             self._batch_bytes += piece.nbytes
@@ -108,24 +112,32 @@ class ParquetEncoder:
 
     def spill(self) -> None:
         """See FileEncoder: write a row group, and have Arrow give back what that frees."""
-        self._begin_row_group()
         self._writing.wait()
+        batches = self._take_batches()
+        if batches:
+            self._write_row_group(batches)
         pa.default_memory_pool().release_unused()
 
     def _begin_row_group(self) -> None:
-        """Have what was collected written, once the row group before is. Raises OSError of that one."""
-        if not self._batches:
-            return
+        """Have what was collected written, once the row group before is. Raises OSError of that one, or of this."""
         self._writing.wait()
+        self._writing_bytes = self._batch_bytes
+        batches = self._take_batches()
+        if self._beside:
+            self._writing.start(lambda: self._write_row_group(batches))
+        else:
+            self._write_row_group(batches)
+
+    def _take_batches(self) -> list[pa.RecordBatch]:
         batches, self._batches = self._batches, []
-        self._writing_bytes, self._batch_bytes = self._batch_bytes, 0
-        self._row_groups += 1
-        self._writing.start(lambda: self._write_row_group(batches))
+        self._batch_bytes = 0
+        return batches
 
     def _write_row_group(self, batches: list[pa.RecordBatch]) -> None:
         with _arrow_failures():
             table = pa.Table.from_batches(batches, schema=SCHEMA)
             self._get_writer(table).write_table(table, row_group_size=len(table))
+        self._row_groups += 1
 
     def finish(self, metadata: FileMetadata) -> None:
         """See FileEncoder: write the last row group and the footer."""
@@ -182,15 +194,16 @@ class ParquetFormat:
     subfolders = ()
     working_copies = 2  # values gathered, and what a column chunk takes while it is written
 
-    def __init__(self, compression: Compression, level: int | None = None) -> None:
+    def __init__(self, compression: Compression, level: int | None = None, *, beside: bool = False) -> None:
         self._codec = Codec(compression, level)
+        self._beside = beside
 
     def open(
         self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, ParquetEncoder]:
         """See FileFormat."""
         hidden = HiddenFile(files, folder=folder, name=data_name(position, EXTENSION), file_id=file_id)
-        return hidden, ParquetEncoder(hidden, self._codec)
+        return hidden, ParquetEncoder(hidden, self._codec, beside=self._beside)
 
     def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:  # noqa: ARG002 - the port's
         """Read a file's footer. Raises MalformedRecord, OSError."""
@@ -211,7 +224,9 @@ class ParquetSink(ChainSink):
     """What Arrow takes once it is loaded and has worked, its memory pool's slack included, as measured."""
 
     def __init__(self, context: SinkContext, options: ParquetOptions, *, files: FileSystem | None = None) -> None:
-        super().__init__(context, options, ParquetFormat(options.compression, options.zstd_level), files=files)
+        beside = context.buffer_bytes >= BESIDE_FROM_BYTES
+        file_format = ParquetFormat(options.compression, options.zstd_level, beside=beside)
+        super().__init__(context, options, file_format, files=files)
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:

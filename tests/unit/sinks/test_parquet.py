@@ -157,6 +157,18 @@ async def test_a_row_group_is_written_while_the_next_is_collected(rig: SinkRig):
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [4, 2]
 
 
+async def test_with_little_memory_a_row_group_is_written_before_the_next_is_collected(rig: SinkRig):
+    """What is being written counts twice: four files that do so at a time would hold more than all of them may."""
+    rig.buffer_bytes = parquet.BESIDE_FROM_BYTES - 1
+    files = RecordingFileSystem()
+    writer = await rig.writer(0, files=files)
+    await writer.write(run_of(0, 1, size=parquet.ROW_GROUP_BYTES))
+
+    assert any(operation == "write" and name.startswith(".0") for operation, name in files.calls)
+    assert rig.charged == parquet.WRITER_BYTES + parquet.ROW_GROUP_KEPT_BYTES
+    assert await writer.flush() == 1
+
+
 @pytest.mark.parametrize("told_by", ["write", "flush", "spill"])
 async def test_a_row_group_that_was_not_written_is_told_by_the_next_call(rig: SinkRig, told_by: str):
     """Its records were taken already: the file is given up, and all of it comes again."""
