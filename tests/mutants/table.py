@@ -229,7 +229,7 @@ MUTANTS: Final = (
         part="records",
         old="head->base_offset <= place->position && !overflows",
         new="!overflows",
-        tests=("tests/unit/wire/test_contradictions.py::test_holes_of_a_compacted_log_are_no_contradiction",),
+        tests=("tests/property/test_kernel_records.py::test_they_agree_on_sets_of_every_shape",),
     ),
     Mutant(
         name="kernel-reads-over-the-end-of-a-value",
@@ -238,7 +238,9 @@ MUTANTS: Final = (
         part="messages",
         old="        if (value_length < MESSAGES_NULL || value_at + (value_length < 0 ? 0 : value_length) != stop)\n",
         new="        if (value_length < MESSAGES_NULL)\n",
-        tests=("tests/property/test_kernel_records.py::test_they_agree_on_what_real_brokers_sent_damaged_or_not",),
+        tests=(
+            "tests/unit/wire/test_message_set.py::test_a_first_message_that_cannot_be_read_is_an_error_with_its_coordinates",
+        ),
     ),
     Mutant(
         name="a-unit-is-passed-before-it-is-kept",
