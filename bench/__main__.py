@@ -167,7 +167,7 @@ def _print_reading(number: int, reader: Reader, reading: Reading | str) -> None:
 def _print_rows(rows: Sequence[Row]) -> None:
     for row in rows:
         verdict = {True: "met", False: "NOT MET", None: ""}[row.met]
-        print(f"  {row.work}: {row.figure.replace('**', '')}; at least {row.target}: {verdict}", flush=True)
+        print(f"  {row.work}: {row.figure.replace('**', '')}; aimed at: {row.target}: {verdict}", flush=True)
 
 
 if __name__ == "__main__":
