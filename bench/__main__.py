@@ -31,7 +31,7 @@ from bench.parts import PARTS, Effort
 from bench.peers import STARTERS
 from bench.profiling import profile_case
 from bench.readers.running import Source
-from bench.results import Row, Run, load_results
+from bench.results import Results, Row, Run, load_results
 from bench.slopes import Marks
 from tests.support.kafka import Cluster
 
@@ -69,20 +69,24 @@ def main() -> None:
         f"{run.machine}; load {run.load}\n{', '.join(f'{name} {one}' for name, one in run.versions.items())}",
         flush=True,
     )
-    results_path = args.docs / "performance" / "results.json" if args.docs else None
-    results = load_results(results_path) if results_path else load_results(Path("/nonexistent"))
-    for name, measured, rows in _measure(cases, parts, args):
-        results.add(run, measured=(measured,) if measured else (), rows={} if measured else {name: rows})
-        _print_rows(rows)
-        if results_path:
-            # an hour's work is kept case by case
-            results.save(results_path)
-    if args.docs:
-        drawn = plot.draw(results, args.docs / "performance" / "rates.png")
-        page = args.docs / "performance.md"
-        page.write_text(
-            report.put_between(page.read_text(), report.document(results, "performance/rates.png" if drawn else None))
-        )
+    results = load_results(args.docs / "performance" / "results.json") if args.docs else Results()
+    try:
+        for name, measured, rows in _measure(cases, parts, args):
+            results.add(run, measured=(measured,) if measured else (), rows={} if measured else {name: rows})
+            _print_rows(rows)
+    finally:
+        # an hour's work is kept, whatever became of the rest
+        if args.docs:
+            _write(results, args.docs)
+
+
+def _write(results: Results, docs: Path) -> None:
+    """Write the results, the plot and the page."""
+    results.save(docs / "performance" / "results.json")
+    drawn = plot.draw(results, docs / "performance" / "rates.png")
+    page = docs / "performance.md"
+    written = report.document(results, "performance/rates.png" if drawn else None)
+    page.write_text(report.put_between(page.read_text(), written))
 
 
 def cluster_of(release: str) -> Cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,7 +68,8 @@ def take_rounds(
             try:
                 reading = read_once(starters[reader], source, marks, limit_s)
             except (ReaderFailed, TooFewRecords) as error:
-                failures.append(f"{reader}, round {number + 1}: {error}")
+                said = textwrap.shorten(str(error), 300)
+                failures.append(f"{reader}, round {number + 1}: {said}")
                 told(number, reader, str(error))
             else:
                 readings[reader].append(reading)

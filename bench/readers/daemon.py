@@ -23,7 +23,10 @@ from tests.support.daemon import Daemon, DaemonFailed, settings_for
 _COUNTER: Final = "consumerd_records_delivered_total{"
 _SCRAPE_S: Final = 0.2
 ROLL_MS: Final = 1000
-"""How often a Parquet file is published here; by default it is once a minute, or at 128 MiB."""
+"""How often a Parquet file is published here, or more often where there are few records; by default it is once a minute,
+or at 128 MiB.
+"""
+_RECORDS_A_MS: Final = 20_000
 
 
 def null_sink(environment: Mapping[str, str]) -> Callable[[Source, Path], AbstractContextManager[Running]]:
@@ -43,7 +46,11 @@ def null_sink(environment: Mapping[str, str]) -> Callable[[Source, Path], Abstra
 def parquet_sink(source: Source, folder: Path) -> Iterator[Running]:
     """Start the daemon with the Parquet sink."""
     landing = folder / "landing"
-    options = {"type": "parquet", "path": str(landing), "roll_ms": ROLL_MS}
+    options = {
+        "type": "parquet",
+        "path": str(landing),
+        "roll_ms": max(50, min(ROLL_MS, source.records // _RECORDS_A_MS)),
+    }
     with _daemon(source, folder, options, {}) as daemon:
         yield _Landed(daemon, landing, source.records, {})
 
