@@ -57,6 +57,8 @@ from consumerd.wire.records import Limits, RecordBatch
 
 _MOST: Final = 2
 """A record set that is so many parts of its answer, or more, may keep the answer's memory."""
+_BATCHES: Final = 128
+"""So many decompressed batches, at least, find room in all the memory."""
 _COPIES: Final = 2
 """While a piece is decoded its bytes are there twice (for checksums and codecs), and what they expand to as well."""
 _THREAD_EXPANSION: Final = 8
@@ -323,8 +325,7 @@ class PartitionFeed:
         data, cursor, settings = kept.data, self.cursor, self._tools.settings
         if len(data) > settings.max_message_bytes and self._refuse_too_large(data, hold):
             return True
-        slice_bytes = settings.slice_bytes if kernel.records is None else settings.native_slice_bytes
-        pieces = cut_record_set(data, slice_bytes=slice_bytes, expansion=cursor.expansion)
+        pieces = self._cut(data)
         if pieces and answer.aborted_transactions:
             # where an aborted transaction ends is written in the records, so that cutting them loses track of it
             compressed = any(piece.compressed for piece in pieces)
@@ -392,6 +393,18 @@ class PartitionFeed:
         self.fail(error, kept)
 
     # -- what came and was not decoded
+
+    def _cut(self, data: bytes | memoryview) -> list[Piece]:
+        settings, expansion = self._tools.settings, self.cursor.expansion
+        if kernel.records is None:
+            return cut_record_set(data, slice_bytes=settings.slice_bytes, expansion=expansion)
+        slice_bytes = settings.native_slice_bytes
+        pieces = cut_record_set(data, slice_bytes=slice_bytes, expansion=expansion)
+        # what is compressed becomes more: each sink has a batch at a time, and one of hundreds converts it into something else
+        share = max(settings.slice_bytes, self._tools.budget.limit_bytes // _BATCHES)
+        if share < slice_bytes and any(piece.compressed for piece in pieces):
+            return cut_record_set(data, slice_bytes=share, expansion=expansion)
+        return pieces
 
     def _note(self, answer: FetchedPartition) -> None:
         """Remember what an answer says of the log; the partition is well."""

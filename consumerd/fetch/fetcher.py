@@ -46,7 +46,10 @@ _MOST_DECODERS: Final = 4
 _UNCONSUMED_S: Final = 1.0
 """For how long a partition may lie unconsumed, its sink failing perhaps, while others wait for its memory."""
 _IDLE_BYTES: Final = 16 << 20
-"""So much memory of what was decompressed is kept for what will be; it is part of the constant beyond the memory budget."""
+"""So much memory of what was decompressed or copied is kept for what will be, or this part of a small budget; it is part of
+the constant beyond the memory budget.
+"""
+_IDLE_PART: Final = 16
 
 
 Listener = tuple[BrokerId, Address]
@@ -96,6 +99,7 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._view_changed = False
         self._marks = plan_marks(budget.limit_bytes, 1, settings.max_partition_bytes)
+        idle_bytes = min(_IDLE_BYTES, budget.limit_bytes // _IDLE_PART)
         self._tools = FeedTools(
             settings=settings,
             budget=budget,
@@ -103,7 +107,7 @@ class Fetcher:
             owner=self,
             executor=ThreadPoolExecutor(max_workers=_decoders(), thread_name_prefix="decode"),
             turnstile=Turnstile(settings.slice_bytes if kernel.records is None else settings.native_thread_bytes),
-            allocate=None if kernel.memory is None else kernel.memory.ReceivePool(_IDLE_BYTES).allocate,
+            allocate=None if kernel.memory is None else kernel.memory.ReceivePool(idle_bytes).allocate,
             now=now,
             random=random,
         )

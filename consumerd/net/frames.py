@@ -27,7 +27,7 @@ _BETWEEN_BYTES: Final = 64 * 1024
 Allocate = Callable[[int], memoryview]
 """Gives writable memory of so many bytes; what stands in it is undefined."""
 
-IDLE_BYTES: Final = 24 << 20
+IDLE_BYTES: Final = 17 << 20
 """So much memory of frames is kept for the next ones: enough for the largest answer that is asked for by default. It is part of
 the constant beyond the memory budget.
 """

@@ -12,6 +12,7 @@ Nothing here is read or written but by way of the buffer protocol. All of it hap
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.pyport cimport PY_SSIZE_T_MAX
 from libc.string cimport memmove
 
 cdef enum:
@@ -59,13 +60,13 @@ cdef class ReceivePool:
         self._shrink(0)
 
     cdef int _take(self, Frame frame, Py_ssize_t size) except -1:
-        cdef Py_ssize_t at, best = -1
-        cdef Py_ssize_t capacity = size if size < GRAIN else size + (-size) % GRAIN
-        if capacity < size:
+        cdef Py_ssize_t at, capacity, best = -1
+        if size > PY_SSIZE_T_MAX - GRAIN:
             raise MemoryError()
+        capacity = size if size < GRAIN else size + (-size) % GRAIN
         if capacity >= GRAIN:
             for at in range(self._count - 1, -1, -1):  # the newest first: its pages are still in the caches
-                if capacity <= self._idle[at].capacity <= capacity + capacity // 4:
+                if capacity <= self._idle[at].capacity <= capacity + capacity // 16:
                     best = at
                     break
         if best >= 0:
