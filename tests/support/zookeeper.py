@@ -25,8 +25,10 @@ CREATE: Final = 1
 DELETE: Final = 2
 EXISTS: Final = 3
 GET: Final = 4
+LIST: Final = 8
 SYNC: Final = 9
 """What the session's probe asks."""
+LIST_WITH_STAT: Final = 12
 MULTI: Final = 14
 AUTH: Final = 100
 SET_WATCHES: Final = 101

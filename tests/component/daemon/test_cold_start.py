@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import pytest
 
@@ -33,13 +34,14 @@ from consumerd.zk.layout import BROKER_TOPICS, offset_path, topic_path
 from consumerd.zk.layout_modern import partition_path
 from tests.support.delivery import FakeBrokers, FakeSink
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
-from tests.support.zookeeper import GET, SYNC, eventually, make_client, opcode, run_server, xid
+from tests.support.zookeeper import GET, LIST, LIST_WITH_STAT, SYNC, eventually, make_client, opcode, run_server, xid
 
 PARTITIONS = 4
 DELAY_S = 0.1
 """Longer than what a test machine takes for everything between two answers."""
 _NOT_COUNTED = frozenset({SYNC, 11, 101})
 """The session's probes, pings, and what registers watches anew."""
+_READS: Final = frozenset({GET, LIST, LIST_WITH_STAT})
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ class RoundTrips:
     def __init__(self) -> None:
         self.longest = 0
         self.before_owning = 0
-        """Those before an owned partition is first asked about: has an operator asked for something?"""
+        """Those before what is owned is first asked about: has an operator asked for something?"""
         self._answered = 0
         self._rows: dict[int, int] = {}
 
@@ -65,7 +67,7 @@ class RoundTrips:
             if xid(frame) > 0 and opcode(frame) not in _NOT_COUNTED:
                 self._rows[xid(frame)] = self._answered + 1
                 self.longest = max(self.longest, self._answered + 1)
-                if not self.before_owning and opcode(frame) == GET and b"/requests/" in frame:
+                if not self.before_owning and opcode(frame) in _READS and b"/requests/" in frame:
                     self.before_owning = self._answered
         elif (row := self._rows.pop(xid(frame), None)) is not None:
             self._answered = max(self._answered, row)
