@@ -42,9 +42,13 @@ from consumerd.model import Claim, TopicPartition
 from consumerd.offsets.store import OffsetRequests, OffsetStore
 from consumerd.sinks.base import Quarantine
 from consumerd.telemetry.hooks import Hooks, Trouble
+from consumerd.telemetry.wording import join_shown
 
 _COMMIT_SHARE = 0.25
 """The part of a drain's time that is kept for the commit."""
+
+_SHOWN = 8
+"""Partitions that a line of the log names; there may be thousands."""
 
 _log = structlog.get_logger(__name__)
 
@@ -207,7 +211,7 @@ class Deliveries:
         if late:
             for running in late.values():
                 self._tasks.cancel_soon(running.key)
-            _log.warning("drain_abandoned", partitions=[str(partition) for partition in late])
+            _log.warning("drain_abandoned", partitions=len(late), first=join_shown(late, _SHOWN))
             for partition in late:
                 self._hooks.trouble(Trouble.DRAIN_ABANDONED, "not flushed in time", partition)
 
@@ -216,7 +220,7 @@ class Deliveries:
             async with timeout_at(until):
                 await self._committer.commit([running.pipeline for running in ending.values()])
         except TimeoutError:
-            _log.warning("drain_commit_timed_out", partitions=[str(partition) for partition in ending])
+            _log.warning("drain_commit_timed_out", partitions=len(ending), first=join_shown(ending, _SHOWN))
             self._hooks.trouble(Trouble.DRAIN_COMMIT_TIMED_OUT, f"partitions that may repeat: {len(ending)}")
 
     def _drop(self, partition: TopicPartition, running: _Running) -> None:

@@ -151,7 +151,8 @@ class OwnersChanged:
 @dataclass(frozen=True, slots=True)
 class Inspected:
     """What the owner nodes asked for hold (None: there is none). Of those in ``there`` it is only known that they are
-    there. A partition that could not be looked at is left out of both.
+    there; those in ``doubtful`` may have been made again. A partition that could not be looked at is left out of ``nodes`` and
+    ``there``.
 
     ``session_id`` is the session in which they were read.
     """
@@ -160,6 +161,7 @@ class Inspected:
     nodes: Mapping[TopicPartition, Holder | None]
     session_id: int
     there: frozenset[TopicPartition] = frozenset()
+    doubtful: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,10 +327,10 @@ class Look(enum.IntEnum):
 
     NAMES = 0
     """Which are there: one read a topic, whatever it holds."""
-    SAMPLE = 1
-    """Besides, some that may have been replaced since they were read; those that are left take their turns."""
+    REMADE = 1
+    """Besides, whose those are that may have been made again since that was last known."""
     PROOF = 2
-    """Besides, all that may have been replaced since they were read."""
+    """Besides, whose all the others are, unless nothing can have changed since they were read."""
 
 
 @dataclass(frozen=True, slots=True)

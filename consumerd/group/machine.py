@@ -50,6 +50,10 @@ _INSPECT_DELAY_S: Final = 0.02
 """Owner nodes come and go in bursts; so long they are gathered."""
 _UNHURRIED_S: Final = 0.25
 """The same, where nothing in the topic is waited for: what others hand over there is seen at once when it is over."""
+_HANDOVER_S: Final = 5.0
+"""So long after a change of the group others may hand over partitions; nodes that were made again are nothing special."""
+_RESTLESS_S: Final = 30.0
+"""The same, at most, where changes never end."""
 
 
 class GroupMachine:
@@ -83,7 +87,12 @@ class GroupMachine:
         self._inspect_at: float | None = None
         self._inspect_look = ev.Look.NAMES
         self._inspect_topics: set[str] = set()
-        """Those to be looked at, unless the look is a closer one, which concerns all."""
+        """Those to be looked at, unless all are."""
+        self._inspect_all = False
+        self._restless_since: float | None = None
+        """The first change of the group after the last close look."""
+        self._calm_at = 0.0
+        """When what others hand over after the last change of the group should be over."""
         self._settled_at = 0.0
         self._compare_at = 0.0
         """When the first partition that waits for its time may go on, as of the last comparison."""
@@ -265,6 +274,7 @@ class GroupMachine:
         self._dirty, self._failures = None, 0
         self._inspect_at, self._inspect_look = None, ev.Look.NAMES
         self._inspect_topics.clear()
+        self._inspect_all = False
         if self._state not in {MemberState.LEAVING, MemberState.STOPPED, MemberState.DETACHED}:
             self._move(MemberTrigger.SESSION_OVER)
 
@@ -318,6 +328,7 @@ class GroupMachine:
         match self._state:
             case MemberState.FOLLOWING:
                 self._open_pass(cause)
+                self._expect_handover()
                 self._move(MemberTrigger.CHANGED)
                 self._settle()
             case MemberState.READING:
@@ -339,6 +350,7 @@ class GroupMachine:
             self._register_at = self._now
             return
         self._move(MemberTrigger.VIEWED)
+        self._expect_handover()
         self._grants, self._stamp = view.grants, view.stamp
         self._moves += 1
         self._reconcile_at = self._now + self._settings.reconcile_s
@@ -348,6 +360,11 @@ class GroupMachine:
         if self._dirty is not None:
             cause, self._dirty = self._dirty, None
             self._on_changed(cause)
+
+    def _expect_handover(self) -> None:
+        if self._restless_since is None:
+            self._restless_since = self._now
+        self._calm_at = min(self._now + _HANDOVER_S, self._restless_since + _RESTLESS_S)
 
     def _on_read_failed(self, serial: int) -> None:
         self._verifying.pop(serial, None)
@@ -464,16 +481,19 @@ class GroupMachine:
     # -- owner nodes
 
     def _on_owners(self, topic: str | None) -> None:
-        """Look soon at what changed; sooner where something in it is waited for."""
+        """Look soon at what changed; sooner where something in it is waited for, or nothing was to be expected."""
         topics = {topic} if topic is not None else {partition.topic for partition in self._records}
-        awaited = any(self._contested[one] for one in topics)
+        urgent = self._now >= self._calm_at or any(self._contested[one] for one in topics)
         self._inspect_topics |= topics
-        at = self._now + (_INSPECT_DELAY_S if awaited else _UNHURRIED_S)
-        self._inspect_at = at if self._inspect_at is None else min(at, self._inspect_at)
+        self._look_at(self._now + (_INSPECT_DELAY_S if urgent else _UNHURRIED_S))
 
     def _look_soon(self, look: ev.Look, delay_s: float = 0.0) -> None:
+        """Look at all partitions."""
         self._inspect_look = max(self._inspect_look, look)
-        at = self._now + delay_s
+        self._inspect_all = True
+        self._look_at(self._now + delay_s)
+
+    def _look_at(self, at: float) -> None:
         self._inspect_at = at if self._inspect_at is None else min(at, self._inspect_at)
 
     def _on_inspected(self, found: ev.Inspected) -> None:
@@ -484,7 +504,12 @@ class GroupMachine:
         proved: set[TopicPartition] = set()
         for partition, claim in asked.items():
             record = self._records.get(partition)
-            if record is None or record.claim != claim or partition in found.there:
+            if record is None or record.claim != claim:
+                continue
+            if partition in found.doubtful and record.state in HELD:
+                self._inspect_topics.add(partition.topic)
+                self._look_at(max(self._now + _UNHURRIED_S, self._calm_at))
+            if partition in found.there:
                 continue
             if partition not in nodes:  # it could not be read
                 self._look_soon(ev.Look.PROOF, _RETRY_S)
@@ -552,20 +577,24 @@ class GroupMachine:
             self._check_op = self._next_serial()
             self._verifying[self._check_op] = {}
             self._effects.append(ev.Verify(self._check_op, self._stamp, frozenset(), reconcile=True))
-            self._look_soon(ev.Look.SAMPLE)
+            self._look_soon(ev.Look.NAMES)
         if self._inspect_at is not None and self._inspect_at <= self._now and self._can_ask and not self._inspecting:
             self._inspect()
 
     def _inspect(self) -> None:
-        look, topics = self._inspect_look, self._inspect_topics
-        self._inspect_at, self._inspect_look, self._inspect_topics = None, ev.Look.NAMES, set()
+        look, topics, everywhere = self._inspect_look, self._inspect_topics, self._inspect_all
+        self._inspect_at, self._inspect_look = None, ev.Look.NAMES
+        self._inspect_topics, self._inspect_all = set(), False
         if any(record.unproven for record in self._records.values()):
-            look = ev.Look.PROOF
+            look, everywhere = ev.Look.PROOF, True
+        elif self._now >= self._calm_at:
+            look = max(look, ev.Look.REMADE)
+            self._restless_since = None
         asked = {
             partition: record.claim
             for partition, record in self._records.items()
             if (record.state in HELD or record.state is PartitionState.CONTESTED)
-            and (look is not ev.Look.NAMES or partition.topic in topics)
+            and (everywhere or partition.topic in topics)
         }
         if asked:
             serial = self._next_serial()

@@ -5,10 +5,12 @@ node is, is told by its ``ephemeralOwner``: the Java consumer compares the data,
 for its own until it vanishes. An outcome that is unknown is never guessed at: creating again finds our own node, deleting
 again finds none.
 
-What is read is in proportion to what moves. Which nodes there are is one read a topic. What a node holds cannot change
-while its parent's child-change counter stands still (nobody sets an owner node but its owner), so it is read again only
-after that has moved; and then, unless something hangs on it, a few nodes at a time. Who has taken a partition from us
-behind our back is noticed at the next commit at the latest, whose condition its own commits have broken.
+What is read is in proportion to what moves. Which nodes there are is one read a topic. Its child-change counter counts each
+creation and each deletion. Where the names that came and went between two listings explain all of them, no node that is
+there in both was made again, and what was known of it still holds (nobody sets an owner node but its owner). Where they
+do not, some were made again, and each of ours may be among them: those are doubtful, until they are read. In a handover
+that is the rule, and reading waits for its end. Who has taken a partition from us behind our back is also noticed by the
+next commit, whose condition its own commits have broken.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
 from consumerd import failpoints
-from consumerd.aio.parallel import map_bounded
+from consumerd.aio.parallel import IN_FLIGHT, map_bounded
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.group.events import ClaimOutcome, Created, Look, NotSent, Occupied, Taken, Unknown
 from consumerd.group.plan import Grant, Holder
@@ -57,25 +59,67 @@ _WORTH_LISTING: Final = 3
 """From so many claims in a topic on, it costs less to see first which nodes are there."""
 _A_SAMPLE: Final = 16
 """Nodes read again in one look at some of those that may have been replaced."""
-_NO_FOLDER: Final = (0, 0)
-"""The counter of a folder that is not there."""
+_PROOFS_AT_ONCE: Final = 16
+"""Doubtful nodes read at the same time: after a handover there are many, and nobody waits for them."""
 _ODD_AT_ONCE: Final = 256
 """Nodes read again in one survey since they are not what was expected."""
+
+
+class _Counter(NamedTuple):
+    """When a folder was listed: in which session (servers may be behind one another, but not within one), since when there
+    is the folder, and its child-change counter."""
+
+    epoch: SessionEpoch
+    czxid: int
+    """0 where there is no folder."""
+    cversion: int
 
 
 @dataclass(slots=True)
 class _Folder:
     """What is known of a topic's nodes: those that there are, as of ``counter``, and what was read of them, and when."""
 
-    counter: tuple[int, int]
-    """The folder's creation, and its child-change counter."""
-    there: frozenset[TopicPartition]
-    read: dict[TopicPartition, tuple[Holder, tuple[int, int]]] = field(default_factory=dict)
+    counter: _Counter
+    since: _Counter
+    """From this listing on, names explain every change: what was read after it still holds."""
+    names: frozenset[str] = frozenset()
+    there: frozenset[TopicPartition] = frozenset()
+    read: dict[TopicPartition, tuple[Holder, _Counter]] = field(default_factory=dict)
+    doubtful: set[TopicPartition] = field(default_factory=set)
+    """Those that may have been made again since it was last known whose they are."""
 
     def find(self, partition: TopicPartition) -> Holder | None:
         """Return whose a node is, if nothing can have changed since it was read."""
-        holder, counter = self.read.get(partition, (None, None))
-        return holder if counter == self.counter else None
+        known = self.read.get(partition)
+        return known[0] if known is not None and known[1] >= self.since else None
+
+    def take(self, topic: str, counter: _Counter, names: frozenset[str]) -> None:
+        """Note a listing."""
+        before, gone = self.counter, self.names - names
+        changes = len(gone) + len(names - self.names)
+        if counter[:2] == before[:2] and counter.cversion < before.cversion:
+            return  # it was overtaken by a newer one
+        self.doubtful |= _partitions(topic, gone)
+        self.there = _partitions(topic, names)
+        if counter[:2] == before[:2] and counter.cversion - before.cversion == changes:
+            for partition in _partitions(topic, gone):
+                self.read.pop(partition, None)
+        else:
+            self.read.clear()
+            self.doubtful |= self.there
+            self.since = counter
+        self.counter, self.names = counter, names
+
+
+class Inspection(NamedTuple):
+    """What a look at owner nodes has shown. What could not be looked at is left out of ``nodes`` and ``there``."""
+
+    nodes: Mapping[TopicPartition, Holder | None]
+    """Whose each node is; None: there is none."""
+    there: frozenset[TopicPartition]
+    """Those of which it is only known that there is one."""
+    doubtful: frozenset[TopicPartition] = frozenset()
+    """Those that may have been made again since it was last known whose they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,30 +186,46 @@ class PartitionOwners:
         written = await map_bounded(threads, lambda partition: self._rethread(partition, threads[partition], epoch))
         return {partition: threads[partition] for partition, done in written.items() if done}
 
-    async def inspect(
-        self, partitions: Collection[TopicPartition], look: Look
-    ) -> tuple[Mapping[TopicPartition, Holder | None], frozenset[TopicPartition]]:
-        """Look who holds each partition: return whose each node is (None: there is none), and those of which it is only
-        known that there is one. What could not be read is left out of both.
-        """
+    async def inspect(self, partitions: Collection[TopicPartition], look: Look) -> Inspection:
+        """Look who holds each partition, as closely as ``look`` says. Raises nothing that ZooKeeper answers."""
         folders = await self._try_list_all(partition.topic for partition in partitions)
         wanted = [partition for partition in sorted(partitions) if partition.topic in folders]
-        unread = await self._read_stale(wanted, folders, look)
         nodes: dict[TopicPartition, Holder | None] = {}
-        there: set[TopicPartition] = set()
+        chosen: list[TopicPartition] = []
         for partition in wanted:
             folder = folders[partition.topic]
             if partition not in folder.there:
                 nodes[partition] = None
+                folder.doubtful.discard(partition)
             elif (holder := folder.find(partition)) is not None:
                 nodes[partition] = holder
-            elif partition not in unread:
-                there.add(partition)
-        return nodes, frozenset(there)
+            elif look is Look.PROOF or (look is Look.REMADE and partition in folder.doubtful):
+                chosen.append(partition)
+        unread: set[TopicPartition] = set()
 
-    async def survey(self, topics: Collection[str], expected: Mapping[TopicPartition, ThreadId]) -> OwnersSeen:
+        async def read(partition: TopicPartition) -> None:
+            try:
+                nodes[partition] = await self._read_holder(folders[partition.topic], partition)
+            except CoordinationError as error:
+                self._log.info("owner_unread", partition=str(partition), error=str(error))
+                unread.add(partition)
+
+        await map_bounded(chosen, read, in_flight=_PROOFS_AT_ONCE if look is Look.REMADE else IN_FLIGHT)
+        return Inspection(
+            nodes,
+            there=frozenset(one for one in wanted if one not in nodes and one not in unread),
+            doubtful=frozenset(one for one in wanted if one in folders[one.topic].doubtful),
+        )
+
+    async def survey(
+        self,
+        topics: Collection[str],
+        expected: Mapping[TopicPartition, ThreadId],
+        ours: Collection[TopicPartition] = frozenset(),
+    ) -> OwnersSeen:
         """Look at everybody's nodes of these topics: all that there are, and whose some of them are; each survey knows of
-        more, until something changes. Raises CoordinationError.
+        more, until something changes. Those of ``ours``, which :meth:`inspect` looks at, are not read. Raises
+        CoordinationError.
 
         One that is not as ``expected`` is read again in any case: which of an owner's threads it holds may change while the
         counter of its parent stands still.
@@ -184,7 +244,7 @@ class PartitionOwners:
         odd = [partition for partition, holder in known.items() if holder.thread != expected.get(partition)]
         doubtful, self._doubtful = self._doubtful & there, set()
         await map_bounded([*sorted(doubtful), *odd[:_ODD_AT_ONCE]], read)
-        await map_bounded(self._choose_stale(sorted(there), folders, Look.SAMPLE), read)
+        await map_bounded(self._choose_sample(sorted(there.difference(ours)), folders), read)
         certain = there.difference(odd[_ODD_AT_ONCE:])
         return OwnersSeen(there, {one: holder for one in sorted(certain) if (holder := find(one)) is not None})
 
@@ -199,8 +259,9 @@ class PartitionOwners:
         """Return those that have a node, as far as it is worth to look; make the folders that a group has not had before."""
         counts = Counter(partition.topic for partition in partitions)
         folders = await self._try_list_all(topic for topic, count in counts.items() if count >= _WORTH_LISTING)
-        new = [topic for topic, folder in folders.items() if folder.counter == _NO_FOLDER]
+        new = [topic for topic, folder in folders.items() if not folder.counter.czxid]
         await map_bounded(new, self._make_parent)
+        await self._try_list_all(new)  # what is made in it from now on is explained
         there = frozenset(partition for folder in folders.values() for partition in folder.there)
         return there.intersection(partitions)
 
@@ -220,6 +281,7 @@ class PartitionOwners:
                 if failpoints.ENABLED:
                     failpoints.reach("before_claim")
                 await self._zk.multi(operations, epoch=epoch)
+                self._note_created(left)
                 if failpoints.ENABLED:
                     failpoints.reach("after_claim")
             except MultiFailed as error:
@@ -234,6 +296,12 @@ class PartitionOwners:
             else:
                 return obstacles
         return [*obstacles, *left]
+
+    def _note_created(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that these are ours, whatever was there before."""
+        for partition in partitions:
+            if (folder := self._folders.get(partition.topic)) is not None:
+                folder.doubtful.discard(partition)
 
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> bool:
         """Make the folders of their topics, which a group has not had before."""
@@ -269,6 +337,7 @@ class PartitionOwners:
                     if failpoints.ENABLED:
                         failpoints.reach("before_claim")
                     await self._zk.create(path, encode_owner(thread), ephemeral=True, epoch=epoch)
+                    self._note_created([partition])
                     if failpoints.ENABLED:
                         failpoints.reach("after_claim")
                 except NodeExists:
@@ -357,62 +426,43 @@ class PartitionOwners:
 
     async def _list(self, topic: str) -> _Folder:
         """Read which nodes there are; what was read of those stays as it was read."""
-        counter, names = _NO_FOLDER, list[str]()
+        counter, names = _Counter(self._zk.state.epoch, 0, 0), list[str]()
         with contextlib.suppress(NoNode):
             names, stat = await self._zk.children(owners_path(self._group, topic))
-            counter = (stat.czxid, stat.cversion)
-        folder = self._folders.setdefault(topic, _Folder(_NO_FOLDER, frozenset()))
+            counter = counter._replace(czxid=stat.czxid, cversion=stat.cversion)
+        folder = self._folders.get(topic)
+        if folder is None:
+            never = counter._replace(czxid=0, cversion=0)
+            folder = self._folders[topic] = _Folder(counter=never, since=never)
         if folder.counter != counter:
-            folder.counter = counter
-            folder.there = frozenset(
-                TopicPartition(topic, key) for name in names if (key := _find_key(name)) is not None
-            )
-            folder.read = {one: known for one, known in folder.read.items() if one in folder.there}
+            folder.take(topic, counter, frozenset(names))
         return folder
 
-    def _choose_stale(
-        self, partitions: Sequence[TopicPartition], folders: Mapping[str, _Folder], look: Look
+    def _choose_sample(
+        self, partitions: Sequence[TopicPartition], folders: Mapping[str, _Folder]
     ) -> Sequence[TopicPartition]:
-        """Choose what to read again, of ordered partitions."""
-        if look is Look.NAMES:
-            return ()
+        """Choose what to read again, of ordered partitions; those that are left take their turns."""
         stale = [p for p in partitions if p in folders[p.topic].there and folders[p.topic].find(p) is None]
-        if look is Look.SAMPLE and len(stale) > _A_SAMPLE:
+        if len(stale) > _A_SAMPLE:
             start = 0 if self._last_sampled is None else bisect_right(stale, self._last_sampled)
             stale = [*stale[start:], *stale[:start]][:_A_SAMPLE]
             self._last_sampled = stale[-1]
         return stale
 
-    async def _read_stale(
-        self, partitions: Sequence[TopicPartition], folders: Mapping[str, _Folder], look: Look
-    ) -> frozenset[TopicPartition]:
-        """Read what may have been replaced, as far as the look goes; return what could not be read."""
-
-        async def read(partition: TopicPartition) -> bool:
-            try:
-                await self._read_holder(folders[partition.topic], partition)
-            except CoordinationError as error:
-                self._log.info("owner_unread", partition=str(partition), error=str(error))
-                return False
-            return True
-
-        done = await map_bounded(self._choose_stale(partitions, folders, look), read)
-        return frozenset(partition for partition, read_it in done.items() if not read_it)
-
     async def _read_holder(self, folder: _Folder, partition: TopicPartition) -> Holder | None:
-        """Read a node of a folder that was listed before, and remember it."""
-        counter = (
-            folder.counter
-        )  # the folder may be listed again meanwhile: what is read is as of the listing before it
+        """Read a node of a folder that was listed before, and remember it unless the folder was listed anew meanwhile."""
+        counter = folder.counter
         found = await self._zk.find(owner_path(self._group, partition))
-        if found is None:
-            if folder.counter == counter:
+        holder = None if found is None else _holder(*found)
+        if folder.counter == counter:
+            folder.doubtful.discard(partition)
+            if holder is None:
                 folder.there -= {
                     partition
                 }  # should it come again, the counter has moved on, and the next listing has it
-            return None
-        holder = folder.read[partition] = (_holder(*found), counter)
-        return holder[0]
+            else:
+                folder.read[partition] = (holder, counter)
+        return holder
 
 
 async def _in_chunks(
@@ -428,6 +478,10 @@ async def _in_chunks(
 def _holder(data: bytes, stat: Stat) -> Holder:
     # shown to people and compared with threads: what is no text must not fail the reading of the others
     return Holder(data.decode(errors="replace"), stat.ephemeral_owner)
+
+
+def _partitions(topic: str, names: Iterable[str]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, key) for name in names if (key := _find_key(name)) is not None)
 
 
 def _find_key(name: str) -> PartitionKey | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from random import Random
 from typing import Final, assert_never
@@ -32,11 +32,10 @@ from consumerd.group.claims import OwnedClaim
 from consumerd.group.identity import MemberIdentity
 from consumerd.group.listener import PartitionListener
 from consumerd.group.machine import GroupMachine
-from consumerd.group.owners import PartitionOwners
+from consumerd.group.owners import Inspection, PartitionOwners
 from consumerd.group.plan import (
     Disagreement,
     GroupSnapshot,
-    Holder,
     MemberView,
     plan_assignment,
     plan_disagreements,
@@ -50,6 +49,7 @@ from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MOVING, MemberState, PartitionState
 from consumerd.model import SessionEpoch, ThreadId, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
+from consumerd.telemetry.wording import join_shown
 from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, owners_root, topic_path
 from consumerd.zk.port import Stat, Watch, WatchKind, ZkClient
 
@@ -62,6 +62,8 @@ _TOPICS_A_PASS: Final = 256
 """Topics compared in one reconcile pass; more take turns."""
 _GIVEN_AT_ONCE: Final = 64
 """Claims that the listener is told of before others have their turn."""
+_SHOWN: Final = 8
+"""Partitions that a line of the log names; there may be thousands."""
 _REST_PASSES: Final = 2
 """Passes without a change after which owners are expected to be those of the plan."""
 _REVIEW_PASSES: Final = 12
@@ -417,7 +419,8 @@ class Rebalancer:
         if self._quiet_passes % _REVIEW_PASSES != _REST_PASSES:
             return
         try:
-            owners = await self._owners.survey(snapshot.topics, plan_assignment(snapshot, self._strategy))
+            plan = plan_assignment(snapshot, self._strategy)
+            owners = await self._owners.survey(snapshot.topics, plan, frozenset(self._claims))
             session_id = get_session_id(self._zk, self._machine.epoch)
         except CoordinationError as error:
             self._log.info("owners_unread", error=str(error))
@@ -428,7 +431,7 @@ class Rebalancer:
             if holder.session_id == session_id and partition not in self._machine.records
         }
         if strays:
-            self._log.warning("stray_owners_found", partitions=[str(partition) for partition in sorted(strays)])
+            self._log.warning("stray_owners_found", partitions=len(strays), first=join_shown(sorted(strays), _SHOWN))
             for partition in sorted(strays):
                 self._hooks.trouble(Trouble.STRAY_OWNERS_FOUND, "an owner node of ours that is not known of", partition)
             self._post(ev.StraysFound(strays))
@@ -454,15 +457,14 @@ class Rebalancer:
         self._post(ev.RethreadsEnded(effect.serial, written))
 
     async def _inspect(self, effect: ev.Inspect) -> None:
-        nodes: Mapping[TopicPartition, Holder | None] = {}
-        there: frozenset[TopicPartition] = frozenset()
+        seen = Inspection({}, frozenset())
         session_id = 0
         try:
             session_id = get_session_id(self._zk, effect.epoch)
-            nodes, there = await self._owners.inspect(effect.partitions, effect.look)
+            seen = await self._owners.inspect(effect.partitions, effect.look)
         except CoordinationError as error:  # the session is over: the machine hears of it anyway
             self._log.debug("owners_unread", error=str(error))
-        self._post(ev.Inspected(effect.serial, nodes, session_id, there))
+        self._post(ev.Inspected(effect.serial, seen.nodes, session_id, seen.there, seen.doubtful))
 
     # -- what the listener is told
 

@@ -147,7 +147,8 @@ class AnyEvents(RuleBasedStateMachine):
                 )
                 nodes = st.sampled_from([None, Holder("g_m-0", OURS), Holder("x-0", THEIRS)])
                 read = {p: data.draw(nodes) for p in sorted(partitions - there)} if good else {}
-                return ev.Inspected(serial, read, OURS, there)
+                doubtful = frozenset(p for p in sorted(there) if data.draw(st.booleans()))
+                return ev.Inspected(serial, read, OURS, there, doubtful)
             case ev.Unregister(serial):
                 return ev.Unregistered(serial)
             case _:

@@ -294,6 +294,44 @@ def test_a_change_is_looked_at_in_its_own_topic_and_at_leisure_where_nothing_is_
     assert driver.find(ev.Inspect) is None, "nothing is looked at again"
 
 
+def test_what_may_have_been_made_again_is_read_at_once_at_rest_and_after_a_handover_once(driver: Driver) -> None:
+    """While partitions are handed over that is the rule, and each look would read all that stay."""
+    driver.own(P)
+    for _ in range(3):
+        driver.tell(ev.OwnersChanged("t"))
+        driver.wait(0.25)
+        inspect = driver.get(ev.Inspect)
+        assert inspect.look is ev.Look.NAMES
+        driver.tell(ev.Inspected(inspect.serial, {}, 1, frozenset({P}), frozenset({P})))
+    driver.wait(4.25)
+    inspect = driver.get(ev.Inspect)
+    assert (inspect.partitions, inspect.look) == ({P}, ev.Look.REMADE)
+    driver.tell(ev.Inspected(inspect.serial, {P: Holder("g_me-0", 1)}, 1))
+    assert driver.state_of(P) is PartitionState.OWNED
+    driver.tell(ev.OwnersChanged("t"))
+    driver.wait(0.02)
+    inspect = driver.get(ev.Inspect)
+    assert inspect.look is ev.Look.REMADE
+    driver.tell(ev.Inspected(inspect.serial, {P: Holder("x", 2)}, 1))
+    assert driver.state_of(P) is PartitionState.DROPPING
+
+
+def test_a_group_that_never_rests_is_looked_at_closely_all_the_same(driver: Driver) -> None:
+    """Else whoever takes our nodes would go unnoticed for as long as members come and go."""
+    driver.own(P)
+    looks = []
+    for _ in range(40):
+        driver.change()
+        driver.view(P)
+        driver.tell(ev.OwnersChanged("t"))
+        driver.wait(0.5)
+        inspect = driver.get(ev.Inspect)
+        looks.append(inspect.look)
+        driver.tell(ev.Inspected(inspect.serial, {}, 1, frozenset({P})))
+        driver.wait(0.5)
+    assert 1 <= looks.count(ev.Look.REMADE) <= 3, looks
+
+
 def test_an_occupied_partition_is_an_attempt_and_looked_at_after_the_backoff(driver: Driver) -> None:
     """Whose the node is costs a read, and matters only where it stays."""
     driver.join()
@@ -477,7 +515,7 @@ def test_reconciling_asks_whether_anything_was_missed(driver: Driver) -> None:
     driver.wait(5.0)
     verify, inspect = driver.get(ev.Verify), driver.get(ev.Inspect)
     assert verify.reconcile
-    assert (inspect.partitions, inspect.look) == ({P}, ev.Look.SAMPLE)
+    assert (inspect.partitions, inspect.look) == ({P}, ev.Look.REMADE)
     driver.tell(ev.Verified(verify.serial, unchanged=False))
     driver.get(ev.Read)
 

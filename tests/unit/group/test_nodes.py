@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from random import Random
 
 import pytest
@@ -13,7 +13,7 @@ from consumerd.errors import CoordinationError, RebalanceFailed, SessionLost
 from consumerd.group import events as ev
 from consumerd.group.events import Look
 from consumerd.group.identity import MemberIdentity
-from consumerd.group.owners import PartitionOwners
+from consumerd.group.owners import Inspection, PartitionOwners
 from consumerd.group.plan import Grant, Holder
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.subscription import Subscription
@@ -23,7 +23,7 @@ from consumerd.zk.port import ANY_VERSION, NotConnected, OutcomeUnknown, Stat
 from tests.support.fake_zookeeper import FakeZkClient, FakeZooKeeper
 from tests.support.virtual_time import run
 
-P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
+P, Q, R = (TopicPartition.modern("t", number) for number in range(3))
 GRANTS = {P: Grant(ThreadId("g_m-0"), Incarnation(1))}
 FIRST = SessionEpoch(1)
 WIDE = Subscription.to_topics({"t": 1})
@@ -33,6 +33,11 @@ class ForgetfulClient(FakeZkClient):
     """Loses the answers of its next writes, as told: before they take effect, or after."""
 
     fate: list[str]
+    finds: int = 0
+
+    async def find(self, path: str) -> tuple[bytes, Stat] | None:
+        self.finds += 1
+        return await super().find(path)
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, epoch: SessionEpoch | None = None
@@ -218,24 +223,26 @@ def test_rethreading_tells_what_was_certainly_written() -> None:
     play(scenario)
 
 
-def test_inspection_reads_a_node_again_only_when_its_parent_changed() -> None:
+def test_inspection_reads_a_node_again_only_when_it_may_have_been_made_again() -> None:
     """Thousands of nodes need not be read because one has changed elsewhere."""
 
     async def scenario(world: World) -> None:
         mine = world.zk.state.session_id
         world.own(P, b"g_m-0", mine)
-        assert await world.owners.inspect([P, Q], Look.PROOF) == ({P: Holder("g_m-0", mine), Q: None}, frozenset())
-        world.server.apply_set(owner_path("g", P), b"x", ANY_VERSION)
-        assert await world.owners.inspect([P], Look.PROOF) == ({P: Holder("g_m-0", mine)}, frozenset())
+        found = await world.owners.inspect([P, Q], Look.PROOF)
+        assert (found.nodes, found.there) == ({P: Holder("g_m-0", mine), Q: None}, frozenset())
         world.own(Q, b"\xff", mine)
-        found, there = await world.owners.inspect([P, Q], Look.PROOF)
-        assert found[P] == Holder("x", mine)
-        assert found[Q] is not None
-        assert there == frozenset()
+        world.server.apply_set(owner_path("g", P), b"x", ANY_VERSION)
+        found = await world.owners.inspect([P, Q], Look.PROOF)
+        assert found.nodes[P] == Holder("g_m-0", mine), "nobody has made it again, and only its owner sets it"
+        assert found.nodes[Q] is not None
+        world.server.remove(owner_path("g", Q))
+        world.own(Q, b"g_m-0", mine)
+        assert (await world.owners.inspect([P], Look.PROOF)).nodes == {P: Holder("x", mine)}
         world.server.put("/consumers/g/owners/t/junk")
         assert set(await world.owners.read_all(["t", "gone"])) == {P, Q}
         world.zk.cut()
-        assert await world.owners.inspect([P], Look.PROOF) == ({}, frozenset())
+        assert await world.owners.inspect([P], Look.PROOF) == ({}, frozenset(), frozenset())
 
     play(scenario)
 
@@ -248,36 +255,106 @@ def test_a_look_at_names_tells_what_has_gone_and_reads_nothing_that_is_there() -
         every = [TopicPartition.modern("t", number) for number in range(200)]
         for partition in every:
             world.own(partition, b"g_m-0", mine)
-        proved, _ = await world.owners.inspect(every, Look.PROOF)
-        assert set(proved.values()) == {Holder("g_m-0", mine)}
+        proved = await world.owners.inspect(every, Look.PROOF)
+        assert set(proved.nodes.values()) == {Holder("g_m-0", mine)}
         world.server.remove(owner_path("g", P))
         world.server.remove(owner_path("g", Q))
         world.own(Q, b"g_x-0", theirs)
-        assert await world.owners.inspect(every, Look.NAMES) == ({P: None}, frozenset(every) - {P})
-        thorough, there = await world.owners.inspect(every, Look.PROOF)
-        assert (thorough[P], thorough[Q], there) == (None, Holder("g_x-0", theirs), frozenset())
+        assert await world.owners.inspect(every, Look.NAMES) == (
+            {P: None},
+            frozenset(every) - {P},
+            frozenset(every) - {P},
+        )
+        thorough = await world.owners.inspect(every, Look.PROOF)
+        assert (thorough.nodes[P], thorough.nodes[Q]) == (None, Holder("g_x-0", theirs))
+        assert (thorough.there, thorough.doubtful) == (frozenset(), frozenset())
 
     play(scenario)
 
 
-def test_samples_come_to_every_node_that_may_have_been_replaced() -> None:
-    """A few at a time, so that what is read after a rebalance does not grow with what has stayed."""
+async def count_reads(world: World, look: Look, partitions: Collection[TopicPartition]) -> tuple[int, Inspection]:
+    """Look, and tell how many nodes were read for it."""
+    before = world.zk.finds
+    found = await world.owners.inspect(partitions, look)
+    return world.zk.finds - before, found
+
+
+def test_what_the_names_explain_is_not_read_and_what_they_do_not_is_read_at_once() -> None:
+    """The parent counts each creation and each deletion: one too many, and something was made again."""
 
     async def scenario(world: World) -> None:
-        mine, theirs = world.zk.state.session_id, world.stranger().state.session_id
+        theirs = world.stranger().state.session_id
         every = [TopicPartition.modern("t", number) for number in range(100)]
-        for partition in every:
-            world.own(partition, b"g_m-0", mine)
-        seen: list[int] = []
-        while len(seen) < 4:
-            found, there = await world.owners.inspect(every, Look.SAMPLE)
-            seen.append(len(found))
-            assert found.keys() | there == set(every)
-        assert seen == [16, 32, 48, 64]
+        grants = {partition: Grant(ThreadId("g_m-0"), Incarnation(1)) for partition in every}
+        assert set((await world.owners.claim(grants, FIRST, first=every)).values()) == {ev.Created()}
+        ours = every[:50]
+        reads, found = await count_reads(world, Look.REMADE, ours)
+        assert (reads, found.there, found.doubtful) == (0, frozenset(ours), frozenset())
+        for partition in every[60:70]:
+            world.server.remove(owner_path("g", partition))
+        world.server.put("/consumers/g/owners/t/junk")
+        assert (await count_reads(world, Look.REMADE, ours))[0] == 0
+        world.own(every[60], b"g_x-0", theirs)
+        assert (await count_reads(world, Look.REMADE, ours))[0] == 0
         world.server.remove(owner_path("g", Q))
         world.own(Q, b"g_x-0", theirs)
-        looks = [await world.owners.inspect(every, Look.SAMPLE) for _ in range(7)]
-        assert [found.get(Q) for found, _ in looks][-1] == Holder("g_x-0", theirs)
+        reads, found = await count_reads(world, Look.NAMES, ours)
+        assert (reads, found.doubtful) == (0, frozenset(ours))
+        reads, found = await count_reads(world, Look.REMADE, ours)
+        assert (reads, found.doubtful) == (50, frozenset())
+        assert found.nodes[Q] == Holder("g_x-0", theirs)
+        reads, found = await count_reads(world, Look.REMADE, ours)
+        assert (reads, found.nodes[Q]) == (0, Holder("g_x-0", theirs))
+
+    play(scenario)
+
+
+def test_a_node_that_others_saw_go_and_come_again_is_read() -> None:
+    """Between its end and its return somebody else's look may have listed the names, so that each step is explained."""
+
+    async def scenario(world: World) -> None:
+        theirs = world.stranger().state.session_id
+        every = [TopicPartition.modern("t", number) for number in range(5)]
+        grants = {partition: Grant(ThreadId("g_m-0"), Incarnation(1)) for partition in every}
+        await world.owners.claim(grants, FIRST, first=every)
+        await world.owners.inspect(every, Look.REMADE)
+        world.server.remove(owner_path("g", Q))
+        await world.owners.survey(["t"], {})
+        world.own(Q, b"g_x-0", theirs)
+        found = await world.owners.inspect(every, Look.REMADE)
+        assert found.nodes[Q] == Holder("g_x-0", theirs)
+
+    play(scenario)
+
+
+def test_nothing_that_was_known_in_one_session_is_taken_for_granted_in_the_next() -> None:
+    """Its server may be behind the last one's."""
+
+    async def scenario(world: World) -> None:
+        theirs = world.stranger().state.session_id
+        world.own(P, b"g_x-0", theirs)
+        await world.owners.inspect([P], Look.PROOF)
+        assert (await count_reads(world, Look.PROOF, [P]))[0] == 0
+        world.zk.expire()
+        await asyncio.sleep(1)
+        assert (await count_reads(world, Look.NAMES, [P]))[1].doubtful == {P}
+        assert (await count_reads(world, Look.REMADE, [P]))[0] == 1
+
+    play(scenario)
+
+
+def test_a_folder_that_was_made_again_explains_nothing() -> None:
+    """Its counter begins anew."""
+
+    async def scenario(world: World) -> None:
+        theirs = world.stranger().state.session_id
+        grants = {partition: Grant(ThreadId("g_m-0"), Incarnation(1)) for partition in (P, Q, R)}
+        await world.owners.claim(grants, FIRST, first=grants)
+        world.server.remove(owner_path("g", P).rpartition("/")[0])
+        for partition in (P, Q, R):
+            world.own(partition, b"g_x-0", theirs)
+        found = await world.owners.inspect(list(grants), Look.REMADE)
+        assert set(found.nodes.values()) == {Holder("g_x-0", theirs)}
 
     play(scenario)
 
