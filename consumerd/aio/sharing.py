@@ -54,5 +54,5 @@ class SharedReads(Generic[K, V]):
                     ours.outcome.append(error)
         (outcome,) = ours.outcome
         if isinstance(outcome, ConsumerdError):
-            raise outcome
+            raise outcome.with_traceback(None)  # or it would grow by the stack of each of thousands
         return outcome

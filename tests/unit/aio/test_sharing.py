@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 
 import pytest
 
@@ -57,9 +58,10 @@ def test_a_failure_is_shared_too_and_the_next_read_is_another() -> None:
         source = Source()
         source.failing = True
         shared = SharedReads(source.read)
-        outcomes = await asyncio.gather(*(shared("a") for _ in range(5)), return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [CoordinationError] * 5
+        outcomes = await asyncio.gather(*(shared("a") for _ in range(50)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [CoordinationError] * 50
         assert len(source.begun) == 1
+        assert len(traceback.extract_tb(outcomes[0].__traceback__)) < 20, "not the stacks of all who waited"
         source.failing = False
         await shared("a")
 
