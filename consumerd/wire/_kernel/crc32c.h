@@ -15,8 +15,8 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #define CRC32C_X86 1
 #include <immintrin.h>
-#elif defined(__aarch64__) && defined(__GNUC__) && defined(__linux__)
-#define CRC32C_ARM 1
+#elif defined(__aarch64__) && !defined(__AARCH64EB__) && defined(__GNUC__) && defined(__linux__)
+#define CRC32C_ARM 1  /* whose instruction takes the lowest byte of a word first */
 #include <sys/auxv.h>
 #endif
 

@@ -6,6 +6,9 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.pyport cimport PY_SSIZE_T_MAX
 from libc.stdint cimport int64_t, uint8_t
 
+cdef extern from "columns.h":
+    bint COLUMN_IS_LENT(array.array column)
+
 cdef extern from "crc32.h" nogil:
     int crc32_setup()
     unsigned int crc32_of(const uint8_t *data, size_t size)
@@ -84,7 +87,7 @@ def read_messages(
     cdef Columns rows = Columns(columns)
     cdef int64_t ends[2 * SEGMENTS]
     cdef int64_t index
-    cdef Py_ssize_t size
+    cdef int64_t size
     rows.run.first = first
     rows.run.following = following
     rows.run.segments = ends
@@ -94,7 +97,7 @@ def read_messages(
         end = min(end, view.len)
         if at < 0 or end - at < LEAST_MESSAGE:
             return at, first, following
-        size = max(messages_int32(<const uint8_t *>view.buf + at + 8) + 12, LEAST_MESSAGE)
+        size = max(<int64_t>messages_int32(<const uint8_t *>view.buf + at + 8) + 12, LEAST_MESSAGE)
         rows.grow(min((end - at) // size + 8, (end - at) // LEAST_MESSAGE))
         while True:
             rows.run.segment_count = 0
@@ -131,6 +134,8 @@ cdef class Columns:
         for column in (self.timestamps, self.key_starts, self.key_ends, self.value_starts, self.value_ends):
             if column.typecode != "q" or len(column) != rows:
                 raise ValueError("columns of int64 and of one length are needed")
+            if COLUMN_IS_LENT(column):
+                raise BufferError("cannot resize a column that is exporting buffers")
         self.run.rows = self.run.room = rows
 
     cdef int resize(self, Py_ssize_t rows) except -1:

@@ -62,6 +62,9 @@ cdef extern from "records.h" nogil:
         const uint8_t *data, int64_t *at, int64_t size, int64_t count, int64_t shift, int64_t base_timestamp,
         columns_t *to, segments_t *segments)
 
+cdef extern from "columns.h":
+    bint COLUMN_IS_LENT(array.array column)
+
 cdef extern from "heads.h" nogil:
     void c_step_messages "step_messages"(
         const uint8_t *data, int64_t until, int64_t *at, int64_t *last, int64_t *before)
@@ -106,17 +109,26 @@ cdef class _Columns:
         self.types = columns.timestamp_types
         self.to.rows = self.to.capacity = len(self.timestamps)
         self.to.header_rows = len(self.header_starts)
+        for column in (self.timestamps, self.key_starts, self.key_ends, self.value_starts, self.value_ends):
+            check(column, self.to.rows)
+        if whole:
+            check(self.offsets, self.to.rows)
+        check(self.header_starts, self.to.header_rows)
+        check(self.header_ends, self.to.header_rows)
+        if self.to.header_rows > self.to.rows or (whole and len(self.types) != self.to.rows):
+            raise ValueError(UNEQUAL)
 
     cdef int widen(self, int64_t more) except -1:
         """Make room for so many rows more. When that fails nothing is wider."""
         cdef bint first = not self.to.rows
-        cdef int64_t capacity = self.to.rows + more
+        self.to.capacity = self.to.rows + more
         try:
-            self.fit(capacity, first)
-        except MemoryError:
+            self.fit(self.to.capacity, first)
+            if self.to.header_rows:
+                self.widen_headers()
+        except BaseException:
             self.narrow()
             raise
-        self.to.capacity = capacity
         self.to.timestamps = <int64_t *>self.timestamps.data.as_voidptr
         self.to.key_starts = <int64_t *>self.key_starts.data.as_voidptr
         self.to.key_ends = <int64_t *>self.key_ends.data.as_voidptr
@@ -125,8 +137,6 @@ cdef class _Columns:
         if self.whole:
             self.to.offsets = <int64_t *>self.offsets.data.as_voidptr
             self.to.types = <uint8_t *>PyByteArray_AS_STRING(self.types)
-        if self.to.header_rows:
-            self.widen_headers()
         return 0
 
     cdef int widen_headers(self) except -1:
@@ -154,6 +164,19 @@ cdef class _Columns:
             fit(self.offsets, rows, exactly)
             PyByteArray_Resize(self.types, rows)
         return 0
+
+
+UNEQUAL = "columns of int64 and of one length are needed"
+LENT = "cannot resize a column that is exporting buffers"
+
+
+cdef int check(array.array column, Py_ssize_t rows) except -1:
+    """Refuse a column that rows must not be written into: of other numbers, of another length, or seen by somebody."""
+    if column.ob_descr.itemsize != sizeof(int64_t) or len(column) != rows:
+        raise ValueError(UNEQUAL)
+    if COLUMN_IS_LENT(column):
+        raise BufferError(LENT)
+    return 0
 
 
 cdef int fit(array.array column, Py_ssize_t rows, bint exactly) except -1:
@@ -369,6 +392,7 @@ def extend_steps(array.array column, int64_t first, int64_t step, Py_ssize_t cou
     cdef int64_t *to
     if count <= 0:
         return
+    check(column, length)
     fit(column, length + count, not length)
     to = <int64_t *>column.data.as_voidptr + length
     for row in range(count):
@@ -381,5 +405,5 @@ def trim(columns, /):
         columns.offsets, columns.timestamps, columns.key_starts, columns.key_ends, columns.value_starts,
         columns.value_ends, columns.header_starts, columns.header_ends,
     ):
-        if len(column) >= WORTH_TRIMMING:
+        if len(column) >= WORTH_TRIMMING and not COLUMN_IS_LENT(column):
             array.resize(column, len(column))

@@ -179,3 +179,20 @@ def test_columns_of_different_lengths_are_refused() -> None:
 
     with pytest.raises(ValueError, match="one length"):
         native().read_messages(message(0, b"v"), 0, 99, 0, columns, [], 0, 0)
+
+
+def test_columns_that_somebody_looks_at_do_not_move() -> None:
+    """Arrays refuse it themselves: what is looked at would be foreign memory at once."""
+    columns = ColumnBuilder(b"", TopicPartition.modern("t", 0), 0)
+
+    with memoryview(columns.key_ends), pytest.raises(BufferError):
+        native().read_messages(message(0, b"v"), 0, 99, 0, columns, [], 0, 0)
+    assert 0 == len(columns.timestamps) == len(columns.key_ends)
+
+
+@pytest.mark.parametrize("size", [0x7FFFFFFF, 0x7FFFFFF4, 0x80000000, 0xFFFFFFFF])
+def test_the_first_size_may_be_absurd(size: int) -> None:
+    """It is what room is guessed by."""
+    data = message(0, b"v")
+
+    assert 0 == read(data[:8] + struct.pack(">I", size) + data[12:])[0]

@@ -265,6 +265,60 @@ def test_steps_are_appended() -> None:
     assert column[-1] == 2
 
 
+COLUMNS = (
+    *("offsets", "timestamps", "timestamp_types", "key_starts", "key_ends", "value_starts", "value_ends"),
+    *("header_starts", "header_ends"),
+)
+
+
+def lengths(columns: ColumnBuilder) -> list[int]:
+    return [len(getattr(columns, name)) for name in COLUMNS]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_that_somebody_looks_at_do_not_move(name: str) -> None:
+    """As lists of numbers, and bytes, refuse it themselves: what is looked at would be foreign memory at once."""
+    data = batch(0, [RecordSpec(delta=row, headers=HEADERS) for row in range(3)])
+    columns = ColumnBuilder(data * 2, PARTITION, 0)
+    read_plain(data, columns)
+    before = lengths(columns)
+
+    with memoryview(getattr(columns, name)):
+        for read in (
+            lambda: read_plain(batch(3, [RecordSpec(delta=0)]), columns),
+            lambda: native().read_block(data, HEADER_BYTES, len(data), 0, columns, 3, 2, 3, 0, 0, False),
+        ):
+            with pytest.raises(BufferError):
+                read()
+            assert before == lengths(columns)
+    assert read_plain(batch(3, [RecordSpec(delta=0)]), columns)
+
+
+def test_a_column_that_somebody_looks_at_is_neither_stepped_on_nor_trimmed() -> None:
+    """The same for what is appended to and cut to its size."""
+    columns = ColumnBuilder(b"", PARTITION, 0)
+    columns.offsets.extend(range(5000))
+    with memoryview(columns.offsets) as view:
+        with pytest.raises(BufferError):
+            native().extend_steps(columns.offsets, 5000, 1, 100_000)
+        native().trim(columns)
+        assert list(range(5000)) == list(view)
+
+
+@pytest.mark.parametrize("name", [name for name in COLUMNS if name != "timestamp_types"])
+def test_columns_of_other_numbers_or_lengths_are_refused(name: str) -> None:
+    """Rows would be written behind them, or beside each other."""
+    data = plain(0)
+    for odd in (array("i"), array("q", [1, 2])):
+        columns = ColumnBuilder(data, PARTITION, 0)
+        setattr(columns, name, odd)
+        with pytest.raises(ValueError, match="one length"):
+            read_plain(data, columns)
+        assert len(odd) in (0, 2)
+    with pytest.raises(ValueError, match="int64"):
+        native().extend_steps(array("i"), 0, 1, 9)
+
+
 def test_batches_smaller_than_a_head_are_none() -> None:
     """Every prefix of a batch is read as nothing."""
     data = plain(0)
