@@ -159,15 +159,39 @@ _isal: Final = _find_isal()
 
 def _gunzip(data: Buffer, limit: int) -> bytes:
     pieces: list[bytes] = []
-    size = 0
-    rest: Buffer = data
-    while not pieces or rest[:2] == b"\x1f\x8b":
-        piece, rest = _inflate_fast(rest, limit - size) or _inflate(rest, limit - size, size)
+    view = memoryview(data)
+    size = at = 0
+    while not pieces or bytes(view[at : at + 2]) == b"\x1f\x8b":
+        piece, stop = _inflate_next(view, at, limit - size, size)
         size += len(piece)
         if size > limit:
             raise _too_large(Codec.GZIP, limit)
         pieces.append(piece)
+        at = stop
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _inflate_next(view: memoryview, at: int, left: int, before: int) -> tuple[bytes, int]:
+    """Return what the member at ``at`` gives, and where it ends.
+
+    What stands behind a member is copied by the library. So the first, which mostly is the only one, is given all there is,
+    and another no more than it may need: thousands of small ones would be copied thousands of times.
+    """
+    window = _MEMBER_BYTES if at else len(view)
+    while True:
+        data = view[at : at + window]
+        try:
+            piece, rest = _inflate_fast(data, left) or _inflate(data, left, before)
+        except CorruptMessageError:
+            if at + window >= len(view):
+                raise
+            window *= 8
+        else:
+            return piece, at + len(data) - len(rest)
+
+
+_MEMBER_BYTES: Final = 1 << 12
+"""What another member of a gzip stream is given of what follows at first."""
 
 
 def _inflate(data: Buffer, left: int, before: int) -> tuple[bytes, bytes]:

@@ -19,6 +19,7 @@ from consumerd.errors import ConfigError, CorruptMessageError, DecompressedTooLa
 from consumerd.wire import compression, kernel
 from consumerd.wire.compression import Codec, decompress, expected_size
 from consumerd.wire.compression import compress as pack
+from consumerd.wire.kernel import Buffer
 from consumerd.wire.varint import encode_varint
 from tests.support.record_sets import break_lz4_header, compress, xerial
 
@@ -163,6 +164,36 @@ def outcome(data: bytes, limit: int) -> bytes | str:
         return read(Codec.GZIP, data, limit=limit)
     except CorruptMessageError as error:
         return str(error)
+
+
+def test_many_small_gzip_members_are_not_copied_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows a member is copied by the library: a megabyte of empty ones would be copied fifty thousand times."""
+    packed = gzip.compress(b"") * 5000 + gzip.compress(b"end")
+    given = 0
+    inflate = compression._inflate
+
+    def count(data: Buffer, left: int, before: int) -> tuple[bytes, bytes]:
+        nonlocal given
+        given += len(data)
+        return inflate(data, left, before)
+
+    monkeypatch.setattr(compression, "_isal", None)
+    monkeypatch.setattr(compression, "_inflate", count)
+
+    assert b"end" == read(Codec.GZIP, packed)
+    assert given < 300 * len(packed)
+
+
+@pytest.mark.usefixtures("inflate")
+@pytest.mark.parametrize("size", [0, 3000, 4096, 5000, 40_000, 300_000])
+def test_a_gzip_member_behind_another_has_any_size(size: int) -> None:
+    """It is given part of what follows at first."""
+    text = random.Random(size).randbytes(size)
+    packed = gzip.compress(b"one") + gzip.compress(text) + gzip.compress(b"three")
+
+    assert b"one" + text + b"three" == read(Codec.GZIP, packed + b"behind it")
+    with pytest.raises(CorruptMessageError, match=f"ends early, after {3 + size} bytes"):
+        read(Codec.GZIP, packed[: -len(gzip.compress(b"three")) - 1])
 
 
 @pytest.mark.usefixtures("inflate")
