@@ -402,6 +402,7 @@ class Rebalancer:
         ordered = sorted(effect.stamp.topics)
         start = self._next_topic if self._next_topic < len(ordered) else 0
         self._next_topic = start + _TOPICS_A_PASS
+        self._registry.forget()
         unchanged = await self._is_current(effect, ordered[start : self._next_topic])
         if unchanged:
             await self._review_owners(effect)

@@ -4,12 +4,18 @@ What it writes is what the Java consumer writes: ``/consumers/G/ids`` as far as 
 What it reads may be anything: a member that cannot be read is reported, a topic that cannot be read has no partitions
 (as in ``ZkUtils.getPartitionAssignmentForTopics``). Ownership of a node is told by its ``ephemeralOwner``, not by its
 data: a node of our own id from an older session is somebody else's.
+
+While members join one after the other, each view would read the registrations of all. Those that were read for the last
+view are kept where the child-change counter of ``ids`` moved by no more than the names that came and went: then no node was
+made again. Nobody but its owner sets one; should somebody, that is seen after :meth:`GroupRegistry.forget`, or some views on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Final
 
 import structlog
 
@@ -26,6 +32,30 @@ from consumerd.zk.port import BadVersion, NodeExists, NoNode, OutcomeUnknown, St
 from consumerd.zk.znodes import MalformedZnode, encode_registration, parse_registration, parse_topic
 
 _ATTEMPTS = 4
+_KEPT_VIEWS: Final = 16
+"""Views on end that keep registrations; the next reads them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Registrations:
+    """A listing of ``ids``, and what was read of the nodes that were there."""
+
+    epoch: SessionEpoch
+    czxid: int
+    cversion: int
+    names: frozenset[str]
+    views: int = 0
+    """How many views before this one have kept what was read."""
+    members: dict[str, MemberView] = field(default_factory=dict)
+
+    def follow(self, listed: _Registrations) -> _Registrations:
+        """Return the listing that follows this one, with what is still known."""
+        same_nodes = (listed.epoch, listed.czxid) == (self.epoch, self.czxid)
+        explained = listed.cversion - self.cversion == len(listed.names ^ self.names)
+        if not (same_nodes and explained) or self.views >= _KEPT_VIEWS:
+            return listed
+        members = {name: member for name, member in self.members.items() if name in listed.names}
+        return replace(listed, views=self.views + 1, members=members)
 
 
 class GroupRegistry:
@@ -46,6 +76,7 @@ class GroupRegistry:
         self._log = structlog.get_logger(__name__).bind(group=group)
         self._chosen: tuple[SessionEpoch, ConsumerId] | None = None
         """The id of this epoch: kept over tries, so that one whose outcome is unknown leaves no second member."""
+        self._registrations: _Registrations | None = None
 
     async def register(self, identity: MemberIdentity, subscription: Subscription, epoch: SessionEpoch) -> ConsumerId:
         """Create our node in ``epoch`` and return the id that it has.
@@ -123,12 +154,20 @@ class GroupRegistry:
         topics before those are, so that no later change is missed. Counters are read before what they count: a snapshot
         may be older than its content, never newer. Raises CoordinationError.
         """
+        epoch = self._zk.state.epoch
         try:
             listed, ids = await self._zk.children(ids_path(self._group))
         except NoNode:
             return GroupSnapshot(stamp=Stamp(ids=(0, 0), names=None, topics={}), members=(), topics={})
-        found = await map_bounded(listed, self._read_member)
-        members = tuple(member for member in found.values() if member is not None)
+        known = _Registrations(epoch, ids.czxid, ids.cversion, frozenset(listed))
+        if self._registrations is not None:
+            known = self._registrations.follow(known)
+        self._registrations = known
+        ours = {consumer, self._chosen[1] if self._chosen is not None else None}
+        found = await map_bounded([one for one in listed if one in ours or one not in known.members], self._read_member)
+        members = tuple(one for name in listed if (one := found.get(name, known.members.get(name))) is not None)
+        # into this very listing's: if there is a newer one by now, it has not these
+        known.members.update({one.consumer: one for one in members if one.registration is not None})
         names: frozenset[str] = frozenset()
         names_stamp: tuple[int, int] | None = None
         if needs_names(members):
@@ -147,6 +186,10 @@ class GroupRegistry:
             topics={topic: view for topic, view in topics.items() if view is not None},
             names=names,
         )
+
+    def forget(self) -> None:
+        """Have the next view read all registrations."""
+        self._registrations = None
 
     async def is_current(self, stamp: Stamp, topics: Collection[str]) -> bool:
         """Whether members, names and these topics are still what the stamp was made of. Raises CoordinationError."""

@@ -20,6 +20,7 @@ from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, Incarnation, SessionEpoch, ThreadId, TopicPartition
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, owner_path
 from consumerd.zk.port import ANY_VERSION, NotConnected, OutcomeUnknown, Stat
+from consumerd.zk.znodes import encode_registration
 from tests.support.fake_zookeeper import FakeZkClient, FakeZooKeeper
 from tests.support.virtual_time import run
 
@@ -476,6 +477,55 @@ def test_a_view_of_nothing_is_empty_and_what_cannot_be_read_has_no_partitions() 
         assert await world.registry.is_current(snapshot.stamp, [])
         world.server.put(f"{BROKER_TOPICS}/u")
         assert not await world.registry.is_current(snapshot.stamp, [])
+
+    play(scenario)
+
+
+def test_registrations_are_kept_while_the_names_explain_every_change() -> None:
+    """When 64 members join one after the other, each reads all that are there for each that comes."""
+
+    async def scenario(world: World) -> None:
+        stranger = world.stranger()
+        data = encode_registration(Subscription.to_topics({"t": 2}).register(7))
+
+        def join(name: str) -> None:
+            world.server.apply_create(id_path("g", ConsumerId(name)), data, stranger.state.session_id)
+
+        async def read() -> tuple[int, dict[str, int]]:
+            before = world.zk.finds
+            snapshot = await world.registry.read(None, lambda topics: None)
+            streams = {one.consumer: one.registration.subscription["t"] for one in snapshot.members if one.registration}
+            return world.zk.finds - before - len(snapshot.stamp.topics), dict[str, int](streams)
+
+        ours = await world.registry.register(MemberIdentity(group="g", host="h", consumer_id="m"), WIDE, FIRST)
+        others = [f"g_x{number}" for number in range(10)]
+        for name in others:
+            join(name)
+        everybody = {**dict.fromkeys(others, 2), ours: 1}
+        assert await read() == (11, everybody)
+        assert await read() == (1, everybody), "our own is always read"
+        join("g_y")
+        world.server.remove(id_path("g", ConsumerId("g_x3")))
+        del everybody["g_x3"]
+        everybody["g_y"] = 2
+        assert await read() == (2, everybody)
+        data = encode_registration(Subscription.to_topics({"t": 5}).register(7))
+        world.server.remove(id_path("g", ConsumerId("g_x4")))
+        join("g_x4")
+        everybody["g_x4"] = 5
+        assert await read() == (11, everybody), "one was made again, and it is not known which"
+        world.server.apply_set(id_path("g", ConsumerId("g_x5")), data, ANY_VERSION)
+        world.server.apply_set(id_path("g", ours), data, ANY_VERSION)
+        everybody[ours] = 5
+        assert await read() == (1, everybody)
+        world.registry.forget()
+        everybody["g_x5"] = 5
+        assert await read() == (11, everybody)
+        reads = [(await read())[0] for _ in range(40)]
+        assert (reads.count(1), reads.count(11)) == (38, 2), "what nobody tells us of is seen some views on"
+        world.zk.expire()
+        await asyncio.sleep(1)
+        assert (await read())[0] == 10, "nothing is kept from one session to the next"
 
     play(scenario)
 
