@@ -345,7 +345,8 @@ class _Fetched:
         if stop is not None and is_known:
             known = bytes(raw) + bytes(self.following[:HEAD_BYTES])
             next_offset = find_next_offset(known, at, self.start, high_watermark)
-            if raw[at + MAGIC_AT] == BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK:
+            is_cut = len(raw) - at <= MAGIC_AT + 1
+            if not is_cut and (raw[at + MAGIC_AT] == BATCH_MAGIC or not raw[at + MAGIC_AT + 1] & CODEC_MASK):
                 (claimed, _) = ENTRY.unpack_from(raw, at)
                 if claimed >= 0 and (high_watermark is None or claimed < high_watermark):
                     offset = claimed

@@ -198,3 +198,14 @@ def test_what_is_due_is_read_behind_a_unit_that_cannot_be_and_comes_again(kind, 
     assert LAST == position
     assert [(at, b"%d" % at) for at in range(FIRST, LAST) if not first <= at < end] == rows
     assert [log.damaged] == lost
+
+
+@pytest.mark.parametrize("size", range(27))
+@pytest.mark.parametrize("data", [message(20, b"v"), batch(20, [RecordSpec(delta=0)])], ids=["message", "batch"])
+def test_what_is_cut_off_in_the_middle_of_its_head_beyond_the_end_of_the_log_is_corrupt(data, size):
+    """A broker that says that the log ends before the position answers with records nonetheless, and those are cut off."""
+    with pytest.raises(CorruptMessageError, match="beyond the high watermark 5") as caught:
+        decode_record_set(data[:size], partition=P, start=10, high_watermark=5)
+
+    assert caught.value.raw == data[:size]
+    assert caught.value.next_offset is None
