@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Final
 
 import structlog
@@ -236,12 +237,12 @@ class ClusterDirectory:
         self._counters = counters
         async with asyncio.TaskGroup() as tasks:
             # who leads is a read a partition in ZooKeeper: Metadata tells it, unless that is in doubt
-            registry = self._from_zookeeper.read(topics, leaders=leaders)
+            registry = partial(self._from_zookeeper.read, topics, leaders=leaders)
             reading = tasks.create_task(self._read(self._zookeeper, registry), name="read the cluster from ZooKeeper")
             if not before.brokers:
                 await asyncio.wait([reading])  # bounded by the source; it names the brokers that there are to ask
             if self.view.brokers:
-                await self._read(self._metadata, self._from_brokers.read(topics))
+                await self._read(self._metadata, partial(self._from_brokers.read, topics))
         self._compare()
         self._about = topics
         self._ended_at = self._now()
@@ -267,7 +268,7 @@ class ClusterDirectory:
             for path, stat in stats.items()
         }
 
-    async def _read(self, account: _Account, reading: Awaitable[ClusterView]) -> None:
+    async def _read(self, account: _Account, reading: Callable[[], Awaitable[ClusterView]]) -> None:
         await account.read(reading)
         # also after a failure: whom to believe has changed
         self.views.set(merge_views(self._zookeeper.view, self._metadata.view, stale_zookeeper=self._zookeeper.failing))
@@ -318,10 +319,10 @@ class _Account:
         self._hooks = hooks
         self._log = structlog.get_logger(__name__).bind(source=name)
 
-    async def read(self, reading: Awaitable[ClusterView]) -> None:
+    async def read(self, reading: Callable[[], Awaitable[ClusterView]]) -> None:
         """Read again, and keep the last account if that fails. Logs the first failure and the recovery."""
         try:
-            view = await reading
+            view = await reading()
         except (CoordinationError, ConnectionLost) as error:
             self._hooks.metadata_refreshed(self._name, failed=True)
             if not self.failing:
