@@ -138,7 +138,7 @@ class BrokerLoop:
             try:
                 await self._fetch(plan)
             except ConsumerdError as error:
-                self._session.unanswered(late=isinstance(error, RequestTimedOut))
+                self._session.unanswered()
                 self._blame(error)
                 self._owner.displace(self.feeds, error)
 
@@ -179,6 +179,9 @@ class BrokerLoop:
         self._agenda.round.asked_at = started = self._now()
         try:
             response = await connection.request(request, timeout_s=timeout_s, version=version)
+        except RequestTimedOut:
+            self._session.unanswered(late=True)  # no other request's lateness says anything of sessions
+            raise
         finally:
             self._agenda.round.asked_at = None
         self._in_flight = {}

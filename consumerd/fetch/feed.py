@@ -79,6 +79,9 @@ class FeedOwner(Protocol):
     def feed_closed(self, feed: PartitionFeed) -> None:
         """Nothing is wanted any more."""
 
+    def memory_short(self) -> None:
+        """A batch has to wait for memory."""
+
 
 @dataclass(slots=True, kw_only=True)
 class FeedTools:
@@ -467,7 +470,10 @@ class PartitionFeed:
         if kernel.records is None or not in_thread:
             await self._tools.turnstile.enter(max(piece.end - piece.begin, self._expanded_bytes(piece)))
         needed = self._needed_bytes(piece)
-        hold = await reserve(self._tools.budget, Lane.BATCH, least=needed, most=needed)
+        hold = self._tools.budget.take(Lane.BATCH, least=needed, most=needed)
+        if hold is None:
+            self._tools.owner.memory_short()
+            hold = await reserve(self._tools.budget, Lane.BATCH, least=needed, most=needed)
         if not self._chunks or self._chunks[0] is not chunk:  # dropped by a seek or a close meanwhile
             hold.release()
             return None
@@ -522,18 +528,22 @@ class PartitionFeed:
         self._decoding = loop.run_in_executor(self._tools.executor, self._decode, work), work
 
     def _decode(self, work: _Work) -> RecordBatch:
-        return decode_record_set(
-            work.chunk.data[work.piece.begin : work.piece.end],
-            partition=self.partition,
-            start=work.start,
-            limits=Limits(decompressed_bytes=work.expanded_bytes),
-            read_committed=self._tools.settings.read_committed,
-            aborted=work.chunk.aborted,
-            high_watermark=work.chunk.high_watermark,
-            following=memoryview(work.chunk.data)[work.piece.end :],
-            attested=True,
-            make_room=self._room_for(work) if work.piece.compressed else None,
-        )
+        try:
+            return decode_record_set(
+                work.chunk.data[work.piece.begin : work.piece.end],
+                partition=self.partition,
+                start=work.start,
+                limits=Limits(decompressed_bytes=work.expanded_bytes),
+                read_committed=self._tools.settings.read_committed,
+                aborted=work.chunk.aborted,
+                high_watermark=work.chunk.high_watermark,
+                following=memoryview(work.chunk.data)[work.piece.end :],
+                attested=True,
+                make_room=self._room_for(work) if work.piece.compressed else None,
+            )
+        except CorruptMessageError as error:
+            # the frame that made it and it hold each other, and what was fetched with them
+            raise error.with_traceback(None)  # noqa: B904 - it is the same one
 
     def _room_for(self, work: _Work) -> Callable[[], memoryview] | None:
         """Return what gives memory for all that a piece says it expands to; it is reserved already."""
@@ -551,6 +561,8 @@ class PartitionFeed:
             self._widen(work, error)
         except CorruptMessageError as error:
             self._doubt(work, error)
+        finally:
+            del future  # or the failure in it and this frame, in its traceback, hold each other, and what was fetched
         return None
 
     def _lend(self, work: _Work, batch: RecordBatch) -> RecordBatch | None:

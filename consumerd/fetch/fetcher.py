@@ -45,6 +45,8 @@ _BROKER_FAILED: Final = "CONNECTION_LOST"
 _MOST_DECODERS: Final = 4
 _UNCONSUMED_S: Final = 1.0
 """For how long a partition may lie unconsumed, its sink failing perhaps, while others wait for its memory."""
+_LOOK_S: Final = 0.1
+"""How often all partitions are looked at for that; there may be thousands, and each batch of each may have to wait."""
 _IDLE_BYTES: Final = 16 << 20
 """So much memory of what was decompressed or copied is kept for what will be, or this part of a small budget; it is part of
 the constant beyond the memory budget.
@@ -98,6 +100,7 @@ class Fetcher:
         self._failing: dict[Listener, Backoff] = {}
         self._changed = asyncio.Event()
         self._view_changed = False
+        self._look_at = 0.0
         self._marks = plan_marks(budget.limit_bytes, 1, settings.max_partition_bytes)
         idle_bytes = min(_IDLE_BYTES, budget.limit_bytes // _IDLE_PART)
         self._tools = FeedTools(
@@ -193,7 +196,7 @@ class Fetcher:
             loop = self._loops[_listener(broker)] = BrokerLoop(
                 broker,
                 owner=self,
-                session=self._sessions.setdefault(_listener(broker), FetchSession()),
+                session=self._sessions.setdefault(_listener(broker), FetchSession(self._now)),
                 connections=self._connections,
                 budget=self._budget,
                 settings=self._settings,
@@ -209,14 +212,16 @@ class Fetcher:
         del self._loops[_listener(loop.broker)]
 
     def _relieve(self) -> float | None:
-        """While requests wait for memory, take back what lies unconsumed; returns when to look again."""
+        """While somebody waits for memory, take back what lies unconsumed; returns when to look again."""
         if not self._budget.under_pressure:
             return None
         now = self._now()
-        for feed in self._places:
-            if feed.idle_since is not None and now - feed.idle_since >= _UNCONSUMED_S:
-                feed.park()
-        return now + _UNCONSUMED_S
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            for feed in self._places:
+                if feed.idle_since is not None and now - feed.idle_since >= _UNCONSUMED_S:
+                    feed.park()
+        return self._look_at
 
     # -- FeedOwner
 
@@ -235,6 +240,10 @@ class Fetcher:
         if place.reported:
             place.reported = False
             self._log.info("fetch_recovered", topic=feed.partition.topic, partition=str(feed.partition.partition))
+
+    def memory_short(self) -> None:
+        """Look for memory that nobody uses, for a request or a batch."""
+        self._changed.set()
 
     def feed_closed(self, feed: PartitionFeed) -> None:
         """Forget a feed."""
@@ -259,10 +268,6 @@ class Fetcher:
     def _share_memory(self) -> None:
         partitions = round_up(len(self._places))
         self._marks = plan_marks(self._budget.limit_bytes, partitions, self._settings.max_partition_bytes)
-
-    def memory_short(self) -> None:
-        """Look for memory that nobody uses."""
-        self._changed.set()
 
     def broker_answered(self, broker: Endpoint) -> None:
         """Note that a broker is well."""

@@ -8,12 +8,13 @@ with a known id and epoch 0 the broker replaces its session instead of keeping a
 
 Brokers of 1.1 keep a session's partitions in a hash table that degenerates where topics are named by number: to begin one of
 ten thousand partitions takes minutes then. So after a request that asked for a session and was not answered in time none is
-asked for again.
+asked for for an hour, and twice as long each time that it happens again: it may have been a broker that hung for a while.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,8 @@ from consumerd.wire.primitives import MAX_INT32
 SESSION_ID_NOT_FOUND: Final = 70
 INVALID_SESSION_EPOCH: Final = 71
 SESSION_ERRORS: Final = frozenset({SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH})
+_FIRST_REST_S: Final = 3600.0
+_LONGEST_REST_S: Final = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +41,21 @@ class SessionStep:
 
 
 class FetchSession:
-    """One broker's session, or the wish for one."""
+    """One broker's session, or the wish for one. ``now`` is a clock, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self._id = NO_SESSION_ID
         self._epoch = INITIAL_SESSION_EPOCH
         self._known: dict[Key, Ask] = {}
-        self._hopeless = False
+        self._begins = False
+        self._without_until = -math.inf
+        self._rest_s = _FIRST_REST_S
 
     @property
     def incremental(self) -> bool:
         """Whether the next request names only changes."""
-        return self._epoch != INITIAL_SESSION_EPOCH and not self._hopeless
+        return self._epoch != INITIAL_SESSION_EPOCH
 
     def plan(self, asks: Mapping[Key, Ask], news: Collection[Key] | None = None) -> SessionStep:
         """Return what to send so that the broker's session covers exactly ``asks``.
@@ -59,7 +65,8 @@ class FetchSession:
         Where another cursor has taken a partition's place the session begins anew: the broker leaves out what it has said
         of the log before, and whoever is new has not heard it.
         """
-        if self._hopeless:
+        self._begins = False
+        if self._now() < self._without_until:
             everything = tuple(asks.values())
             return SessionStep(session_id=NO_SESSION_ID, epoch=FINAL_SESSION_EPOCH, asks=everything, forgotten=())
         known = self._known
@@ -68,6 +75,7 @@ class FetchSession:
         if any(key in asks and key in known and asks[key].cursor is not known[key].cursor for key in news):
             self._epoch = INITIAL_SESSION_EPOCH
         if not self.incremental:
+            self._begins = True
             self._known = dict(asks)
             return SessionStep(session_id=self._id, epoch=self._epoch, asks=tuple(asks.values()), forgotten=())
         changed: list[Ask] = []
@@ -89,6 +97,7 @@ class FetchSession:
             self._id, self._epoch = NO_SESSION_ID, INITIAL_SESSION_EPOCH
         elif session_id != self._id or not self.incremental:
             self._id, self._epoch = session_id, 1
+            self._rest_s = _FIRST_REST_S
         else:
             self._epoch = 1 if self._epoch == MAX_INT32 else self._epoch + 1
 
@@ -101,7 +110,10 @@ class FetchSession:
     def unanswered(self, *, late: bool = False) -> None:
         """Begin anew after a request whose answer never came: the broker may or may not have taken it.
 
-        ``late`` is whether its time was over; where it asked for a session, there is to be none from now on.
+        ``late`` is whether its time was over; where it asked for a session, there is to be none for a while.
         """
-        self._hopeless = self._hopeless or (late and not self.incremental)
+        if late and self._begins:
+            self._without_until = self._now() + self._rest_s
+            self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
+        self._begins = False
         self._epoch = INITIAL_SESSION_EPOCH

@@ -28,7 +28,7 @@ class ChangingAgenda(RuleBasedStateMachine):
         super().__init__()
         self.agenda: Agenda[Feed] = Agenda()
         self.feeds: dict[int, Feed] = {}
-        self.session = FetchSession()
+        self.session = FetchSession(lambda: self.now)
         self.broker: dict[tuple[str, int], tuple[int, int]] = {}
         self.marks = Marks(ask=10, high=15, low=10)
         self.now = 0.0

@@ -103,6 +103,8 @@ class FakeBroker:
         self.latency_s = 0.001
         self.up = True
         self.silent = False
+        self.hanging = False
+        """Connections are taken, and nothing is answered on them."""
         self.sessions_allowed = True
         self.requests: list[tuple[float, FetchRequest]] = []
         self.errors: dict[TopicPartition, list[int]] = defaultdict(list)
@@ -356,6 +358,9 @@ class FakeCluster:
         """Return the broker itself as its connection."""
         assert purpose is Purpose.FETCH
         found = self.brokers[broker.id]
+        if found.hanging:
+            await asyncio.sleep(10)
+            raise RequestTimedOut(f"{broker}: says nothing of its versions")
         if not found.up:
             await asyncio.sleep(found.latency_s)
             raise ConnectionLost(f"{broker}: refused")

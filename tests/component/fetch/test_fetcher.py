@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,6 +28,7 @@ from consumerd.fetch.ports import FetchSettings
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.modern.fetch import AbortedTransaction
+from consumerd.wire.records import RecordBatch
 from tests.support.fake_broker import FakeCluster, Range
 from tests.support.record_sets import TRANSACTIONAL, RecordSpec, batch, marker, message
 from tests.support.virtual_time import run
@@ -242,6 +245,27 @@ async def test_a_broker_that_does_not_begin_a_session_in_time_is_asked_without_o
         epochs = [request.session_epoch for _, request in world.broker().requests]
         assert epochs[0] == 0
         assert set(epochs[1:]) == {-1}
+
+
+@in_virtual_time
+async def test_a_broker_that_hung_has_its_sessions_back_when_it_answers_again() -> None:
+    """Where it does not even answer who connects, no session was asked for."""
+    world = World(version=11)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, b"x")
+    broker = world.broker()
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await read(feed, 1)
+        broker.silent = broker.hanging = True
+        await asyncio.sleep(200)
+        broker.silent = broker.hanging = False
+        world.cluster.produce(P0, b"y")
+        assert await read(feed, 1) == [(1, b"y")]
+        world.cluster.produce(P0, b"z")
+        await read(feed, 1)
+        assert broker.requests[-1][1].session_epoch > 0
+        feed.close()
 
 
 @in_virtual_time
@@ -1004,6 +1028,29 @@ async def test_memory_that_nobody_consumes_is_taken_back_when_others_need_it() -
 
 
 @in_virtual_time
+async def test_memory_that_nobody_consumes_is_taken_back_when_a_batch_needs_it() -> None:
+    """A sink that stands still has the batch that is let through beyond the limit, and everybody has fetched enough."""
+    world = World(max_partition_bytes=25_000, slice_bytes=6000)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+        for _ in range(6):
+            world.cluster.produce(partition, *[bytes(1000)] * 10)
+    async with world.fetcher() as fetcher:
+        stuck, flowing = fetcher.feed(P0, 0), fetcher.feed(P1, 0)
+        await until(lambda: min(feed.account.held_bytes for feed in (stuck, flowing)) > fetcher.marks.high)
+        await until(lambda: not world.budget.held_by_kind[Kind.REQUESTED])
+        taken = world.budget.limit_bytes - world.budget.held_bytes - 10_000  # less than a batch takes
+        world.budget.charge(taken)
+        first = await stuck.next()
+        assert [offset for offset, _ in await read(flowing, 10, timeout_s=20)] == list(range(10))
+        stuck.done(first)
+        assert [offset for offset, _ in await read(stuck, 50)] == list(range(10, 60))
+        stuck.close()
+        flowing.close()
+    assert world.budget.held_bytes == taken
+
+
+@in_virtual_time
 async def test_open_files_that_take_all_memory_slow_fetching_down_but_do_not_end_it() -> None:
     """They are flushed by what is fetched next, or by their age."""
     world = World(budget=MIB)
@@ -1215,6 +1262,32 @@ async def test_corruption_found_in_a_thread_is_fetched_again() -> None:
     world.broker().mangle = mangle
     async with world.fetcher() as fetcher:
         assert await read(fetcher.feed(P0, 0), 10) == list(enumerate(values(10)))
+
+
+async def test_what_a_thread_found_corrupt_does_not_stay_in_memory_unseen() -> None:
+    """A failure and the frame that took it from the thread must not keep each other, and with them what was fetched."""
+    world = World(thread_bytes=10, native_thread_bytes=10)
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(10), codec=1)
+    failures: list[weakref.ref[BaseException]] = []
+    world.broker().mangle = lambda _partition, data: data[:-1] + b"!" if not failures else data
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        collect = feed._collect
+
+        def note() -> RecordBatch | None:
+            if feed._decoding is not None and (error := feed._decoding[0].exception()) is not None:
+                failures.append(weakref.ref(error))
+            error = None
+            return collect()
+
+        feed._collect = note  # type: ignore[method-assign]
+        gc.disable()
+        try:
+            await read(feed, 10)
+            assert [failure() for failure in failures] == [None]
+        finally:
+            gc.enable()
 
 
 @in_virtual_time
