@@ -201,10 +201,10 @@ class ZooKeeperOffsetStore:
         writes = [write for write in writes if write.partition not in outcomes]
         rounds = _ROUNDS
         while writes and rounds:
-            writes = await self._drop_remade(await self._make_parents(writes, outcomes), outcomes)
+            writes = await self._make_parents(writes, outcomes)
             again: list[_Write] = []
-            for chunk in _split(writes):
-                again += await self._write(epoch, chunk, outcomes)
+            for chunk in _split(sorted(writes, key=_topic)):
+                again += await self._write(epoch, await self._drop_remade(chunk, outcomes), outcomes)
             if len(again) == len(writes):
                 rounds -= 1  # one that settles something counts for nothing: each node that is refused costs one
             writes = again
@@ -231,12 +231,14 @@ class ZooKeeperOffsetStore:
 
         A topic is deleted and made again; until its member has heard of it and read the group, its claims stand. What
         they would write now is younger than the new topic, so that it would count as a position in that one, and
-        everything below would be skipped. What is left is one round trip, in which nobody deletes and makes a topic:
-        nothing goes out that would have to wait for a connection (:meth:`_require_connection`).
+        everything below would be skipped. What is left are two round trips, in which nobody deletes and makes a topic:
+        nothing goes out that has waited for a connection or would have to. Raises NotConnected.
         """
+        connections = self._zk.state.connections
         stats = await self._read_all(
             sorted({write.partition.topic for write in writes}), lambda topic: self._zk.exists(topic_path(topic))
         )
+        self._require_connection(connections)
         kept = []
         for write in writes:
             stat = stats[write.partition.topic]
@@ -285,7 +287,7 @@ class ZooKeeperOffsetStore:
                 ready.append(write)
         if not ready:
             return []
-        self._require_connection()
+        self._require_connection(self._zk.state.connections)
         operations = [(write, operation) for write in ready for operation in write.operations()]
         fresh = [write for write in ready if write.commit.position not in write.node.unanswered]
         for write in ready:
@@ -313,9 +315,12 @@ class ZooKeeperOffsetStore:
             outcomes[write.partition] = write.done
         return []
 
-    def _require_connection(self) -> None:
-        """Raise NotConnected where a write would wait: what was seen of its topic would be old by the time it went out."""
-        if not self._zk.state.connected:
+    def _require_connection(self, connections: int) -> None:
+        """Raise NotConnected where a write would wait, or has: what was seen of its topic would be old by the time it went
+        out.
+        """
+        state = self._zk.state
+        if not state.connected or state.connections != connections:
             raise NotConnected("the connection was lost before the positions went out")
 
     @staticmethod
@@ -463,6 +468,10 @@ def _make_node(stored: StoredOffset | None) -> _Node:
     if stored is None:
         return _Node(version=None, position=None)
     return _Node(version=stored.version, position=None if stored.malformed is not None else stored.position)
+
+
+def _topic(write: _Write) -> str:
+    return write.partition.topic
 
 
 def _split(writes: Sequence[_Write]) -> Iterator[Sequence[_Write]]:

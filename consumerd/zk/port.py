@@ -129,6 +129,8 @@ class SessionState:
     timeout_s: float
     phase: LeasePhase
     connected: bool
+    connections: int
+    """How many there were up to now: where it differs, something had to wait for another one."""
 
 
 class Watch(Protocol):

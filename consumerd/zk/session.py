@@ -168,6 +168,7 @@ class Session:
         self._epoch = NO_SESSION
         self._lease: Lease | None = None
         self._connection: Connection | None = None
+        self._connections = 0
         self._last_zxid = 0
         self._closing = False
         self._changed = asyncio.Event()
@@ -189,6 +190,7 @@ class Session:
             timeout_s=self._timeout_s,
             phase=LeasePhase.NONE if self._lease is None else self._lease.phase(self._now()),
             connected=self._connection is not None,
+            connections=self._connections,
         )
 
     async def wait_state(self, seen: SessionState) -> SessionState:
@@ -453,6 +455,7 @@ class Session:
             # it ended between its last answer and this line: the session is known, its connection is gone
             return
         self._connection = connection
+        self._connections += 1
         self._renew_watches()
         self._notify()
 

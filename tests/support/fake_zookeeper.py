@@ -352,6 +352,7 @@ class FakeZkClient:
         self._session_id = 0
         self._epoch = NO_SESSION
         self._connected = False
+        self._connections = 0
         self._closed = False
         self._lease = Lease(session_timeout_s, 0.0)
         """Not renewed while not connected or ageing."""
@@ -381,6 +382,7 @@ class FakeZkClient:
             self._session_id = self._server.open_session(self.name)
             self._epoch = SessionEpoch(self._epoch + 1)
         self._connected = True
+        self._connections += 1
         self._wake()
         for _, watches in sorted(self.watches.items(), key=_watched):  # set in the order of somebody's sets
             for watch in list(watches):
@@ -487,6 +489,7 @@ class FakeZkClient:
             timeout_s=self._timeout_s,
             phase=self._phase(),
             connected=self._connected,
+            connections=self._connections,
         )
 
     def _phase(self) -> LeasePhase:

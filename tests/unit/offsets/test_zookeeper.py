@@ -490,6 +490,29 @@ def test_a_position_does_not_wait_for_a_connection_while_the_topic_may_be_made_a
     with_member(scenario)
 
 
+def test_a_position_that_waited_for_another_topic_over_a_new_connection_does_not_go_out():
+    """One topic was seen before the connection broke, another one after: what was seen of the first is old."""
+
+    async def scenario(member):
+        claim, other = await member.claim(P), await member.claim(TopicPartition.modern("short", 0))
+        assert await member.commit((claim, 40), (other, 7)) == [CommitOutcome.WRITTEN, CommitOutcome.WRITTEN]
+
+        async def see(path):
+            if path == topic_path("short"):
+                await asyncio.sleep(0.1)  # the other topic's answer is here
+                member.zk.cut(heard_ago_s=0)
+                member.server.remove(topic_path("t"))
+                member.server.put(topic_path("t"))
+                asyncio.get_running_loop().call_later(0.5, member.zk.heal)
+            return await member.zk.exists(path)
+
+        member.spy.exists = see
+        assert await member.commit((claim, 41), (other, 8)) == [CommitOutcome.FAILED, CommitOutcome.FAILED]
+        assert member.held(P) == (b"40", 0)
+
+    with_member(scenario)
+
+
 def test_multis_stay_within_their_limits():
     """A server drops the connection of whoever sends more than ``jute.maxbuffer``, and says nothing."""
 
