@@ -31,6 +31,10 @@ class FileEncoder(Protocol):
     def kept_bytes(self) -> int:
         """The part of it that stays until the file ends, whatever is written out before."""
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """How much of what was taken is not in the file yet, as it is."""
+
     def append(self, batch: RecordBatch) -> None:
         """Take a batch that has records.
 
@@ -96,7 +100,7 @@ class OpenFile:
     @property
     def size(self) -> int:
         """How large the file would be if it ended now; what waits to be written counts as it is, uncompressed."""
-        return self._hidden.size + self._encoder.held_bytes - self._encoder.kept_bytes
+        return self._hidden.size + self._encoder.unwritten_bytes
 
     def append(self, batch: RecordBatch) -> None:
         """Take a batch. Raises as :meth:`FileEncoder.append`."""

@@ -36,7 +36,7 @@ EXTENSION = "jsonl"
 class JsonlEncoder:
     """Writes lines straight through; nothing is held."""
 
-    held_bytes = kept_bytes = 0
+    held_bytes = kept_bytes = unwritten_bytes = 0
 
     def __init__(self, files: FileSystem, hidden: HiddenFile, *, folder: Path, position: int, file_id: FileId) -> None:
         self._files = files

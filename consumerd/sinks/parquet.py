@@ -93,12 +93,21 @@ class ParquetEncoder:
     @property
     def held_bytes(self) -> int:
         """See FileEncoder: what is collected, and what is being written, as Arrow and as pages."""
-        return self._batch_bytes + (2 * self._writing_bytes if self._writing.busy else 0) + self.kept_bytes
+        return self._batch_bytes + 2 * self._being_written_bytes + self.kept_bytes
 
     @property
     def kept_bytes(self) -> int:
         """See FileEncoder: the writer, and what the footer is going to say of each row group."""
         return WRITER_BYTES + self._row_groups * ROW_GROUP_KEPT_BYTES if self._row_groups else 0
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """See FileEncoder."""
+        return self._batch_bytes + self._being_written_bytes
+
+    @property
+    def _being_written_bytes(self) -> int:
+        return self._writing_bytes if self._writing.busy else 0
 
     def append(self, batch: RecordBatch) -> None:
         """See FileEncoder."""
@@ -154,7 +163,7 @@ class ParquetEncoder:
         """See FileEncoder. The footer that is written here goes nowhere, as the hidden file was discarded."""
         self._batches = []
         self._batch_bytes = 0
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):  # whatever it was: nobody wants that row group any more
             self._writing.wait()
         self._row_groups = 0
         writer, self._writer = self._writer, None

@@ -33,13 +33,22 @@ class SideThread:
     @property
     def busy(self) -> bool:
         """Whether a piece of work is being done."""
-        return self._thread is not None and self._thread.is_alive()
+        thread = self._thread  # which whoever waits takes away
+        return thread is not None and thread.is_alive()
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin a piece of work, once the one before is done. Blocks as :meth:`wait`, and raises what it raises."""
+        """Begin a piece of work, once the one before is done. Blocks as :meth:`wait`, and raises what it raises.
+
+        Where the system gives no more threads the work is done when this returns; its failure is told in the same way.
+        """
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(work,), name=self._name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(work,), name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._run(work)
+        else:
+            self._thread = thread
 
     def _run(self, work: Callable[[], object]) -> None:
         try:

@@ -96,7 +96,7 @@ class Threads(WorkThreads):
 class ListEncoder:
     """See FileEncoder."""
 
-    held_bytes = kept_bytes = 0
+    held_bytes = kept_bytes = unwritten_bytes = 0
 
     def __init__(self, hidden: HiddenFile) -> None:
         self._hidden = hidden

@@ -131,12 +131,13 @@ class HeldFileSystem(RecordingFileSystem):
         self.released = threading.Event()
         self.released.set()
         self.failing = False
+        self.failure: Exception = OSError(errno.ENOSPC, "No space left on device")
 
     def _hold(self, operation: str, name: str) -> None:
         if operation == "write" and name.startswith(".0"):
             assert self.released.wait(20)
             if self.failing:
-                raise OSError(errno.ENOSPC, "full")
+                raise self.failure
 
 
 async def test_a_row_group_is_written_while_the_next_is_collected(rig: SinkRig):
@@ -155,6 +156,37 @@ async def test_a_row_group_is_written_while_the_next_is_collected(rig: SinkRig):
     assert rig.offsets() == list(range(6))
     metadata = pq.read_metadata(landed(rig)[0])
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [4, 2]
+
+
+async def test_a_row_group_that_is_being_written_counts_once_for_the_size_of_its_file(rig: SinkRig):
+    """It takes twice as much memory; files would be published far too small for that."""
+    rig.roll_bytes = parquet.ROW_GROUP_BYTES * 3 // 2
+    files = HeldFileSystem()
+    writer = await rig.writer(0, files=files)
+    files.released.clear()
+    threading.Timer(1, files.released.set).start()  # or it would wait for ever where it publishes
+
+    assert await writer.write(run_of(0, 1, size=parquet.ROW_GROUP_BYTES)) == 0
+    files.released.set()
+    assert await writer.flush() == 1
+
+
+@pytest.mark.parametrize("failure", [OSError("full"), MemoryError("no memory")])
+async def test_a_row_group_that_fails_in_a_file_that_is_given_up_is_nobody_s_trouble(rig: SinkRig, failure: Exception):
+    """Whatever it was: the file is discarded, and its writer goes on to let go of all that it holds."""
+    files = HeldFileSystem()
+    files.failure = failure
+    writer = await rig.writer(0, files=files)
+    files.released.clear()
+    files.failing = True
+    await writer.write(run_of(0, 1, size=parquet.ROW_GROUP_BYTES))
+    files.released.set()
+    for thread in threading.enumerate():
+        if thread.name == "row-group":
+            thread.join(20)
+    await writer.abandon()
+
+    assert rig.charged == 0
 
 
 async def test_with_little_memory_a_row_group_is_written_before_the_next_is_collected(rig: SinkRig):

@@ -95,3 +95,41 @@ def test_side_thread_tells_a_failure_once():
     side.wait()
 
     assert done == []
+
+
+def test_side_thread_works_in_place_where_there_is_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch):
+    """A container's limit of processes: the work is done all the same, and its failure told the same way."""
+    side, done = SideThread(name="side"), []
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def fail() -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    side.start(lambda: done.append("first"))
+    assert done == ["first"]
+    assert not side.busy
+    side.wait()
+    side.start(fail)
+    with pytest.raises(OSError, match="full"):
+        side.wait()
+    side.wait()
+
+
+def test_side_thread_may_be_asked_whether_it_is_busy_while_somebody_waits_for_it():
+    """A loop asks how much a file holds while the file's own thread is in the middle of it."""
+
+    class Vanishing(SideThread):
+        """Whose thread is waited for by another one as soon as it was looked at."""
+
+        looks = 0
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "_thread":
+                self.looks += 1
+                return threading.current_thread() if self.looks == 1 else None
+            return super().__getattribute__(name)
+
+    assert Vanishing(name="side").busy in {True, False}
