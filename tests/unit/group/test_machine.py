@@ -312,6 +312,10 @@ def test_what_may_have_been_made_again_is_read_at_once_at_rest_and_after_a_hando
     driver.wait(0.02)
     inspect = driver.get(ev.Inspect)
     assert inspect.look is ev.Look.REMADE
+    driver.tell(ev.Inspected(inspect.serial, {P: Holder("g_me-0", 1)}, 1, frozenset(), frozenset({P})))
+    driver.wait(0.25)
+    inspect = driver.get(ev.Inspect)
+    assert inspect.look is ev.Look.REMADE, "it changed again while it was read"
     driver.tell(ev.Inspected(inspect.serial, {P: Holder("x", 2)}, 1))
     assert driver.state_of(P) is PartitionState.DROPPING
 

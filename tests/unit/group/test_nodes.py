@@ -514,6 +514,11 @@ def test_registrations_are_kept_while_the_names_explain_every_change() -> None:
         join("g_x4")
         everybody["g_x4"] = 5
         assert await read() == (11, everybody), "one was made again, and it is not known which"
+        world.server.remove(id_path("g", ConsumerId("g_x6")))
+        assert (await read())[0] == 1
+        join("g_x6")
+        everybody["g_x6"] = 5
+        assert await read() == (2, everybody), "it has come again, each step explained"
         world.server.apply_set(id_path("g", ConsumerId("g_x5")), data, ANY_VERSION)
         world.server.apply_set(id_path("g", ours), data, ANY_VERSION)
         everybody[ours] = 5

@@ -18,6 +18,7 @@ from consumerd.group.transitions import MemberState, PartitionState
 from consumerd.model import ConsumerId, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, owner_path
+from consumerd.zk.znodes import encode_registration
 from tests.support.group_simulation import GROUP, SimulatedGroup
 from tests.support.virtual_time import run
 
@@ -328,6 +329,30 @@ def test_our_owner_node_in_other_hands_is_lost_at_once(after_s: float, noticed_s
         stranger.close()
         await asyncio.sleep(0.2)
         assert member.rebalancer.status.ready
+
+    play(scenario)
+
+
+def test_a_registration_that_was_written_over_is_seen_in_the_first_view_after_a_pass() -> None:
+    """No counter tells of it; registrations are kept from view to view only while one follows the other."""
+
+    async def scenario(group: SimulatedGroup) -> None:
+        group.make_topic("t", 2)
+        stranger = group.server.client("stranger")
+        stranger.connect()
+        path = id_path(GROUP, ConsumerId(f"{GROUP}_zz"))
+        member = group.join({"t": 1})
+        await asyncio.sleep(1)
+        data = encode_registration(Subscription.to_topics({"t": 1}).register(7))
+        group.server.apply_create(path, data, stranger.state.session_id)
+        await asyncio.sleep(1)
+        assert len(member.rebalancer.status.desired) == 1
+        group.server.put(path, encode_registration(Subscription.to_topics({"other": 1}).register(7)))
+        await asyncio.sleep(6)
+        group.make_topic("t", 4)
+        await asyncio.sleep(1)
+        assert len(member.rebalancer.status.desired) == 4
+        stranger.close()
 
     play(scenario)
 
