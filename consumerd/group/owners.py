@@ -305,7 +305,9 @@ class PartitionOwners:
 
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> bool:
         """Make the folders of their topics, which a group has not had before."""
-        return all((await map_bounded({partition.topic for partition in partitions}, self._make_parent)).values())
+        return all(
+            (await map_bounded(sorted({partition.topic for partition in partitions}), self._make_parent)).values()
+        )
 
     async def _delete_all(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> bool:
         """Delete those nodes that are ours in one transaction; False where each has to be looked at."""
