@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from consumerd.errors import CoordinationError
@@ -129,8 +129,8 @@ class SessionState:
     timeout_s: float
     phase: LeasePhase
     connected: bool
-    connections: int
-    """How many there were up to now: where it differs, something had to wait for another one."""
+    connections: int = field(compare=False)
+    """How many there were up to now: where it differs, something had to wait for another one. Two states may be equal."""
 
 
 class Watch(Protocol):
