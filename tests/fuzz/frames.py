@@ -446,7 +446,16 @@ def _try(read: Callable[[], T]) -> tuple[T | None, CorruptMessageError | None]:
     try:
         return read(), None
     except CorruptMessageError as error:
+        _forget_frames(error)
         return None, error
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Let go of what an error's frames, and those of its causes, hold: the other way is to be measured alone."""
+    chain: BaseException | None = error
+    while chain is not None:
+        chain.__traceback__ = None
+        chain = chain.__cause__ or chain.__context__
 
 
 def _words(error: CorruptMessageError | None) -> tuple[object, ...]:

@@ -156,7 +156,10 @@ class _Fetched:
             located = self._locate(error, at)
             _set_end(located, rest)
             # without the frames that hold what was decompressed
-            raise located from error.with_traceback(None)
+            try:
+                raise located from error.with_traceback(None)
+            finally:
+                del located, error, rest  # or they and this frame hold each other, and what was fetched
         if high_watermark is not None and columns.position > high_watermark:
             position = columns.position
             del columns
@@ -301,7 +304,10 @@ class _Fetched:
         error = CorruptMessageError(f"it says offset {claimed} and stands before offset {follower.last}")
         error = self._locate(error, at, is_known=False)
         error.next_offset = next_offset
-        raise error
+        try:
+            raise error
+        finally:
+            del error
 
     def _pass_by(self, at: int, passes: int) -> RecordBatch | None:
         """Return what stands behind the unit at ``at``; None where that cannot be read."""
@@ -328,7 +334,10 @@ class _Fetched:
         beyond = f"it leads to offset {position}, beyond the high watermark {self.high_watermark}"
         error = self._locate(CorruptMessageError(beyond), stray)
         _set_end(error, rest)
-        raise error
+        try:
+            raise error
+        finally:
+            del error
 
     # -- what is known of a unit that cannot be read
 
