@@ -14,10 +14,11 @@ from typing import IO, Final
 from pydantic import Field
 
 from consumerd.model import Claim
-from consumerd.sinks.base import PartitionWriter, SinkContext, Start
+from consumerd.sinks.base import PartitionWriter, SinkContext
 from consumerd.sinks.null import NullSink
 from consumerd.sinks.options import SinkOptions
 from consumerd.wire.records import RecordBatch
+from tests.support.passing_writer import PassingWriter
 
 _BUFFER_BYTES: Final = 1 << 16
 
@@ -47,35 +48,15 @@ class NotingSink:
         await self._null.close()
 
 
-class _NotingWriter:
+class _NotingWriter(PassingWriter):
     def __init__(self, writer: PartitionWriter, claim: Claim, notes: IO[str]) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._place = f"{claim.partition.topic} {claim.partition.partition}"
         self._notes = notes
 
-    @property
-    def resume_position(self) -> int | None:
-        return self._writer.resume_position
-
-    @property
-    def request_id(self) -> str | None:
-        return self._writer.request_id
-
-    async def start(self, start: Start) -> None:
-        await self._writer.start(start)
-
     async def write(self, batch: RecordBatch) -> int:
         self._notes.write(f"{time.monotonic():.4f} {self._place}\n")
-        return await self._writer.write(batch)
-
-    async def flush(self) -> int:
-        return await self._writer.flush()
-
-    def deadline(self) -> float | None:
-        return self._writer.deadline()
-
-    async def abandon(self) -> None:
-        await self._writer.abandon()
+        return await super().write(batch)
 
 
 def read_notes(path: Path) -> dict[tuple[str, int], list[float]]:

@@ -6,10 +6,11 @@ from typing import Final
 
 from consumerd.errors import PermanentSinkError
 from consumerd.model import Claim
-from consumerd.sinks.base import PartitionWriter, SinkContext, Start
+from consumerd.sinks.base import PartitionWriter, SinkContext
 from consumerd.sinks.jsonl import JsonlSink
 from consumerd.sinks.options import ChainOptions
 from consumerd.wire.records import RecordBatch
+from tests.support.passing_writer import PassingWriter
 
 REFUSED_PARTITION: Final = 0
 REFUSED_OFFSET: Final = 150
@@ -34,40 +35,11 @@ class RefusingSink:
         await self._files.close()
 
 
-class RefusingWriter:
+class RefusingWriter(PassingWriter):
     """Names the record where it meets it, and passes on everything else."""
-
-    def __init__(self, writer: PartitionWriter) -> None:
-        self._writer = writer
-
-    @property
-    def resume_position(self) -> int | None:
-        """See PartitionWriter."""
-        return self._writer.resume_position
-
-    @property
-    def request_id(self) -> str | None:
-        """See PartitionWriter."""
-        return self._writer.request_id
-
-    async def start(self, start: Start) -> None:
-        """See PartitionWriter."""
-        await self._writer.start(start)
 
     async def write(self, batch: RecordBatch) -> int:
         """See PartitionWriter; refuses a batch that has the record."""
         if REFUSED_OFFSET in batch.offsets:
             raise PermanentSinkError(REASON, refused=batch.offsets.index(REFUSED_OFFSET))
-        return await self._writer.write(batch)
-
-    async def flush(self) -> int:
-        """See PartitionWriter."""
-        return await self._writer.flush()
-
-    def deadline(self) -> float | None:
-        """See PartitionWriter."""
-        return self._writer.deadline()
-
-    async def abandon(self) -> None:
-        """See PartitionWriter."""
-        await self._writer.abandon()
+        return await super().write(batch)
