@@ -35,6 +35,10 @@ class KafkaPythonMember:
     def poll(self) -> list[int]:
         """See Member."""
         found = self._consumer.poll(timeout_ms=100)
+        # its release 3.0 forgets a join that ends between two polls: no partitions, no heartbeats, for good
+        coordinator = self._consumer._coordinator
+        if coordinator._join_task is not None and coordinator._join_task.is_done:
+            coordinator.request_rejoin()
         return [int(record.value) for records in found.values() for record in records]
 
     def assigned(self) -> set[int]:
