@@ -5,7 +5,7 @@ VENV ?= .venv
 EXTRAS ?= dev
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-JOBS ?= 1
+JOBS ?= 2
 PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
@@ -55,7 +55,7 @@ $(VENV)/.demo: pyproject.toml
 	$(say_kernel)
 	@touch $@
 
-test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI); JOBS=2 runs two files at a time
+test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI), two files at a time; JOBS=1 runs one after the other
 	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/component tests/e2e tests/architecture
 
 unit: venv  ## unit and property tests only
