@@ -1,0 +1,55 @@
+"""Connections to brokers by the options of a reader or a writer, on the driver and on executors."""
+
+from __future__ import annotations
+
+import random
+import ssl
+from dataclasses import replace
+
+from consumerd.aio.clock import monotonic
+from consumerd.client.opening import parse_bootstrap
+from consumerd.cluster.view import Broker
+from consumerd.errors import ConfigError
+from consumerd.net.dialer import Dialer
+from consumerd.net.pool import ConnectionPool
+from consumerd.net.stream import TcpConnector
+from consumerd.net.versions import parse_broker_version
+from consumerd.spark.datasource.options import ClusterOptions, TlsOptions
+
+
+def make_tls(tls: TlsOptions) -> ssl.SSLContext:
+    """Make a TLS context of files in PEM. Raises ConfigError that names the file."""
+    try:
+        context = ssl.create_default_context(cafile=tls.trusted)
+        if tls.identity is not None:
+            context.load_cert_chain(tls.identity)
+    except (OSError, ssl.SSLError) as error:
+        named = " or ".join(str(path) for path in (tls.trusted, tls.identity) if path is not None)
+        raise ConfigError(f"kafka.ssl: {named} cannot be used: {error}") from error
+    context.check_hostname = tls.checks_host
+    return context
+
+
+def make_pool(
+    cluster: ClusterOptions, *, max_frame_bytes: int, receive_buffer_bytes: int | None = None
+) -> ConnectionPool:
+    """Make the connections to a cluster's brokers; they are opened when they are asked for. Raises ConfigError."""
+    connector = TcpConnector(
+        max_frame_bytes=max_frame_bytes,
+        timeout_s=cluster.connect_timeout_s,
+        tls=None if cluster.tls is None else make_tls(cluster.tls),
+        receive_buffer_bytes=receive_buffer_bytes,
+    )
+    dialer = Dialer(
+        connector,
+        client_id=cluster.client_id,
+        now=monotonic,
+        pinned=parse_broker_version(cluster.broker_version),
+    )
+    return ConnectionPool(dialer, now=monotonic, random=random.random)
+
+
+def first_brokers(cluster: ClusterOptions) -> tuple[Broker, ...]:
+    """Return the brokers whose addresses are given, to begin with; they have numbers below 0. Raises ConfigError."""
+    assert cluster.bootstrap is not None, "it is given, or the driver has looked it up"
+    return tuple(replace(one, tls=cluster.tls is not None) for one in parse_bootstrap(cluster.bootstrap))
