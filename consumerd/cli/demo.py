@@ -21,9 +21,9 @@ from consumerd.aio.tasks import unless
 from consumerd.cli.options import count, positive_count, positive_seconds
 from consumerd.cli.tables import render_table
 from consumerd.demo.downloads import find_downloads
-from consumerd.embedded.java import get_java
 from consumerd.embedded.zookeeper import get_zookeeper_jars
 from consumerd.errors import ConfigError
+from consumerd.java import get_java
 from consumerd.telemetry.wording import counted, join_shown
 
 if TYPE_CHECKING:

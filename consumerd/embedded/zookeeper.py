@@ -22,9 +22,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from consumerd.aio.timeouts import timeout
-from consumerd.embedded.java import get_java
 from consumerd.embedded.tied import tied_command
 from consumerd.errors import ConfigError, ConsumerdError
+from consumerd.java import get_java
 
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JARS: Final = (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.java import get_java
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper, ZooKeeperFailed
+from consumerd.java import get_java
 from tests.support.zookeeper import eventually
 
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from consumerd.aio.timeouts import timeout
-from consumerd.embedded.java import get_java
 from consumerd.embedded.zookeeper import server_command
+from consumerd.java import get_java
 from consumerd.zk.port import LeasePhase
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import eventually, make_client, server_jars

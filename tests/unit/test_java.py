@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.java import find_java_version, get_java
 from consumerd.embedded.zookeeper import get_zookeeper_jars
 from consumerd.errors import ConfigError
+from consumerd.java import find_java_version, get_java
 
 
 def fake_java(folder: Path, banner: str) -> Path:
