@@ -5,14 +5,19 @@ Pure. An offset here is the next one to be read, as everywhere in consumerd, so 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Final
 
-from consumerd.model import TopicPartition
+from consumerd.errors import ConfigError
+from consumerd.model import PartitionKey, TopicPartition, find_topic_fault
 
 PartitionOffsets = Mapping[TopicPartition, int]
 
 JsonOffsets = dict[str, dict[str, int]]
 """What a checkpoint holds: topic, partition as text, next offset."""
+
+_MOST: Final = (1 << 63) - 1
 
 
 def to_json(offsets: PartitionOffsets) -> JsonOffsets:
@@ -23,9 +28,78 @@ def to_json(offsets: PartitionOffsets) -> JsonOffsets:
     return found
 
 
-def from_json(document: object, *, what: str) -> dict[TopicPartition, int]:
-    """Read offsets out of a parsed JSON document; ``what`` says where it comes from.
+def from_json(document: object, *, what: str, least: int = 0) -> dict[TopicPartition, int]:
+    """Read offsets, or times, out of a parsed JSON document; ``what`` says where it comes from, ``least`` the smallest.
 
     Raises ConfigError that names topic and partition.
     """
-    raise NotImplementedError
+    if not isinstance(document, dict):
+        raise ConfigError(f'{what}: expected {{"topic": {{"0": 23}}}}, got {_describe(document)}')
+    found: dict[TopicPartition, int] = {}
+    for topic, by_partition in document.items():
+        _check_topic(topic, what)
+        if not isinstance(by_partition, dict):
+            raise ConfigError(f'{what}: {topic}: expected {{"0": 23}}, got {_describe(by_partition)}')
+        for key, number in by_partition.items():
+            partition = _read_partition(topic, key, what)
+            if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= _MOST:
+                raise ConfigError(f"{what}: {partition}: expected a number from {least} on, got {_describe(number)}")
+            found[partition] = number
+    return found
+
+
+def parse_offsets(text: str, *, what: str, least: int = 0) -> dict[TopicPartition, int]:
+    """Read offsets, or times, out of JSON text. Raises ConfigError as :func:`from_json`."""
+    found = from_json(_parse(text, what), what=what, least=least)
+    if not found:
+        raise ConfigError(f"{what}: no partition is named")
+    return found
+
+
+def parse_assignment(text: str, *, what: str) -> list[TopicPartition]:
+    """Read ``{"topic": [0, 1]}``; returns the partitions in order, each once. Raises ConfigError."""
+    document = _parse(text, what)
+    if not isinstance(document, dict):
+        raise ConfigError(f'{what}: expected {{"topic": [0, 1]}}, got {_describe(document)}')
+    found = set()
+    for topic, numbers in document.items():
+        _check_topic(topic, what)
+        if not isinstance(numbers, list):
+            raise ConfigError(f"{what}: {topic}: expected a list of partitions, got {_describe(numbers)}")
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise ConfigError(f"{what}: {topic}: expected a partition's number, got {_describe(number)}")
+            found.add(_read_partition(topic, str(number), what))
+    if not found:
+        raise ConfigError(f"{what}: no partition is named")
+    return sorted(found)
+
+
+def _parse(text: str, what: str) -> object:
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{what}: not JSON that can be used: {error}") from error
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands there twice")
+    return found
+
+
+def _check_topic(topic: str, what: str) -> None:
+    if (fault := find_topic_fault(topic)) is not None:
+        raise ConfigError(f"{what}: {fault}")
+
+
+def _read_partition(topic: str, key: str, what: str) -> TopicPartition:
+    if not key.isascii() or not key.isdecimal():
+        raise ConfigError(f"{what}: {topic}: expected a partition's number, got {key!r}")
+    return TopicPartition(topic, PartitionKey(int(key)))
+
+
+def _describe(value: object) -> str:
+    return repr(value)[:60]
