@@ -1,0 +1,167 @@
+"""Reads what files say of themselves: Parquet footers, and what stands in ``_meta`` beside JSON lines.
+
+Many at a time, in threads: it is the disk that takes long. Blocks; changes nothing, since daemons may be at work. So that
+what they publish meanwhile is no riddle, a chain that makes no sense as it was listed is listed once more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from consumerd.sinks.chain import META_FOLDER, FileMetadata, parse_meta_name
+from consumerd.sinks.files import FileFormat
+from consumerd.sinks.filesystem import OsFileSystem
+from consumerd.sinks.jsonl import EXTENSION as JSONL
+from consumerd.sinks.jsonl import JsonlFormat
+from consumerd.sinks.parquet import EXTENSION as PARQUET
+from consumerd.sinks.parquet import ParquetFormat
+from consumerd.sinks.record_fields import MalformedRecord
+from consumerd.spark.landing.coverage import Coverage
+from consumerd.spark.landing.ranges import EMPTY
+from consumerd.spark.landing.scan import list_chain
+from consumerd.spark.landing.values import LandedChain, LandedFile, Landing
+
+_THREADS: Final = 8
+_AT_A_TIME: Final = 64
+_LISTINGS: Final = 3
+
+Wanted = Callable[[LandedChain, LandedFile], bool]
+"""Whether a file's metadata are to be read."""
+
+
+def read_all(landing: Landing) -> Landing:
+    """Read the metadata of every file."""
+    return read_footers(landing, lambda _chain, _file: True)
+
+
+def read_ends(landing: Landing) -> Landing:
+    """Read the metadata of each chain's last file: names tell where every other one ends."""
+    return read_footers(landing, lambda _chain, file: file.name_end is None)
+
+
+def read_new(landing: Landing, covered: Coverage) -> Landing:
+    """Read the metadata of the files that a table has not taken yet."""
+    taken = {chain.ref: covered.taken.get(chain.ref, EMPTY) for chain in landing.chains}
+    return read_footers(landing, lambda chain, file: file.position not in taken[chain.ref])
+
+
+def read_footers(landing: Landing, wanted: Wanted) -> Landing:
+    """Read the metadata of the ``wanted`` files. Where they cannot be read, or are of another place, ``damage`` says so."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="footer") as pool:
+        chains = _read_chains(pool, landing.chains, wanted)
+        for _ in range(_LISTINGS - 1):
+            odd = [
+                place for place, chain in enumerate(chains) if _looks_odd(chain, is_newest=_is_newest(chains, place))
+            ]
+            if not odd:
+                break
+            again = _read_chains(pool, [_list_again(chains[place]) for place in odd], wanted)
+            changed = False
+            for place, chain in zip(odd, again, strict=True):
+                changed = changed or chain.files != chains[place].files
+                chains[place] = chain
+            if not changed:
+                break
+    return replace(landing, chains=tuple(chains))
+
+
+def _read_chains(pool: Executor, chains: Iterable[LandedChain], wanted: Wanted) -> list[LandedChain]:
+    known = list(chains)
+    work: list[tuple[LandedChain, Mapping[int, list[str]], list[LandedFile]]] = []
+    for chain in known:
+        unread = [file for file in chain.files if file.metadata is None and wanted(chain, file)]
+        names = _list_metadata(chain) if unread and chain.record.extension == JSONL else {}
+        work += [(chain, names, unread[first : first + _AT_A_TIME]) for first in range(0, len(unread), _AT_A_TIME)]
+    read: dict[str, LandedFile] = {}
+    for files in pool.map(lambda part: [_read_file(part[0], part[1], file) for file in part[2]], work):
+        read.update((file.path, file) for file in files)
+    return [replace(chain, files=tuple(read.get(file.path, file) for file in chain.files)) for chain in known]
+
+
+def _read_file(chain: LandedChain, names: Mapping[int, list[str]], file: LandedFile) -> LandedFile:
+    folder = Path(chain.folder)
+    try:
+        metadata = _format(chain.record.extension).read_metadata(
+            _WithMetadataNames(names.get(file.position, [])), folder, file.position
+        )
+    except MalformedRecord as error:
+        return replace(file, damage=f"{file.path}: its metadata cannot be read: {error}")
+    except OSError as error:
+        return replace(file, damage=f"{file.path} cannot be read: {error.strerror or error}")
+    wrong = _find_misplacement(chain, file, metadata)
+    if wrong is not None:
+        return replace(file, damage=f"{file.path}: its metadata say {wrong}; was the file moved or copied here?")
+    return replace(file, metadata=metadata, damage=None)
+
+
+def _find_misplacement(chain: LandedChain, file: LandedFile, metadata: FileMetadata) -> str | None:
+    expected = {
+        "topic": chain.partition.topic,
+        "partition": chain.partition.partition,
+        "chain": chain.number,
+        "position": file.position,
+        "incarnation": chain.record.incarnation,
+        "cluster": chain.root.record.cluster,
+    }
+    for name, value in expected.items():
+        found = getattr(metadata, name)
+        if found != value:
+            return f"{name} {found}, its place says {value}"
+    return None
+
+
+def _format(extension: str) -> FileFormat:
+    if extension == PARQUET:
+        return ParquetFormat("zstd")
+    if extension == JSONL:
+        return JsonlFormat()
+    raise MalformedRecord(f".{extension} files are of no format that is known here")
+
+
+class _WithMetadataNames(OsFileSystem):
+    """A file system whose only folder holds the metadata of one position: a chain's are listed once, not once a file."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def names(self, path: Path) -> list[str]:  # noqa: ARG002 - the port's
+        return self._names
+
+
+def _list_metadata(chain: LandedChain) -> Mapping[int, list[str]]:
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    for name in OsFileSystem().names(Path(chain.folder, META_FOLDER)):
+        position = parse_meta_name(name)
+        if position is not None:
+            found[position].append(name)
+    return found
+
+
+def _is_newest(chains: list[LandedChain], place: int) -> bool:
+    chain, later = chains[place], chains[place + 1 : place + 2]
+    return not later or (later[0].partition, later[0].root.order) != (chain.partition, chain.root.order)
+
+
+def _looks_odd(chain: LandedChain, *, is_newest: bool) -> bool:
+    """Tell whether a listing that was made while files were published could look like this."""
+    ends = [chain.record.origin, *(file.end for file in chain.files)]
+    if any(end is not None and end != file.position for end, file in zip(ends, chain.files, strict=False)):
+        return True
+    if any(file.damage is not None and not Path(file.path).exists() for file in chain.files):
+        return True
+    return not is_newest and ends[-1] is not None and not chain.sealed
+
+
+def _list_again(chain: LandedChain) -> LandedChain:
+    found, _, _ = list_chain(chain.root, chain.partition, chain.number, chain.folder)
+    if found is None:
+        return chain
+    known = {file.path: file for file in chain.files if file.damage is None}
+    return replace(
+        found, files=tuple(replace(known.get(file.path, file), name_end=file.name_end) for file in found.files)
+    )

@@ -1,0 +1,21 @@
+"""What is to be taken over now: names, footers of what is new, and the plan, in one call. Blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from consumerd.spark.landing.coverage import NOTHING, Coverage
+from consumerd.spark.landing.footers import read_new
+from consumerd.spark.landing.plan import LandingPlan, plan_landing
+from consumerd.spark.landing.scan import scan_landing
+
+
+def plan_intake(
+    paths: Sequence[str | Path], *, covered: Coverage = NOTHING, topics: Collection[str] | None = None
+) -> LandingPlan:
+    """Plan what of the zone below ``paths`` is not in a table that covers ``covered`` yet.
+
+    Raises ConfigError (see ``scan.scan_landing``) and OSError.
+    """
+    return plan_landing(read_new(scan_landing(paths, topics=topics), covered), covered)

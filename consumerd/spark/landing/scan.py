@@ -1,0 +1,199 @@
+"""Reads a landing zone's names: roots, chains, files. Of what is within files only the small records at chains' beginnings.
+
+A folder is not listed in one moment: a file that is published meanwhile may be seen though its predecessor is not. So what
+looks like a hole is for whoever reads footers to look at again (``footers``); names alone tell of none.
+
+Blocks; changes nothing, since daemons may be at work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from consumerd.errors import ConfigError
+from consumerd.model import PartitionKey, TopicPartition
+from consumerd.sinks.chain import (
+    CHAIN_RECORD,
+    HIDDEN_PREFIX,
+    META_FOLDER,
+    ROOT_RECORD,
+    ChainRecord,
+    RootRecord,
+    is_hidden,
+    parse_chain_folder,
+    parse_data_name,
+    partition_folder,
+)
+from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
+from consumerd.spark.landing.findings import Finding, FindingKind, Severity
+from consumerd.spark.landing.values import LandedChain, LandedFile, Landing, LandingRoot
+
+_TOPIC: Final = "topic="
+_PARTITION: Final = "partition="
+
+
+def scan_landing(paths: Sequence[str | Path], *, topics: Collection[str] | None = None) -> Landing:
+    """Read the names below one or more roots, of some topics or all.
+
+    Raises ConfigError where a path is no landing root, or roots are of different clusters or the same one twice; OSError.
+    """
+    roots = read_roots(paths)
+    findings: list[Finding] = []
+    hidden: list[str] = []
+    chains = [
+        chain
+        for root in roots
+        for partition in _partitions(root, topics, findings)
+        for chain in _chains(root, *partition, findings, hidden)
+    ]
+    chains.sort(key=lambda chain: (chain.partition, chain.root.order, chain.number))
+    return Landing(roots=roots, chains=tuple(chains), findings=tuple(findings), hidden=tuple(hidden))
+
+
+def read_roots(paths: Sequence[str | Path]) -> tuple[LandingRoot, ...]:
+    """Read whose paths these are. Raises ConfigError, OSError."""
+    if not paths:
+        raise ConfigError("no landing path is given")
+    roots = [
+        LandingRoot(path=Path(path).absolute(), record=_read_root(Path(path)), order=order)
+        for order, path in enumerate(paths)
+    ]
+    first = roots[0]
+    for number, root in enumerate(roots):
+        if root.record.cluster != first.record.cluster:
+            raise ConfigError(
+                f"{root.path} is of cluster {root.record.cluster} and {first.path} of {first.record.cluster}: offsets of different "
+                "clusters are different records; run the job once for each"
+            )
+        for other in roots[:number]:
+            if other.record.root == root.record.root:
+                raise ConfigError(
+                    f"{other.path} and {root.path} are the same landing root, {root.record.root}: name it once"
+                )
+    return tuple(roots)
+
+
+def list_chain(
+    root: LandingRoot, partition: TopicPartition, number: int, folder: str
+) -> tuple[LandedChain | None, list[Finding], list[str]]:
+    """Read one chain's names: the chain (None where its record is missing or damaged), what is amiss, and hidden names."""
+    findings: list[Finding] = []
+    names = _names(folder)
+    hidden = [f"{folder}/{name}" for name in names if is_hidden(name)]
+    record = _read_chain_record(folder, names, partition, number, findings)
+    if record is None:
+        return None, findings, hidden
+    extension = record.extension
+    found: list[tuple[int, str]] = []
+    for name in names:
+        position = parse_data_name(name, extension)
+        if position is not None:
+            found.append((position, name))
+        elif not name.startswith(("_", ".")):
+            findings.append(_foreign(f"{folder}/{name}", f"no .{extension} file of a chain"))
+    found.sort()
+    ends: list[int | None] = [position for position, _ in found[1:]]
+    files = tuple(
+        LandedFile(path=f"{folder}/{name}", position=position, name_end=end)
+        for (position, name), end in zip(found, [*ends, None], strict=False)
+    )
+    chain = LandedChain(root=root, partition=partition, number=number, folder=folder, record=record, files=files)
+    return chain, findings, hidden
+
+
+def _read_root(path: Path) -> RootRecord:
+    try:
+        return RootRecord.parse((path / ROOT_RECORD).read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ConfigError(f"{path} is no landing path: there is no {ROOT_RECORD} (is the volume mounted?)") from error
+    except MalformedRecord as error:
+        raise ConfigError(describe_malformed(str(path / ROOT_RECORD), error)) from error
+
+
+def _partitions(
+    root: LandingRoot, topics: Collection[str] | None, findings: list[Finding]
+) -> Iterator[tuple[TopicPartition, str]]:
+    """Yield the partitions that have a folder, which is named as a sink would name it."""
+    for topic_name in _names(str(root.path)):
+        topic = unquote(topic_name.removeprefix(_TOPIC))
+        if topics is not None and topic not in topics:
+            continue
+        topic_folder = str(root.path / topic_name)
+        if not topic_name.startswith(_TOPIC):
+            if not topic_name.startswith(("_", ".")):
+                findings.append(_foreign(topic_folder, "no topic's folder"))
+            continue
+        for name in _names(topic_folder):
+            folder = f"{topic_folder}/{name}"
+            try:
+                partition = TopicPartition(topic, PartitionKey.parse(unquote(name.removeprefix(_PARTITION))))
+            except ValueError:
+                partition = None
+            if partition is None or partition_folder(partition) != (topic_name, name):
+                if not name.startswith(("_", ".")):
+                    findings.append(_foreign(folder, "no partition's folder"))
+                continue
+            yield partition, folder
+
+
+def _chains(
+    root: LandingRoot, partition: TopicPartition, home: str, findings: list[Finding], hidden: list[str]
+) -> Iterator[LandedChain]:
+    for name in _names(home):
+        number = parse_chain_folder(name)
+        if number is None:
+            if not name.startswith(("_", ".")):
+                findings.append(_foreign(f"{home}/{name}", "no chain's folder"))
+            continue
+        chain, found, leftovers = list_chain(root, partition, number, f"{home}/{name}")
+        findings += found
+        hidden += leftovers
+        if chain is not None:
+            yield chain
+
+
+def _read_chain_record(
+    folder: str, names: Collection[str], partition: TopicPartition, number: int, findings: list[Finding]
+) -> ChainRecord | None:
+    path = f"{folder}/{CHAIN_RECORD}"
+    try:
+        return ChainRecord.parse(Path(path).read_bytes())
+    except FileNotFoundError:
+        if all(name.startswith((HIDDEN_PREFIX, META_FOLDER)) for name in names):
+            return None  # its maker died before it published the record, or is about to
+        kind = FindingKind.CHAIN_RECORD_MISSING
+        detail = f"{folder} has files and no {CHAIN_RECORD}: nobody knows which making of {partition} they are of"
+    except MalformedRecord as error:
+        kind, detail = FindingKind.CHAIN_RECORD_DAMAGED, describe_malformed(path, error)
+    findings.append(
+        Finding(
+            kind=kind,
+            severity=Severity.ERROR,
+            detail=detail,
+            topic=partition.topic,
+            partition=str(partition.partition),
+            chain=number,
+            path=path,
+        )
+    )
+    return None
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - of 100,000 names, with no Path made of each
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _foreign(path: str, what: str) -> Finding:
+    return Finding(
+        kind=FindingKind.FOREIGN_NAME,
+        severity=Severity.WARNING,
+        detail=f"{path} is {what}, and is passed over",
+        path=path,
+    )
