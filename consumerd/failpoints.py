@@ -42,6 +42,10 @@ Point = Literal[
     "after_commit",
     "before_release",
     "after_release",
+    "before_table_links",
+    "after_table_link",
+    "before_table_commit",
+    "after_table_commit",
 ]
 
 VARIABLE: Final = "CONSUMERD_FAIL_POINTS"

@@ -1,0 +1,85 @@
+"""Tables as DataFrames: whole, at a version, or what was added since one.
+
+A DataFrame names the files of one version: it stays the same whatever is committed meanwhile, as long as no vacuum removes
+what it names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from consumerd.spark.table.commit import Commit, DataFile, Operation
+from consumerd.spark.table.errors import TableError, VersionVacuumed
+from consumerd.spark.table.transaction import Table, open_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Increment:
+    """The rows that were added behind version ``after``, up to version ``until``.
+
+    ``appends`` are the commits that added them, without their compactions. ``rows`` is how many, as the log says;
+    ``frame`` is empty where there are none.
+    """
+
+    frame: DataFrame
+    after: int
+    until: int
+    appends: tuple[Commit, ...]
+    rows: int
+
+
+def read_table(spark: SparkSession, path: str | Path, version: int | None = None) -> DataFrame:
+    """Return a table at a version, or at its newest, with its partition columns last.
+
+    Raises TableError if there is no such table or version, VersionVacuumed if files of the version are gone, OSError.
+    """
+    table = open_table(path)
+    snapshot = table.snapshot(version)
+    return read_files(spark, table, snapshot.files.values(), table.schema(snapshot))
+
+
+def read_increment(spark: SparkSession, path: str | Path, *, after: int, until: int | None = None) -> Increment:
+    """Return what appends have added behind a version, up to another one or the newest; compactions add nothing.
+
+    From version 0 it is the whole table, compacted as it is. Raises TableError where a commit in between has changed rows
+    (``Operation.REPLACE``), VersionVacuumed where files added in between have been compacted and removed since, OSError.
+    """
+    table = open_table(path)
+    snapshot = table.snapshot(until)
+    commits = tuple(table.log.read_after(after, snapshot.version))
+    replaced = [commit.version for commit in commits if commit.operation is Operation.REPLACE]
+    if replaced:
+        raise TableError(f"{table.path}: version {replaced[0]} has changed rows; read the table whole")
+    appends = tuple(commit for commit in commits if commit.operation is Operation.APPEND)
+    files = list(snapshot.files.values()) if after == 0 else [file for commit in appends for file in commit.added]
+    return Increment(
+        frame=read_files(spark, table, files, table.schema(snapshot)),
+        after=after,
+        until=snapshot.version,
+        appends=appends,
+        rows=sum(file.rows for file in files),
+    )
+
+
+def read_files(spark: SparkSession, table: Table, files: Iterable[DataFile], schema: str) -> DataFrame:
+    """Return some of a table's files, of any version, with the table's columns. Raises VersionVacuumed."""
+    columns = StructType.fromJson(json.loads(schema))
+    paths = _existing(table, [file.path for file in files])
+    if not paths:
+        return spark.createDataFrame([], columns)
+    return spark.read.schema(columns).option("basePath", table.path.as_uri()).parquet(*paths)
+
+
+def _existing(table: Table, paths: Sequence[str]) -> list[str]:
+    for path in paths:
+        if not (table.path / path).exists():
+            raise VersionVacuumed(
+                f"{table.path / path} has been removed; read a newer version, or let vacuum keep files for longer"
+            )
+    return [(table.path / path).as_uri() for path in paths]
