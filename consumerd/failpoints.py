@@ -42,6 +42,8 @@ Point = Literal[
     "after_commit",
     "before_release",
     "after_release",
+    "before_table_file",
+    "after_table_file",
     "before_table_links",
     "after_table_link",
     "before_table_commit",

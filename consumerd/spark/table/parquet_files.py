@@ -1,0 +1,313 @@
+"""Writes rows as Parquet files of a table, within one task: a file for each combination of the partition columns' values.
+
+Rows come as Arrow record batches, keep their order within a file, and are collected until there is a row group of them. Each
+file is durable when it is told of. Blocks; nothing here is Spark's, so that any process can write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from consumerd import failpoints
+from consumerd.spark.table.commit import Bounds, DataFile, Scalar
+
+ROW_GROUP_BYTES: Final = 32 << 20
+"""A row group is written when a file has collected this much, as Arrow."""
+HELD_BYTES: Final = 128 << 20
+"""What all files of a task may have collected together; beyond, the largest collection is written."""
+MOST_OPEN: Final = 64
+"""Files that a task has open; beyond, the one with the least to write is ended, and begun anew where it must."""
+
+NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""How Spark and Hive name the folder of a null."""
+
+_ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+_SAMPLE_ROWS: Final = 2000
+_REPEATS: Final = 0.25
+_LONGEST_BOUND: Final = 256
+_MICROSECOND: Final = pa.timestamp("us")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings:
+    """How files are made. ``level`` is zstd's; ``bounds`` are the columns whose smallest and largest values are told."""
+
+    compression: str = "zstd"
+    level: int | None = 1
+    bounds: tuple[str, ...] = ()
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level where the compression has levels."""
+        return self.level if self.compression == "zstd" else None
+
+
+class PartitionedWriter:
+    """Writes a task's files below ``folder``; ``prefix`` begins their names and is no other task's, nor another attempt's.
+
+    ``partition_by`` names columns of texts, days or whole numbers, which go into folders instead of files.
+    """
+
+    def __init__(
+        self, folder: Path, *, prefix: str, partition_by: Sequence[str], settings: FileSettings | None = None
+    ) -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self._partition_by = tuple(partition_by)
+        self._settings = settings or FileSettings()
+        self._open: dict[tuple[str, ...], _GrowingFile] = {}
+        self._done: list[DataFile] = []
+        self._count = 0
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Take rows. Raises OSError, pyarrow's ArrowException; the writer is then only good to be aborted."""
+        if len(batch) == 0:
+            return
+        for values, rows in _divide(batch, self._partition_by):
+            self._take(values, rows)
+        while sum(file.held_bytes for file in self._open.values()) > HELD_BYTES:
+            max(self._open.values(), key=lambda file: file.held_bytes).write_row_group()
+
+    def finish(self) -> list[DataFile]:
+        """End all files, durable, and return them. Raises OSError, pyarrow's ArrowException."""
+        for values in list(self._open):
+            self._end(values)
+        return self._done
+
+    def abort(self) -> None:
+        """Give up what is open. The files stay: nobody commits them, and who staged them removes them."""
+        for file in self._open.values():
+            file.abort()
+        self._open.clear()
+
+    def _take(self, values: tuple[str, ...], rows: pa.RecordBatch) -> None:
+        file = self._open.get(values)
+        if file is None:
+            if len(self._open) >= MOST_OPEN:
+                self._end(min(self._open, key=lambda key: self._open[key].held_bytes))
+            file = self._open[values] = self._begin(values)
+        file.append(rows)
+
+    def _begin(self, values: tuple[str, ...]) -> _GrowingFile:
+        folders = [f"{name}={value}" for name, value in zip(self._partition_by, values, strict=True)]
+        name = f"{self._prefix}-{self._count:05d}.parquet"
+        self._count += 1
+        return _GrowingFile(self._folder, "/".join([*folders, name]), values, self._settings)
+
+    def _end(self, values: tuple[str, ...]) -> None:
+        self._done.append(self._open.pop(values).finish())
+
+
+class _GrowingFile:
+    """One file, from its first row to its footer."""
+
+    def __init__(self, folder: Path, path: str, values: tuple[str, ...], settings: FileSettings) -> None:
+        self._target = folder / path
+        self._path = path
+        self._values = values
+        self._settings = settings
+        self._batches: list[pa.RecordBatch] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._bounds = {name: _BoundsSoFar() for name in settings.bounds}
+        self._rows = 0
+        self.held_bytes = 0
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        self._batches.append(rows)
+        self._rows += len(rows)
+        self.held_bytes += rows.nbytes
+        if self.held_bytes >= ROW_GROUP_BYTES:
+            self.write_row_group()
+
+    def write_row_group(self) -> None:
+        if not self._batches:
+            return
+        table = pa.Table.from_batches(self._batches)
+        self._batches, self.held_bytes = [], 0
+        for name, bounds in self._bounds.items():
+            bounds.add(table[name])
+        if self._writer is None:
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = _open_writer(self._target, table, self._settings)
+        self._writer.write_table(table, row_group_size=len(table))
+
+    def finish(self) -> DataFile:
+        self.write_row_group()
+        assert self._writer is not None
+        self._writer.close()
+        if failpoints.ENABLED:
+            failpoints.reach("before_table_file")
+        size = _sync(self._target)
+        if failpoints.ENABLED:
+            failpoints.reach("after_table_file")
+        found = {name: bounds.find() for name, bounds in self._bounds.items()}
+        return DataFile(
+            path=self._path,
+            size=size,
+            rows=self._rows,
+            values=self._values,
+            bounds={name: bounds for name, bounds in found.items() if bounds is not None},
+        )
+
+    def abort(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._writer.close()
+
+
+class _BoundsSoFar:
+    """The smallest and the largest value of a column, over row groups."""
+
+    def __init__(self) -> None:
+        self._low: object = None
+        self._high: object = None
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        extent = pc.min_max(column)
+        low, high = extent["min"].as_py(), extent["max"].as_py()
+        if low is None:
+            return
+        self._low = low if self._low is None else min(self._low, low)
+        self._high = high if self._high is None else max(self._high, high)
+
+    def find(self) -> Bounds | None:
+        low, high = _scalar(self._low), _scalar(self._high)
+        return None if low is None or high is None else Bounds(low=low, high=high)
+
+
+def escape_value(value: str) -> str:
+    """Return a partition column's value as Spark writes it into a folder's name."""
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", value) if value else NULL_VALUE
+
+
+def to_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose timestamps are of the time zone UTC and in microseconds: of the same moments, that is."""
+    fields = [pa.field(field.name, _utc(field.type), nullable=field.nullable) for field in batch.schema]
+    if all(field.type == found.type for field, found in zip(fields, batch.schema, strict=True)):
+        return batch
+    return batch.cast(pa.schema(fields))
+
+
+def _utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz is not None else None)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_utc(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_utc(kind.key_type), kind.item_field.with_type(_utc(kind.item_type)))
+    return kind
+
+
+def _divide(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
+    """Yield the rows of each combination of values, as they stand in folders' names, without these columns."""
+    rest = batch.select([name for name in batch.schema.names if name not in names])
+    parts: list[tuple[tuple[str, ...], pa.Array | None]] = [((), None)]
+    for name in names:
+        parts = [
+            ((*values, value), mask if own is None else own if mask is None else pc.and_(mask, own))
+            for values, mask in parts
+            for value, own in _distinct(batch[name])
+        ]
+    for values, mask in parts:
+        if mask is None:
+            yield values, rest
+        elif mask.true_count:
+            yield values, rest.filter(mask)
+
+
+def _distinct(column: pa.Array) -> list[tuple[str, pa.Array | None]]:
+    """Return a column's values with the rows that have them, None for all rows."""
+    extent = pc.min_max(column)
+    if column.null_count == 0 and extent["min"] == extent["max"]:
+        return [(_folder_value(extent["min"].as_py()), None)]
+    found = []
+    for value in pc.unique(column):
+        mask = pc.equal(column, value).fill_null(False) if value.is_valid else pc.is_null(column)  # noqa: FBT003
+        found.append((_folder_value(value.as_py()), mask))
+    return found
+
+
+def _folder_value(value: object) -> str:
+    if value is None:
+        return NULL_VALUE
+    return escape_value(value.isoformat() if isinstance(value, date) else str(value))
+
+
+def _open_writer(path: Path, first: pa.Table, settings: FileSettings) -> pq.ParquetWriter:
+    """Open a file whose first row group is going to be ``first``: what repeats there has a dictionary, what is a number and
+    does not is written as differences.
+    """
+    repeating, numbers = [], []
+    for field in first.schema:
+        if pa.types.is_nested(field.type):
+            repeating += list(_leaves(field))
+        elif _repeats(first[field.name]):
+            repeating.append(field.name)
+        elif pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type):
+            numbers.append(field.name)
+    payload = [field.name for field in first.schema if pa.types.is_binary(field.type)]
+    return pq.ParquetWriter(
+        path,
+        first.schema,
+        compression=settings.compression,
+        compression_level=settings.compression_level,
+        use_dictionary=repeating,
+        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+        write_statistics=[name for name in first.schema.names if name not in payload],
+        write_page_index=True,
+    )
+
+
+def _leaves(field: pa.Field, prefix: str = "") -> Iterator[str]:
+    """Yield the paths of a nested column's primitive parts, as Parquet names them."""
+    path = f"{prefix}{field.name}"
+    kind = field.type
+    if pa.types.is_struct(kind):
+        for part in kind:
+            yield from _leaves(part, f"{path}.")
+    elif pa.types.is_map(kind):
+        yield from _leaves(kind.key_field.with_name("key"), f"{path}.key_value.")
+        yield from _leaves(kind.item_field.with_name("value"), f"{path}.key_value.")
+    elif pa.types.is_list(kind):
+        yield from _leaves(kind.value_field.with_name("element"), f"{path}.list.")
+    else:
+        yield path
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    sample = column.slice(0, _SAMPLE_ROWS)
+    return bool(pc.count_distinct(sample, mode="all").as_py() <= len(sample) * _REPEATS)
+
+
+def _scalar(value: object) -> Scalar | None:
+    """Return a value as the log holds it, None for one that it does not hold."""
+    if isinstance(value, datetime):
+        return int(pa.scalar(value, _MICROSECOND if value.tzinfo is None else pa.timestamp("us", "UTC")).value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        return value if isinstance(value, int) or len(value) <= _LONGEST_BOUND else None
+    return None
+
+
+def _sync(path: Path) -> int:
+    """Make a file's content durable and return its size."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
