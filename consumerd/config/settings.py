@@ -7,27 +7,18 @@ release does not have.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-Milliseconds = Annotated[int, Field(ge=0)]
-PositiveMilliseconds = Annotated[int, Field(gt=0)]
+from consumerd.config.pipeline import Pipeline
+from consumerd.config.section import LEGAL_NAME, Bytes, Milliseconds, PositiveMilliseconds, Section
+
 UnitPolicy = Literal["stop", "skip", "quarantine"]
-Bytes = Annotated[int, Field(gt=0)]
 
 #: No message may be larger than one part in so many of the memory budget
 LARGEST_SHARE = 4
-
-#: Java's check of group and client ids (kafka.common.Config)
-LEGAL_NAME = r"^[a-zA-Z0-9._\-]+$"
-
-
-class Section(BaseModel):
-    """A part of the settings: unknown keys fail, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Tls(Section):
@@ -245,6 +236,7 @@ class Settings(BaseSettings):
     http: Http = Http()
     log: Log = Log()
     shutdown: Shutdown = Shutdown()
+    pipeline: Pipeline = Pipeline()
 
     @field_validator("subscriptions")
     @classmethod

@@ -1,0 +1,172 @@
+"""The section ``pipeline``: what the jobs of ``consumerd-spark`` go by. The daemon checks it and needs none of it.
+
+Models only. ``config.job`` joins them with the rest of the file that a job needs, and says where tables are.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AwareDatetime, Field, model_validator
+
+from consumerd.config.section import Bytes, Milliseconds, Section
+
+Count = Annotated[int, Field(ge=1)]
+Compression = Literal["zstd", "snappy", "none"]
+TableFormat = Literal["parquet", "delta"]
+Decoder = Literal["json", "avro", "utf8", "raw"]
+
+
+class Landing(Section):
+    """Which landed files the jobs look at."""
+
+    roots: tuple[Path, ...] = Field(default=(), description="Landing folders; none: the path of each file sink.")
+    topics: tuple[str, ...] = Field(default=(), description="Only these topics; none: all that have been landed.")
+
+
+class Audit(Section):
+    """What ``audit`` does besides comparing names and footers."""
+
+    proof: bool = Field(default=False, description="Read all landed data, too, and hold them against the names.")
+    positions: bool = Field(default=True, description="Hold the chains against the group's committed positions.")
+    html: Path | None = Field(default=None, description="Write a page with plots.")
+    json_file: Path | None = Field(default=None, description="Write all that was found, as JSON.")
+
+
+class Bronze(Section):
+    """The table that holds each record once."""
+
+    path: str | None = Field(default=None, description="The table's folder; none: `bronze` below pipeline.path.")
+    format: TableFormat = "parquet"
+    compression: Compression = "zstd"
+    compression_level: int = Field(default=1, ge=-7, le=22)
+    commit_bytes: Bytes = Field(default=2 << 30, description="A commit takes over this much of landed data, about.")
+
+
+class SilverTopic(Section):
+    """How the values of one topic are decoded.
+
+    ``value_schema`` is Spark's DDL (``id BIGINT, at TIMESTAMP``) of a JSON value's fields; ``schema_file`` holds the same, or
+    the Avro schema that values were written with.
+    """
+
+    value: Decoder
+    value_schema: str | None = None
+    schema_file: Path | None = None
+    avro_header_bytes: int = Field(
+        default=0, ge=0, description="Bytes before each Avro value: 5 of a schema registry's."
+    )
+    key: Literal["utf8", "raw"] = "utf8"
+    event_time: str | None = Field(
+        default=None, description="The decoded field that says when it happened; none: the record's time."
+    )
+    late_ms: Milliseconds | None = Field(
+        default=None,
+        description="Older than this when its record was produced: late, to quarantine. None: nothing is late.",
+    )
+    latest: bool = Field(
+        default=False, description="Keep a table of the latest value a key, too; a null value deletes."
+    )
+
+    @model_validator(mode="after")
+    def _schema_where_needed(self) -> Self:
+        if self.value in ("json", "avro") and (self.value_schema is None) == (self.schema_file is None):
+            raise ValueError(f"{self.value} needs either value_schema or schema_file")
+        if self.value in ("utf8", "raw") and (self.value_schema is not None or self.schema_file is not None):
+            raise ValueError(f"{self.value} takes no schema")
+        if self.value in ("utf8", "raw") and self.event_time is not None:
+            raise ValueError(f"{self.value} has no fields: event_time goes with json and avro")
+        if self.value != "avro" and self.avro_header_bytes:
+            raise ValueError("avro_header_bytes goes with avro")
+        return self
+
+
+class Silver(Section):
+    """Decoded tables, one a topic, and what could not be decoded."""
+
+    path: str | None = Field(default=None, description="Below it a table a topic; none: `silver` below pipeline.path.")
+    quarantine: str | None = Field(
+        default=None, description="The table of bad and late records; none: `quarantine` below path."
+    )
+    latest: str | None = Field(
+        default=None, description="Below it a table a topic; none: `latest` below pipeline.path."
+    )
+    topics: dict[str, SilverTopic] = Field(default={}, description="How each topic is decoded.")
+
+
+class Compact(Section):
+    """When small files become larger ones, and when what they replace goes."""
+
+    target_bytes: Bytes = Field(default=256 << 20, description="How large files are made, about.")
+    min_files: int = Field(default=4, ge=2, description="Partitions with fewer small files are left alone.")
+    keep_ms: Milliseconds = Field(
+        default=86_400_000, description="Replaced files stay this long for readers of older versions."
+    )
+
+
+class Stats(Section):
+    """The table of statistics by topic and hour."""
+
+    path: str | None = Field(default=None, description="The table's folder; none: `stats` below pipeline.path.")
+    distinct_error: float = Field(
+        default=0.05, gt=0, lt=0.4, description="Relative error of the number of distinct keys."
+    )
+
+
+class Replay(Section):
+    """What goes back into a topic. Nothing is sent without a target."""
+
+    source: Literal["bronze", "quarantine"] = "bronze"
+    topic: str | None = Field(default=None, description="The topic whose records are sent.")
+    partition: int | None = Field(default=None, ge=0)
+    start_offset: int | None = Field(default=None, ge=0)
+    end_offset: int | None = Field(default=None, ge=0, description="The first offset that is not sent any more.")
+    start_time: AwareDatetime | None = None
+    end_time: AwareDatetime | None = Field(default=None, description="The first moment that is not sent any more.")
+    reason: str | None = Field(default=None, description="Of the quarantine, only records with this reason.")
+    target: str | None = Field(default=None, description="The topic that they are sent to.")
+    zookeeper: str | None = Field(default=None, description="The target's cluster; none: cluster.zookeeper.")
+    bootstrap_servers: str | None = Field(default=None, description="The target's cluster by its brokers, instead.")
+    keep_partition: bool = Field(
+        default=False, description="Send to the partition of the same number, instead of by key."
+    )
+    dry_run: bool = False
+
+    @model_validator(mode="after")
+    def _ranges_fit(self) -> Self:
+        if self.start_offset is not None and self.end_offset is not None and self.start_offset >= self.end_offset:
+            raise ValueError("start_offset must be below end_offset")
+        if (self.start_offset is not None or self.end_offset is not None) and self.partition is None:
+            raise ValueError("offsets are those of a partition: give partition, too")
+        start, end = self.start_time, self.end_time
+        if isinstance(start, datetime) and isinstance(end, datetime) and start >= end:
+            raise ValueError("start_time must be before end_time")
+        if self.reason is not None and self.source != "quarantine":
+            raise ValueError("reason goes with source: quarantine")
+        if self.zookeeper is not None and self.bootstrap_servers is not None:
+            raise ValueError("give either zookeeper or bootstrap_servers")
+        return self
+
+
+class Session(Section):
+    """The Spark session that a job starts where none is given to it (by ``spark-submit``)."""
+
+    master: str | None = Field(default=None, description="None: what spark-submit says, else local[*].")
+    driver_memory: str = Field(default="1g", pattern=r"^[1-9][0-9]*[kmgt]$")
+    settings: dict[str, str] = Field(default={}, description="Spark's own settings by their names.")
+
+
+class Pipeline(Section):
+    """Everything that the jobs go by."""
+
+    path: str | None = Field(default=None, description="The folder of all tables that have no path of their own.")
+    landing: Landing = Landing()
+    audit: Audit = Audit()
+    bronze: Bronze = Bronze()
+    silver: Silver = Silver()
+    compact: Compact = Compact()
+    stats: Stats = Stats()
+    replay: Replay = Replay()
+    spark: Session = Session()
