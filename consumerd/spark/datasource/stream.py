@@ -1,0 +1,207 @@
+"""The stream reader that Spark sees: one process of the driver asks it for offsets as long as a query runs.
+
+What a checkpoint holds is what Spark's own Kafka source writes, ``{"topic": {"0": 5}}``; ``triggers`` says what lies between two
+of them. A query's first trigger has no rows: it notes where the query begins. (So the deprecated trigger ``once`` reads nothing
+the first time; ``availableNow`` reads all there is.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from consumerd.client.log_range import LogRange
+from consumerd.errors import NotFound, OffsetError
+from consumerd.model import TopicPartition
+from consumerd.spark.datasource.batch import RangePartition
+from consumerd.spark.datasource.lookup import ClusterLookup
+from consumerd.spark.datasource.offsets import JsonOffsets, PartitionOffsets, from_json, to_json
+from consumerd.spark.datasource.options import ClusterOptions, ReadOptions, Subscribe
+from consumerd.spark.datasource.planning import divide_ranges
+from consumerd.spark.datasource.reading import ReadTask, read_range
+from consumerd.spark.datasource.triggers import TriggerPlan, plan_trigger, ranges_between
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LOOKS: Final = 3
+"""How often a partition must be missing, one after the other, to be gone: a broker that has just started knows few of them."""
+_LOOK_AGAIN_S: Final = 1.0
+
+_MOST_DELAY_MS: Final = 15 * 60_000
+"""For how long ``minOffsetsPerTrigger`` holds a trigger back, as in Spark's source."""
+
+
+class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as a stream. Connects with the first call that needs the cluster, and stays connected until :meth:`stop`.
+
+    ``connect`` makes the lookup, ``now`` is a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        *,
+        connect: Callable[[ClusterOptions], ClusterLookup] = ClusterLookup,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._connect = connect
+        self._now = now
+        self._sleep = sleep
+        self._lookup: ClusterLookup | None = None
+        self._target: PartitionOffsets | None = None
+        self._latest: PartitionOffsets | None = None
+        self._last_taken: float | None = None
+
+    # -- offsets
+
+    def initialOffset(self) -> JsonOffsets:  # noqa: N802 - Spark's name
+        """Return no offsets: the first trigger notes where the query begins."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return how much a trigger takes."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note the ends of the logs: nothing behind them is read from now on."""
+        self._target = _ends(self._look())
+
+    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802 - Spark's name
+        """Return where the next trigger ends; ``start`` itself if there is nothing to do.
+
+        Raises OffsetError for offsets that are lost (``failOnDataLoss``), NotFound, ConnectionLost and their kin.
+        """
+        position = from_json(start, what="the checkpoint")
+        if not position:
+            return to_json(self._begin())
+        logs = self._look(position)
+        self._latest = _ends(logs)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        plan = plan_trigger(position, logs, most=most, target=self._target)
+        self._report(plan)
+        if not plan.end or plan.end == position or self._waits_for_more(plan):
+            return start
+        if plan.taken:
+            self._last_taken = self._now()
+        return to_json(plan.end)
+
+    def reportLatestOffset(self) -> JsonOffsets | None:  # noqa: N802 - Spark's name
+        """Return the ends of the logs as they were last seen."""
+        return None if self._latest is None else to_json(self._latest)
+
+    # -- reading
+
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
+        """Return the ranges between two offsets, divided as the options say."""
+        options = self._options
+        ranges = divide_ranges(
+            ranges_between(from_json(start, what="the checkpoint"), from_json(end, what="the checkpoint")),
+            min_partitions=options.min_partitions,
+            max_records=options.max_records_per_partition,
+        )
+        if not ranges:
+            return []
+        cluster = options.cluster
+        if cluster.zookeeper is not None or cluster.bootstrap is None:
+            cluster = replace(cluster, bootstrap=self._connected().bootstrap())
+        return [
+            RangePartition(
+                ReadTask(
+                    range=one,
+                    cluster=cluster,
+                    fetch=options.fetch,
+                    fail_on_data_loss=options.fail_on_data_loss,
+                    include_headers=options.include_headers,
+                )
+            )
+            for one in ranges
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range on an executor; see :func:`~consumerd.spark.datasource.reading.read_range`."""
+        assert isinstance(partition, RangePartition)
+        if partition.task is not None:
+            yield from read_range(partition.task)
+
+    def stop(self) -> None:
+        """Disconnect."""
+        if self._lookup is not None:
+            self._lookup.__exit__(None, None, None)
+            self._lookup = None
+
+    # -- the cluster
+
+    def _connected(self) -> ClusterLookup:
+        if self._lookup is None:
+            self._lookup = self._connect(self._options.cluster).__enter__()
+        return self._lookup
+
+    def _begin(self) -> PartitionOffsets:
+        """Return where the query begins; nothing as long as there is no partition."""
+        lookup = self._connected()
+        partitions = lookup.find_partitions(self._options.selection)
+        return lookup.resolve_start(self._options, partitions)
+
+    def _look(self, known: PartitionOffsets | None = None) -> Mapping[TopicPartition, LogRange]:
+        """Return the logs of what is selected. A partition that is known is gone only if it is not found several times."""
+        lookup = self._connected()
+        found: set[TopicPartition] = set()
+        for look in range(_LOOKS):
+            if look:
+                self._sleep(_LOOK_AGAIN_S)
+            try:
+                found = set(self._find(lookup, strict=self._options.fail_on_data_loss))
+            except NotFound:
+                if look == _LOOKS - 1 or known is None:
+                    raise
+            if known is None or found.issuperset(known):
+                break
+        return lookup.log_ranges(sorted(found))
+
+    def _find(self, lookup: ClusterLookup, *, strict: bool) -> Iterator[TopicPartition]:
+        """Find what is selected. Unless it is ``strict`` a topic that was deleted is left out."""
+        selection = self._options.selection
+        if strict or not isinstance(selection, Subscribe):
+            yield from lookup.find_partitions(selection)
+            return
+        for topic in selection.topics:
+            try:
+                yield from lookup.find_partitions(Subscribe((topic,)))
+            except NotFound:
+                continue
+
+    # -- what is lost, and what is too little
+
+    def _report(self, plan: TriggerPlan) -> None:
+        """Refuse losses, or log them. Raises OffsetError."""
+        if plan.losses and self._options.fail_on_data_loss:
+            more = f" (and {len(plan.losses) - 1} more)" if len(plan.losses) > 1 else ""
+            raise OffsetError(
+                f"{plan.losses[0]}{more}. To go on without these records set the option failOnDataLoss to false"
+            ) from plan.losses[0]
+        log = structlog.get_logger(__name__)
+        for loss in plan.losses:
+            log.warning("records_lost", reason=str(loss))
+
+    def _waits_for_more(self, plan: TriggerPlan) -> bool:
+        """Whether there is less than ``minOffsetsPerTrigger``, and the last trigger is not long ago."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or plan.available >= least or not plan.available or self._target is not None:
+            return False
+        most_delay_ms = self._options.max_trigger_delay_ms
+        delay_s = (_MOST_DELAY_MS if most_delay_ms is None else most_delay_ms) / 1000
+        return self._last_taken is not None and self._now() - self._last_taken < delay_s
+
+
+def _ends(logs: Mapping[TopicPartition, LogRange]) -> dict[TopicPartition, int]:
+    return {partition: log.latest for partition, log in logs.items()}
