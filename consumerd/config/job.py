@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from consumerd.config.pipeline import Pipeline, SilverTopic
+from consumerd.config.pipeline import Pipeline
+from consumerd.config.pipeline_topics import SilverTopic
 from consumerd.config.settings import Cluster, InspectionGroup, Log, SinkSettings
 from consumerd.errors import ConfigError
 

@@ -11,12 +11,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
+from consumerd.config.pipeline_topics import SilverTopics
 from consumerd.config.section import Bytes, Milliseconds, Section
 
 Count = Annotated[int, Field(ge=1)]
 Compression = Literal["zstd", "snappy", "none"]
 TableFormat = Literal["parquet", "delta"]
-Decoder = Literal["json", "avro", "utf8", "raw"]
 
 
 class Landing(Section):
@@ -45,44 +45,6 @@ class Bronze(Section):
     commit_bytes: Bytes = Field(default=2 << 30, description="A commit takes over this much of landed data, about.")
 
 
-class SilverTopic(Section):
-    """How the values of one topic are decoded.
-
-    ``value_schema`` is Spark's DDL (``id BIGINT, at TIMESTAMP``) of a JSON value's fields; ``schema_file`` holds the same, or
-    the Avro schema that values were written with.
-    """
-
-    value: Decoder
-    value_schema: str | None = None
-    schema_file: Path | None = None
-    avro_header_bytes: int = Field(
-        default=0, ge=0, description="Bytes before each Avro value: 5 of a schema registry's."
-    )
-    key: Literal["utf8", "raw"] = "utf8"
-    event_time: str | None = Field(
-        default=None, description="The decoded field that says when it happened; none: the record's time."
-    )
-    late_ms: Milliseconds | None = Field(
-        default=None,
-        description="Older than this when its record was produced: late, to quarantine. None: nothing is late.",
-    )
-    latest: bool = Field(
-        default=False, description="Keep a table of the latest value a key, too; a null value deletes."
-    )
-
-    @model_validator(mode="after")
-    def _schema_where_needed(self) -> Self:
-        if self.value in ("json", "avro") and (self.value_schema is None) == (self.schema_file is None):
-            raise ValueError(f"{self.value} needs either value_schema or schema_file")
-        if self.value in ("utf8", "raw") and (self.value_schema is not None or self.schema_file is not None):
-            raise ValueError(f"{self.value} takes no schema")
-        if self.value in ("utf8", "raw") and self.event_time is not None:
-            raise ValueError(f"{self.value} has no fields: event_time goes with json and avro")
-        if self.value != "avro" and self.avro_header_bytes:
-            raise ValueError("avro_header_bytes goes with avro")
-        return self
-
-
 class Silver(Section):
     """Decoded tables, one a topic, and what could not be decoded."""
 
@@ -93,7 +55,7 @@ class Silver(Section):
     latest: str | None = Field(
         default=None, description="Below it a table a topic; none: `latest` below pipeline.path."
     )
-    topics: dict[str, SilverTopic] = Field(default={}, description="How each topic is decoded.")
+    topics: SilverTopics = Field(default={}, description="How each topic is decoded.")
 
 
 class Compact(Section):

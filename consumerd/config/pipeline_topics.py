@@ -1,0 +1,158 @@
+"""How a topic's records are decoded into its silver table: the values of ``pipeline.silver.topics``.
+
+Models only, as in ``settings``. Whether a schema's file can be read, and what is in it, is found when a job starts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from consumerd.config.field_types import FieldType, find_name_clash, parse_type
+from consumerd.config.section import Section
+from consumerd.model import find_topic_fault
+
+Format = Literal["raw", "utf8", "json", "avro"]
+Framing = Literal["bare", "confluent", "single_object"]
+
+
+def _check_type(text: str) -> str:
+    parse_type(text)  # MalformedType is the ValueError that pydantic wants
+    return text
+
+
+TypeText = Annotated[str, AfterValidator(_check_type)]
+
+
+class Decoding(Section):
+    """How a key or a value is decoded.
+
+    One model for all formats, so that an error names the key by the place where it stands.
+    """
+
+    format: Format = Field("raw", description="raw: the bytes; utf8: text; json: an object of fields; avro: a datum.")
+    fields: dict[str, TypeText] | None = Field(
+        None, description="json: the fields and their types, written as in Spark's DDL; others are passed over."
+    )
+    schema_file: Path | None = Field(
+        None, description="avro: the schema (.avsc) that the columns are made by; a writer's is resolved to it."
+    )
+    framing: Framing = Field(
+        "bare",
+        description="avro: what stands before a datum: nothing; a zero byte and the schema's id in four bytes; or two marks "
+        "and the schema's fingerprint in eight.",
+    )
+    writer_schemas: dict[int, Path] = Field(
+        default_factory=dict,
+        description="avro with framing confluent: the writers' schemas by id. Other ids are bad records.",
+    )
+
+    @field_validator("fields")
+    @classmethod
+    def _names_differ(cls, fields: dict[str, str] | None) -> dict[str, str] | None:
+        if fields is not None and not fields:
+            raise ValueError("name at least one field")
+        if fields and (clash := find_name_clash(list(fields))):
+            raise ValueError(f"{clash!r} is there twice (Spark does not tell upper case from lower)")
+        return fields
+
+    @model_validator(mode="after")
+    def _options_are_of_the_format(self) -> Self:
+        if (self.fields is not None) != (self.format == "json"):
+            raise ValueError("format json needs fields" if self.format == "json" else "fields goes with format json")
+        if (self.schema_file is not None) != (self.format == "avro"):
+            raise ValueError(
+                "format avro needs schema_file" if self.format == "avro" else "schema_file goes with format avro"
+            )
+        if self.framing != "bare" and self.format != "avro":
+            raise ValueError("framing goes with format avro")
+        if bool(self.writer_schemas) != (self.framing == "confluent"):
+            raise ValueError(
+                "framing confluent needs writer_schemas, a file for each id that may come"
+                if self.framing == "confluent"
+                else "writer_schemas goes with framing confluent"
+            )
+        return self
+
+    @property
+    def struct(self) -> FieldType:
+        """The fields of ``json`` as one type."""
+        fields = {} if self.fields is None else self.fields
+        return FieldType(kind="struct", fields=tuple((name, parse_type(text)) for name, text in fields.items()))
+
+
+def _read_short_form(value: object) -> object:
+    return {"format": value} if isinstance(value, str) else value
+
+
+DecodingOrFormat = Annotated[Decoding, BeforeValidator(_read_short_form)]
+"""A decoding, for which the name of a format will do: ``key: utf8``."""
+
+
+class SilverTopic(Section):
+    """A topic that has a silver table."""
+
+    key: DecodingOrFormat = Decoding()
+    value: DecodingOrFormat = Decoding()
+    event_time: str | None = Field(
+        None,
+        pattern=r"^(key|value)(\.[^.]+)+$",
+        description="The field that says when it happened: value.placed_at, key.time... Without one, the record's timestamp.",
+    )
+    late_ms: int | None = Field(
+        None,
+        ge=0,
+        description="A record is late, and goes to the quarantine, whose event time is further before its timestamp (where it "
+        "has none, before the time at which it was landed).",
+    )
+    early_ms: int | None = Field(
+        None, ge=0, description="The same for an event time that is further behind it, as wrong clocks make them."
+    )
+    latest: bool = Field(
+        default=False, description="Keep a table of each key's latest value, too; a null value deletes its key."
+    )
+
+    @model_validator(mode="after")
+    def _event_time_is_a_field(self) -> Self:
+        if self.event_time is None:
+            if self.late_ms is not None or self.early_ms is not None:
+                raise ValueError("late_ms and early_ms go with event_time")
+            return self
+        side, *path = self.event_time.split(".")
+        decoding = self.key if side == "key" else self.value
+        if decoding.format not in {"json", "avro"}:
+            raise ValueError(
+                f"event_time is {self.event_time!r}, but the {side}'s format {decoding.format} has no fields"
+            )
+        if decoding.format == "json":
+            _check_event_time(self.event_time, decoding.struct, path)
+        return self
+
+
+def _check_event_time(event_time: str, struct: FieldType, path: list[str]) -> None:
+    """Raise ValueError unless the path leads to a point in time. Of an Avro schema the job finds out."""
+    at = struct
+    for name in path:
+        below = dict(at.fields).get(name)
+        if below is None:
+            there = ", ".join(name for name, _ in at.fields) or "no field below it"
+            raise ValueError(f"event_time is {event_time!r}, but there is no field {name!r}; there is {there}")
+        at = below
+    if at.kind not in {"timestamp", "epoch_s", "epoch_ms", "epoch_us"}:
+        raise ValueError(
+            f"event_time is {event_time!r}, a {at.kind}; expected timestamp, epoch_s, epoch_ms or epoch_us"
+        )
+
+
+def check_topic_names(topics: dict[str, SilverTopic]) -> dict[str, SilverTopic]:
+    """Return ``topics`` as it is. Raises ValueError for a name that no topic can have."""
+    for name in topics:
+        if fault := find_topic_fault(name):
+            raise ValueError(f"topic {name!r}: {fault}")
+    return topics
+
+
+SilverTopics = Annotated[dict[str, SilverTopic], AfterValidator(check_topic_names)]
+"""What ``pipeline.silver.topics`` holds, by topic. A topic that is not named has no silver table."""
