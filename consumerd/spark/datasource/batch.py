@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from consumerd.spark.datasource.options import ReadOptions
-from consumerd.spark.datasource.reading import ReadTask, read_range
+from consumerd.spark.datasource.lookup import ClusterLookup
+from consumerd.spark.datasource.options import Edge, ReadOptions
+from consumerd.spark.datasource.planning import OffsetRange, divide_ranges, fit_ranges, plan_ranges
+from consumerd.spark.datasource.reading import ReadTask, read_range, report_lost
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,11 +32,57 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Plan. Raises ConfigError, NotFound, OffsetOutOfRange, ConnectionLost and their kin."""
-        raise NotImplementedError
+        """Plan. Raises ConfigError, NotFound, OffsetError, OffsetOutOfRange, ConnectionLost, CoordinationError."""
+        options = self._options
+        with ClusterLookup(options.cluster, read_committed=options.fetch.read_committed) as lookup:
+            return list(make_partitions(_plan(options, lookup), options, bootstrap=lookup.bootstrap()))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range; see :func:`~consumerd.spark.datasource.reading.read_range`."""
-        assert isinstance(partition, RangePartition)
-        if partition.task is not None:
-            yield from read_range(partition.task)
+        return read_partition(partition)
+
+
+def make_partitions(ranges: Sequence[OffsetRange], options: ReadOptions, *, bootstrap: str) -> list[RangePartition]:
+    """Return Spark partitions for ranges, divided as the options say; one of nothing where there are none.
+
+    ``bootstrap`` are the addresses by which executors find the cluster.
+    """
+    divided = divide_ranges(
+        ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+    )
+    cluster = replace(
+        options.cluster, bootstrap=bootstrap, zookeeper=None, zookeeper_auth_scheme=None, zookeeper_auth_file=None
+    )
+    tasks = [
+        ReadTask(
+            range=one,
+            cluster=cluster,
+            fetch=options.fetch,
+            fail_on_data_loss=options.fail_on_data_loss,
+            include_headers=options.include_headers,
+        )
+        for one in divided
+    ]
+    return [RangePartition(task) for task in tasks] or [RangePartition(None)]
+
+
+def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Spark partition of :func:`make_partitions`; runs on an executor. Raises as :func:`read_range`."""
+    assert isinstance(partition, RangePartition)
+    if partition.task is not None:
+        yield from read_range(partition.task)
+
+
+def _plan(options: ReadOptions, lookup: ClusterLookup) -> list[OffsetRange]:
+    """Find out what there is to read; what is missing of it is an error, or reported."""
+    partitions = lookup.find_partitions(options.selection)
+    starts = lookup.resolve_start(options, partitions)
+    ranges = plan_ranges(starts, lookup.resolve_end(options, partitions))
+    held = lookup.log_ranges([one.partition for one in ranges])
+    # "the earliest" is whatever it is by now
+    strict = options.fail_on_data_loss and options.starting is not Edge.EARLIEST
+    kept, lost = fit_ranges(ranges, held, fail_on_data_loss=strict)
+    if options.starting is not Edge.EARLIEST:
+        for one in lost:
+            report_lost(one)
+    return kept

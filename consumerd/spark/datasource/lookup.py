@@ -2,17 +2,66 @@
 
 :class:`ClusterLookup` runs its connections on an event loop of its own in a thread, so that it can be used from anywhere,
 a notebook with a running loop included, and stays connected between the triggers of a stream.
+
+A position of a group counts only if it was written in the topic as it is now (its node's ``mzxid`` lies above the topic's
+``czxid``), as for the daemon.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self, TypeVar, assert_never
 
-from consumerd.client.log_range import LogRange
+from consumerd.aio.clock import boottime
+from consumerd.aio.parallel import map_bounded
+from consumerd.aio.timeouts import timeout
+from consumerd.client.log_range import LogRange, LogRangeReader
+from consumerd.cluster.from_brokers import BrokerSource
+from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
+from consumerd.cluster.view import Broker, ClusterView
+from consumerd.errors import ConfigError, ConnectionLost, CoordinationError, NotFound
+from consumerd.group.java_regex import compile_java
+from consumerd.group.subscription import INTERNAL_TOPICS
 from consumerd.model import TopicPartition
-from consumerd.spark.datasource.options import ClusterOptions, ReadOptions, Selection
+from consumerd.net.pool import ConnectionPool
+from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
+from consumerd.spark.datasource.connecting import first_brokers, make_pool
+from consumerd.spark.datasource.leaders import TopicLeaders
+from consumerd.spark.datasource.loop_thread import LoopThread
+from consumerd.spark.datasource.options import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Assign,
+    AtGroup,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Bound,
+    ClusterOptions,
+    Edge,
+    MissingPosition,
+    NoLaterRecord,
+    ReadOptions,
+    Selection,
+    Subscribe,
+    SubscribePattern,
+)
+from consumerd.zk.aiozk_client import AiozkClient
+from consumerd.zk.layout import group_path, topic_path
+
+T = TypeVar("T")
+
+_FRAME_BYTES: Final = 64 << 20
+"""What an answer to Metadata about all topics of a large cluster takes at most."""
+_SESSION_S: Final = 10.0
+_TRIES: Final = 4
+"""How often a topic that is named is looked for: brokers hear of a new one moments after ZooKeeper does."""
+_BETWEEN_S: Final = 0.25
 
 
 class ClusterLookup:
@@ -21,31 +70,35 @@ class ClusterLookup:
     Each call blocks, ``timeout_s`` at most. They raise ConfigError (TLS files), ConnectionLost, CoordinationError, BrokerError.
     """
 
-    def __init__(self, cluster: ClusterOptions, *, timeout_s: float = 60.0) -> None:
-        raise NotImplementedError
+    def __init__(self, cluster: ClusterOptions, *, read_committed: bool = False, timeout_s: float = 60.0) -> None:
+        self._timeout_s = timeout_s
+        self._thread = LoopThread(
+            open_connections(cluster, read_committed=read_committed, timeout_s=timeout_s), name="consumerd lookup"
+        )
 
     def __enter__(self) -> Self:
-        raise NotImplementedError
+        self._thread.__enter__()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        raise NotImplementedError
+        self._thread.__exit__(kind, error, traceback)
 
     def bootstrap(self) -> str:
         """Return the addresses of the brokers that are there, for executors: ``host:port,host:port``."""
-        raise NotImplementedError
+        return ",".join(dict.fromkeys(str(one.address) for one in self._thread.resource.brokers))
 
     def find_partitions(self, selection: Selection) -> tuple[TopicPartition, ...]:
         """Return the partitions that are selected, in order. Never makes a topic.
 
         Raises NotFound for a topic or partition that was named and is not there. A pattern may match nothing.
         """
-        raise NotImplementedError
+        return self._call(lambda connections: connections.find_partitions(selection))
 
     def log_ranges(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Return what each partition's log holds: ``[earliest, latest)``."""
-        raise NotImplementedError
+        return self._call(lambda connections: connections.log_ranges(partitions))
 
     def resolve_start(self, options: ReadOptions, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset that ``options.starting`` means in each partition, whether or not the log (still) holds it.
@@ -53,11 +106,258 @@ class ClusterLookup:
         Raises NotFound for a group without a position of a partition, and where no record is of a time or later (each
         unless the options say otherwise); ConfigError where a bound by partition does not name exactly ``partitions``.
         """
-        raise NotImplementedError
+        return self._call(
+            lambda connections: connections.resolve(
+                options.starting,
+                partitions,
+                side="starting",
+                no_later_record=options.no_later_record,
+                missing_position=options.missing_position,
+            )
+        )
 
     def resolve_end(self, options: ReadOptions, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset that ``options.ending`` means; where no record is of a time or later that is the log's end.
 
         Raises as :meth:`resolve_start`.
         """
-        raise NotImplementedError
+        return self._call(
+            lambda connections: connections.resolve(
+                options.ending,
+                partitions,
+                side="ending",
+                no_later_record=NoLaterRecord.LATEST,
+                missing_position=options.missing_position,
+            )
+        )
+
+    def _call(self, ask: Callable[[Connections], Awaitable[T]]) -> T:
+        async def bounded() -> T:
+            try:
+                async with timeout(self._timeout_s):
+                    return await ask(self._thread.resource)
+            except TimeoutError as error:
+                raise ConnectionLost(f"the cluster has not answered within {self._timeout_s:g} s") from error
+
+        return self._thread.call(bounded())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """The same on the event loop. ``zk`` is there where ZooKeeper was given, ``brokers`` are those that were found first."""
+
+    cluster: ClusterOptions
+    brokers: tuple[Broker, ...]
+    pool: ConnectionPool
+    zk: AiozkClient | None
+    read_committed: bool
+
+    async def find_partitions(self, selection: Selection) -> tuple[TopicPartition, ...]:
+        """Return the selected partitions; see :meth:`ClusterLookup.find_partitions`."""
+        match selection:
+            case SubscribePattern():
+                compiled = compile_java(selection.pattern)
+                view = await self._read(None)
+                names = [name for name in view.topics if compiled.fullmatch(name) and name not in INTERNAL_TOPICS]
+                return _partitions(view, names)
+            case Subscribe():
+                return _partitions(await self._find_topics(selection.topics), selection.topics)
+            case Assign():
+                topics = list(dict.fromkeys(one.topic for one in selection.partitions))
+                there = {*_partitions(await self._find_topics(topics), topics)}
+                for one in selection.partitions:
+                    if one not in there:
+                        raise NotFound(f"{one}: topic {one.topic} has no such partition")
+                return selection.partitions
+            case _:
+                assert_never(selection)
+
+    async def log_ranges(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+        """Return what the logs hold."""
+        return await (await self._range_reader(partitions)).read(partitions) if partitions else {}
+
+    async def resolve(
+        self,
+        bound: Bound,
+        partitions: Collection[TopicPartition],
+        *,
+        side: str,
+        no_later_record: NoLaterRecord,
+        missing_position: MissingPosition,
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets that a bound means; see :class:`ClusterLookup`. ``side`` is what its options begin with."""
+        if not partitions:
+            return {}
+        match bound:
+            case Edge():
+                offset = EARLIEST_OFFSET if bound is Edge.EARLIEST else LATEST_OFFSET
+                return await self._resolve_edges(dict.fromkeys(partitions, offset))
+            case AtOffsets():
+                _check_named(bound.offsets, partitions, f"{side}Offsets")
+                return await self._resolve_edges({one: bound.offsets[one] for one in partitions})
+            case AtTimestamp():
+                times = dict.fromkeys(partitions, bound.timestamp_ms)
+                return await self._resolve_times(times, no_later_record, f"{side}Timestamp")
+            case AtTimestamps():
+                _check_named(bound.timestamps_ms, partitions, f"{side}OffsetsByTimestamp")
+                times = {one: bound.timestamps_ms[one] for one in partitions}
+                return await self._resolve_times(times, no_later_record, f"{side}OffsetsByTimestamp")
+            case AtGroup():
+                return await self._resolve_group(bound.group, partitions, missing_position)
+            case _:
+                assert_never(bound)
+
+    # -- topics
+
+    async def _read(self, topics: Collection[str] | None) -> ClusterView:
+        source = BrokerSource(
+            self.pool, lambda: self.brokers, random=random.random, timeout_s=self.cluster.request_timeout_s
+        )
+        return await source.read(topics)
+
+    async def _find_topics(self, topics: Collection[str]) -> ClusterView:
+        """Return a view of these topics. Raises NotFound that names those that are not there."""
+        for left in reversed(range(_TRIES)):
+            view = await self._read(topics)
+            missing = [name for name in topics if name not in view.topics or not view.topics[name].partitions]
+            if not missing:
+                return view
+            if left:
+                await asyncio.sleep(_BETWEEN_S)
+        known = sorted((await self._read(None)).topics.keys() - INTERNAL_TOPICS)
+        listed = ", ".join(known[:_LISTED]) + (" ..." if len(known) > _LISTED else "") or "none"
+        raise NotFound(f"there is no topic {', '.join(missing)} in the cluster; the topics there: {listed}")
+
+    # -- offsets
+
+    async def _range_reader(self, partitions: Collection[TopicPartition]) -> LogRangeReader:
+        leaders = TopicLeaders(
+            lambda known: BrokerSource(
+                self.pool, known, random=random.random, timeout_s=self.cluster.request_timeout_s
+            ),
+            self.brokers,
+            sorted({one.topic for one in partitions}),
+            random=random.random,
+        )
+        await leaders.refresh("started")
+        if leaders.failure is not None:
+            raise leaders.failure
+        return LogRangeReader(
+            self.pool,
+            leaders,
+            random=random.random,
+            read_committed=self.read_committed,
+            request_timeout_s=self.cluster.request_timeout_s,
+        )
+
+    async def _resolve_edges(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        edges = [one for one, offset in offsets.items() if offset < 0]
+        ranges = await self.log_ranges(edges)
+        return {
+            one: offset if offset >= 0 else ranges[one].earliest if offset == EARLIEST_OFFSET else ranges[one].latest
+            for one, offset in offsets.items()
+        }
+
+    async def _resolve_times(
+        self, times: Mapping[TopicPartition, int], no_later_record: NoLaterRecord, option: str
+    ) -> dict[TopicPartition, int]:
+        reader = await self._range_reader(times)
+        found: dict[TopicPartition, int | None] = {}
+        for time in sorted({*times.values()}):
+            found |= await reader.offset_for_time([one for one, wanted in times.items() if wanted == time], time)
+        missing = [one for one, offset in found.items() if offset is None]
+        if missing and no_later_record is NoLaterRecord.ERROR:
+            raise NotFound(
+                f"{option}: {missing[0]} has no record of time {times[missing[0]]} or later; "
+                "set startingOffsetsByTimestampStrategy to latest to begin at its end then"
+            )
+        ends = await reader.read(missing) if missing else {}
+        return {one: ends[one].latest if offset is None else offset for one, offset in found.items()}
+
+    async def _resolve_group(
+        self, group: str, partitions: Collection[TopicPartition], missing_position: MissingPosition
+    ) -> dict[TopicPartition, int]:
+        if self.zk is None:
+            raise ConfigError(f"group:{group} is kept in ZooKeeper; give the option zookeeper")
+        if await self.zk.exists(group_path(group)) is None:
+            raise NotFound(f"there is no group {group!r} in ZooKeeper")
+        stored = await ZooKeeperOffsetStore(self.zk, group).load(sorted(partitions))
+        made = await map_bounded(sorted({one.topic for one in partitions}), self._find_czxid)
+        found, missing = {}, []
+        for one in sorted(partitions):
+            position = stored[one]
+            if position is not None and position.malformed is not None:
+                raise ConfigError(f"group {group!r}: its position of {one} is no number: {position.malformed[:40]!r}")
+            czxid = made[one.topic]
+            if position is None or (czxid is not None and position.mzxid < czxid):
+                missing.append(one)
+            else:
+                found[one] = position.position
+        if missing and missing_position is MissingPosition.ERROR:
+            raise NotFound(
+                f"group {group!r} has no position of {missing[0]}; set groupPositionMissing to earliest or latest to "
+                "read such a partition from there"
+            )
+        edge = EARLIEST_OFFSET if missing_position is MissingPosition.EARLIEST else LATEST_OFFSET
+        return found | await self._resolve_edges(dict.fromkeys(missing, edge))
+
+    async def _find_czxid(self, topic: str) -> int | None:
+        assert self.zk is not None
+        stat = await self.zk.exists(topic_path(topic))
+        return None if stat is None else stat.czxid
+
+
+_LISTED: Final = 20
+
+
+@asynccontextmanager
+async def open_connections(
+    cluster: ClusterOptions, *, read_committed: bool, timeout_s: float
+) -> AsyncIterator[Connections]:
+    """Connect to a cluster for the block: find its brokers, and to ZooKeeper where it is given.
+
+    Raises ConfigError, CoordinationError, ConnectionLost.
+    """
+    async with AsyncExitStack() as stack:
+        zk = None
+        if cluster.zookeeper is not None:
+            zk = await stack.enter_async_context(_make_zookeeper(cluster))
+            try:
+                async with timeout(min(_SESSION_S, timeout_s)):
+                    await zk.wait_connected()
+            except TimeoutError as error:
+                raise CoordinationError(f"ZooKeeper at {cluster.zookeeper} does not answer") from error
+        brokers: tuple[Broker, ...] = () if cluster.bootstrap is None else first_brokers(cluster)
+        if zk is not None and not brokers:
+            view = await ZooKeeperSource(zk, protocol=PLAINTEXT if cluster.tls is None else SSL).read((), leaders=False)
+            brokers = tuple(view.brokers.values())
+            if not brokers:
+                raise ConnectionLost(f"no broker is registered in ZooKeeper at {cluster.zookeeper}")
+        pool = await stack.enter_async_context(make_pool(cluster, max_frame_bytes=_FRAME_BYTES))
+        yield Connections(cluster=cluster, brokers=brokers, pool=pool, zk=zk, read_committed=read_committed)
+
+
+def _make_zookeeper(cluster: ClusterOptions) -> AiozkClient:
+    assert cluster.zookeeper is not None
+    auth: tuple[str, bytes] | None = None
+    if cluster.zookeeper_auth_scheme is not None and cluster.zookeeper_auth_file is not None:
+        try:
+            auth = cluster.zookeeper_auth_scheme, cluster.zookeeper_auth_file.read_bytes().strip()
+        except OSError as error:
+            raise ConfigError(f"zookeeper.auth.file: cannot be read: {error}") from error
+    return AiozkClient(cluster.zookeeper, session_timeout_s=_SESSION_S, now=boottime, random=random.random, auth=auth)
+
+
+def _partitions(view: ClusterView, topics: Collection[str]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(TopicPartition(name, key) for name in topics for key in view.topics[name].partitions))
+
+
+def _check_named(named: Collection[TopicPartition], partitions: Collection[TopicPartition], option: str) -> None:
+    """Raise ConfigError unless exactly the partitions that are read are named, as Spark's own source wants it."""
+    wanted, given = {*partitions}, {*named}
+    if missing := sorted(wanted - given):
+        raise ConfigError(
+            f"{option}: {missing[0]} is read and not named; name every partition (-2 earliest, -1 latest)"
+        )
+    if unknown := sorted(given - wanted):
+        raise ConfigError(f"{option}: {unknown[0]} is named and not read")

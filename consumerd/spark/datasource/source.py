@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
+from consumerd.errors import ConfigError
 from consumerd.spark.datasource.batch import BatchReader
-from consumerd.spark.datasource.options import parse_read_options
+from consumerd.spark.datasource.options import ReadOptions, parse_read_options
 from consumerd.spark.datasource.schema import ddl
 
 if TYPE_CHECKING:
@@ -34,18 +35,30 @@ class ConsumerdSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the columns as DDL; depends on ``includeHeaders`` alone."""
-        return ddl(include_headers=self.options.get("includeHeaders", "false").strip().lower() == "true")
+        """Return the columns as DDL. Raises ConfigError for options that are wrong for a batch and for a stream."""
+        include_headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
+        try:
+            parse_read_options(self.options, streaming=False)
+        except ConfigError as error:
+            try:
+                parse_read_options(self.options, streaming=True)  # Spark does not tell which of the two it is
+            except ConfigError:
+                raise error from None
+        return ddl(include_headers=include_headers)
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark passes it by name
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Raises ConfigError."""
-        return BatchReader(parse_read_options(self.options, streaming=False))
+        options = parse_read_options(self.options, streaming=False)
+        _check_schema(schema, options)
+        return BatchReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the stream reader. Raises ConfigError."""
         from consumerd.spark.datasource.stream import ConsumerdStreamReader
 
-        return ConsumerdStreamReader(parse_read_options(self.options, streaming=True))
+        options = parse_read_options(self.options, streaming=True)
+        _check_schema(schema, options)
+        return ConsumerdStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - passed by name
         """Return the batch writer. Raises ConfigError."""
@@ -58,3 +71,15 @@ class ConsumerdSource(DataSource):
         from consumerd.spark.datasource.stream_writer import ConsumerdStreamWriter
 
         return ConsumerdStreamWriter(self.options, schema, overwrite=overwrite)
+
+
+def _check_schema(schema: StructType, options: ReadOptions) -> None:
+    """Raise ConfigError where a user has given columns that are not those of the source."""
+    expected = ddl(include_headers=options.include_headers)
+    given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+    if _compact(given) != _compact(expected):
+        raise ConfigError(f"schema: the columns are fixed, leave schema() out; expected {expected}, got {given}")
+
+
+def _compact(columns: str) -> str:
+    return columns.replace(" ", "").lower()

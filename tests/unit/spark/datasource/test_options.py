@@ -1,0 +1,191 @@
+"""What a reader can be asked for, and that nothing else passes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from consumerd.errors import ConfigError
+from consumerd.model import TopicPartition
+from consumerd.spark.datasource.options import (
+    Assign,
+    AtGroup,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Edge,
+    MissingPosition,
+    NoLaterRecord,
+    ReadOptions,
+    Subscribe,
+    SubscribePattern,
+    TlsOptions,
+    parse_read_options,
+)
+
+LEAST = {"kafka.bootstrap.servers": "one:9092", "subscribe": "orders"}
+
+
+def parse(streaming: bool = False, **given: str) -> ReadOptions:
+    options = LEAST | {name.replace("__", "."): value for name, value in given.items()}
+    return parse_read_options({name: value for name, value in options.items() if value}, streaming=streaming)
+
+
+def test_little_has_to_be_said() -> None:
+    """A batch reads all there is, a stream what comes from now on, as with Spark's own source."""
+    batch, stream = parse(), parse(streaming=True)
+    assert (batch.starting, batch.ending, batch.selection) == (Edge.EARLIEST, Edge.LATEST, Subscribe(("orders",)))
+    assert stream.starting is Edge.LATEST
+    assert batch.fail_on_data_loss
+    assert not batch.include_headers
+    assert (batch.min_partitions, batch.max_records_per_partition, batch.cluster.tls) == (None, None, None)
+
+
+def test_names_count_whatever_their_case() -> None:
+    """Spark hands some options over in lower case."""
+    assert parse(MINPARTITIONS="7", failondataloss="False").min_partitions == 7
+    assert not parse(failondataloss="False").fail_on_data_loss
+
+
+def test_which_partitions() -> None:
+    """One of three ways, with what each of them says."""
+    assert parse(subscribe="a, b,a").selection == Subscribe(("a", "b"))
+    assert parse(subscribe="", subscribePattern="ord.*").selection == SubscribePattern("ord.*")
+    assigned = parse(subscribe="", assign='{"b": [1], "a": [2, 0, 2]}').selection
+    assert assigned == Assign(
+        (TopicPartition.modern("a", 0), TopicPartition.modern("a", 2), TopicPartition.modern("b", 1))
+    )
+
+
+def test_bounds_by_offsets_times_and_groups() -> None:
+    """Every way to say from where and up to where."""
+    some = TopicPartition.modern("orders", 1)
+    assert parse(startingOffsets="Earliest").starting is Edge.EARLIEST
+    assert parse(startingOffsets='{"orders": {"1": -2}}').starting == AtOffsets({some: -2})
+    assert parse(endingOffsets='{"orders": {"1": -1}}').ending == AtOffsets({some: -1})
+    assert parse(startingTimestamp="17").starting == AtTimestamp(17)
+    assert parse(endingOffsetsByTimestamp='{"orders": {"1": 5}}').ending == AtTimestamps({some: 5})
+    assert parse(zookeeper="zk:2181", endingOffsets="group: billing").ending == AtGroup("billing")
+    assert parse(zookeeper="zk:2181", kafka__bootstrap__servers="").cluster.zookeeper == "zk:2181"
+
+
+def test_a_time_for_all_counts_before_times_and_those_before_offsets() -> None:
+    """The order of Spark's source: a job that gives more than one must mean the same here."""
+    by_partition = '{"orders": {"0": 3}}'
+    assert parse(startingTimestamp="1", startingOffsetsByTimestamp=by_partition).starting == AtTimestamp(1)
+    both = parse(startingOffsetsByTimestamp=by_partition, startingOffsets="latest").starting
+    assert both == AtTimestamps({TopicPartition.modern("orders", 0): 3})
+
+
+def test_what_else_there_is() -> None:
+    """Options and where they end up."""
+    options = parse(
+        startingOffsetsByTimestampStrategy="latest",
+        groupPositionMissing="earliest",
+        includeHeaders="true",
+        maxRecordsPerPartition="100",
+        kafka__isolation__level="read_committed",
+        kafka__max__partition__fetch__bytes="2048",
+        kafka__fetch__max__wait__ms="0",
+        kafkaConsumer__pollTimeoutMs="1500",
+        kafka__client__id="me",
+        kafka__request__timeout__ms="2500",
+        batchBytes="65536",
+    )
+    assert options.no_later_record is NoLaterRecord.LATEST
+    assert options.missing_position is MissingPosition.EARLIEST
+    assert (options.include_headers, options.max_records_per_partition) == (True, 100)
+    fetch = options.fetch
+    assert (fetch.read_committed, fetch.partition_bytes, fetch.wait_ms, fetch.patience_s) == (True, 2048, 0, 1.5)
+    assert (options.cluster.client_id, options.cluster.request_timeout_s, fetch.batch_bytes) == ("me", 2.5, 65536)
+
+
+def test_limits_of_a_trigger() -> None:
+    """The limit has two names, and a delay has units."""
+    stream = parse(streaming=True, maxRowsPerTrigger="10", minOffsetsPerTrigger="2", maxTriggerDelay="15m")
+    assert (stream.max_offsets_per_trigger, stream.min_offsets_per_trigger) == (10, 2)
+    assert stream.max_trigger_delay_ms == 900_000
+    assert parse(streaming=True, maxOffsetsPerTrigger="10", maxRowsPerTrigger="10").max_offsets_per_trigger == 10
+
+
+def test_settings_of_a_consumer_that_is_not_there_have_no_effect() -> None:
+    """A job moves over by its format's name: what it says of polling and groups need not be taken out."""
+    assert parse(kafka__max__poll__records="5", groupIdPrefix="x", fetchOffset__numRetries="3") == parse()
+
+
+def test_tls_is_files_in_pem() -> None:
+    """Java's settings where they can be meant here."""
+    options = parse(
+        kafka__security__protocol="SSL",
+        kafka__ssl__truststore__type="PEM",
+        kafka__ssl__truststore__location="/etc/ca.pem",
+    )
+    assert options.cluster.tls == TlsOptions(trusted=Path("/etc/ca.pem"))
+    unchecked = LEAST | {"kafka.security.protocol": "ssl", "kafka.ssl.endpoint.identification.algorithm": ""}
+    assert parse_read_options(unchecked, streaming=False).cluster.tls == TlsOptions(checks_host=False)
+
+
+def test_options_travel_to_executors() -> None:
+    """They are pickled with every task."""
+    options = parse(startingOffsets='{"orders": {"0": 1}}')
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"kafka__bootstrap__servers": ""}, "kafka.bootstrap.servers or zookeeper"),
+        ({"kafka__bootstrap__servers": "one"}, "kafka.bootstrap.servers: expected host:port, got 'one'"),
+        ({"subscribe": ""}, "subscribe, subscribePattern, assign: give exactly one"),
+        ({"assign": '{"a": [0]}'}, "subscribe, subscribePattern, assign: give exactly one"),
+        ({"subscribe": "a b"}, "subscribe: 'a b' has other characters"),
+        ({"subscribe": ","}, "subscribe: expected at least one topic"),
+        ({"subscribe": "", "subscribePattern": "a(b"}, "subscribePattern: 'a(b'"),
+        ({"subscribe": "", "assign": '{"a": [-1]}'}, "assign: a: expected a partition's number, got '-1'"),
+        ({"subscrib": "a"}, "subscrib: there is no such option; did you mean subscribe?"),
+        ({"path": "/x"}, "path: cannot be given"),
+        ({"kafka__auto__offset__reset": "earliest"}, "kafka.auto.offset.reset: cannot be given: give startingOffsets"),
+        ({"kafka__sasl__mechanism": "PLAIN"}, "kafka.sasl.mechanism: SASL is not supported"),
+        ({"kafka__ssl__truststore__location": "/x.jks"}, "kafka.ssl.truststore.location: a file of type JKS"),
+        ({"kafka__security__protocol": "SASL_SSL"}, "kafka.security.protocol: expected plaintext or ssl"),
+        ({"kafka__ssl__endpoint__identification__algorithm": "x"}, "algorithm: expected https"),
+        ({"zookeeper__auth__scheme": "digest"}, "zookeeper.auth.scheme and zookeeper.auth.file"),
+        ({"brokerVersion": "0.7"}, "brokerVersion: expected auto or a release"),
+        ({"minPartitions": "0"}, "minPartitions: expected a whole number from 1 on, got '0'"),
+        ({"minPartitions": "٣"}, "minPartitions: expected a whole number"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss: expected true or false, got 'no'"),
+        ({"startingOffsets": "lates"}, "startingOffsets: expected earliest, latest, group:<name>, or JSON"),
+        ({"startingOffsets": "latest"}, "startingOffsets: a batch that starts with the latest"),
+        ({"startingOffsets": '{"a": {"0": -1}}'}, "startingOffsets: a batch that starts with the latest"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: a batch that ends with the earliest"),
+        ({"endingOffsets": '{"a": {"0": -2}}'}, "endingOffsets: a batch that ends with the earliest"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "startingOffsets: a/0: expected a number from -2 on, got -3"),
+        ({"startingOffsets": "group:g"}, "startingOffsets: group:g is kept in ZooKeeper"),
+        ({"zookeeper": "z:1", "startingOffsets": "group:"}, "startingOffsets: 'group:': expected group:<name>"),
+        ({"startingOffsetsByTimestampStrategy": "x"}, "startingOffsetsByTimestampStrategy: expected error or latest"),
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: a batch has no triggers"),
+    ],
+)
+def test_bad_input_is_named(given: dict[str, str], named: str) -> None:
+    """Whoever writes a job reads the option's name, what was expected, and what came."""
+    with pytest.raises(ConfigError) as caught:
+        parse(**given)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"endingOffsets": "latest"}, "endingOffsets: a stream has no end"),
+        ({"endingTimestamp": "5"}, "endingTimestamp: a stream has no end"),
+        ({"maxTriggerDelay": "5 weeks"}, "maxTriggerDelay: expected a duration such as"),
+        ({"maxOffsetsPerTrigger": "5", "maxRowsPerTrigger": "6"}, "they are two names of one limit"),
+    ],
+)
+def test_bad_input_of_streams_is_named(given: dict[str, str], named: str) -> None:
+    """What makes no sense in a stream."""
+    with pytest.raises(ConfigError) as caught:
+        parse(streaming=True, **given)
+    assert named in str(caught.value)
