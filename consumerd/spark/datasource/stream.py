@@ -22,10 +22,11 @@ from consumerd.model import TopicPartition
 from consumerd.spark.datasource.batch import RangePartition
 from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.offsets import JsonOffsets, PartitionOffsets, from_json, to_json
-from consumerd.spark.datasource.options import ClusterOptions, ReadOptions, Subscribe
+from consumerd.spark.datasource.options import ReadOptions, Subscribe
 from consumerd.spark.datasource.planning import divide_ranges
 from consumerd.spark.datasource.reading import ReadTask, read_range
 from consumerd.spark.datasource.triggers import TriggerPlan, plan_trigger, ranges_between
+from consumerd.spark.datasource.worker_logs import log_warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +39,11 @@ _MOST_DELAY_MS: Final = 15 * 60_000
 """For how long ``minOffsetsPerTrigger`` holds a trigger back, as in Spark's source."""
 
 
+def connect_lookup(options: ReadOptions) -> ClusterLookup:
+    """Make the lookup of a reader; it connects when it is entered."""
+    return ClusterLookup(options.cluster, read_committed=options.fetch.read_committed)
+
+
 class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream. Connects with the first call that needs the cluster, and stays connected until :meth:`stop`.
 
@@ -48,7 +54,7 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self,
         options: ReadOptions,
         *,
-        connect: Callable[[ClusterOptions], ClusterLookup] = ClusterLookup,
+        connect: Callable[[ReadOptions], ClusterLookup] = connect_lookup,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -143,7 +149,8 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _connected(self) -> ClusterLookup:
         if self._lookup is None:
-            self._lookup = self._connect(self._options.cluster).__enter__()
+            log_warnings()
+            self._lookup = self._connect(self._options).__enter__()
         return self._lookup
 
     def _begin(self) -> PartitionOffsets:

@@ -16,6 +16,7 @@ from consumerd.errors import ConfigError
 from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.outgoing import OutgoingColumns, plan_columns
 from consumerd.spark.datasource.sending import SentCounts, send_batches
+from consumerd.spark.datasource.worker_logs import log_warnings
 from consumerd.spark.datasource.write_options import WriteOptions, parse_write_options
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class WritePlan:
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
         """Write a task's rows; see :func:`~consumerd.spark.datasource.sending.send_batches`."""
+        log_warnings()
         return Sent(send_batches(batches, self.columns, self.options))
 
 
@@ -70,6 +72,7 @@ def _addressed(options: WriteOptions) -> WriteOptions:
     """Return options with the addresses of brokers. Raises as :class:`ClusterLookup` does."""
     if options.cluster.bootstrap is not None:
         return options
+    log_warnings()
     with ClusterLookup(options.cluster) as lookup:
         return replace(options, cluster=replace(options.cluster, bootstrap=lookup.bootstrap()))
 
