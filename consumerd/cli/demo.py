@@ -19,11 +19,11 @@ from consumerd.aio.clock import monotonic
 from consumerd.aio.signals import stopped_by_signals
 from consumerd.aio.tasks import unless
 from consumerd.cli.options import count, positive_count, positive_seconds
-from consumerd.cli.tables import render_table
 from consumerd.demo.downloads import find_downloads
 from consumerd.embedded.zookeeper import get_zookeeper_jars
 from consumerd.errors import ConfigError
 from consumerd.java import get_java
+from consumerd.telemetry.text_tables import render_table
 from consumerd.telemetry.wording import counted, join_shown
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from pydantic_settings import (
 )
 
 from consumerd.config.java_properties import read_properties
+from consumerd.config.job import JobSettings
 from consumerd.config.settings import InspectionSettings, Settings, SinkSettings
 from consumerd.errors import ConfigError
 from consumerd.sinks.registry import load_sink
@@ -35,6 +36,8 @@ _OPTIONS: Final[Mapping[tuple[type[BaseModel], KeyPath], str]] = {
     (Settings, ("subscriptions",)): "--topics or --pattern",
     (Settings, ("sinks",)): "--sink with --topics or --pattern",
     (InspectionSettings, ("cluster", "zookeeper")): "--zookeeper CONNECT",
+    (JobSettings, ("cluster", "zookeeper")): "--zookeeper CONNECT",
+    (JobSettings, ("group", "id")): "--group ID",
 }
 """Options of the command line that set what nobody would give with ``--set``, or that are shorter."""
 Model = TypeVar("Model", bound=BaseSettings)
@@ -106,6 +109,30 @@ def load_inspection_settings(
 ) -> InspectionSettings:
     """Read what a one-shot command needs, from the same sources. Raises ConfigError."""
     return _merge(InspectionSettings, _sources(config, properties, overrides, environment, extra))
+
+
+def load_job_settings(
+    *,
+    config: Path | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    extra: Mapping[str, object] | None = None,
+) -> JobSettings:
+    """Read what a job of the pipeline needs, from the same sources.
+
+    Of the daemon's sections that it does not need only the names are looked at. Raises ConfigError.
+    """
+    sources = _sources(config, None, overrides, environment, extra)
+    known = sorted(Settings.model_fields)
+    unknown = [
+        f"{key}: unknown key; there is {', '.join(known)}{_place((key,), sources)}"
+        for source in sources
+        for key in source.values
+        if key not in Settings.model_fields
+    ]
+    if unknown:
+        raise ConfigError("\n".join(dict.fromkeys(unknown)))
+    return _merge(JobSettings, sources)
 
 
 def _sources(

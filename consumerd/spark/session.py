@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,7 @@ def local_session(
 
     if (there := find_session()) is not None:
         return there
+    _mute_pandas_warning()
     builder = SparkSession.builder.appName(name)
     if is_submitted():
         return builder.getOrCreate()
@@ -79,6 +81,7 @@ def job_session(settings: SessionSettings, name: str) -> SparkSession:
     """
     if find_session() is None and is_submitted():
         _check_pyspark()
+        _mute_pandas_warning()
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.appName(name).config(map=dict(settings.settings))
@@ -107,6 +110,11 @@ def _check_pyspark() -> None:
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"needs {' and '.join(missing)}, not installed here: pip install 'consumerd[spark]'")
+
+
+def _mute_pandas_warning() -> None:
+    """Keep pyspark from warning of pandas 3 at each function over Arrow batches: of pandas, nothing here uses anything."""
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
 
 
 def _local_settings(master: str, driver_memory: str) -> dict[str, str]:

@@ -1,0 +1,62 @@
+"""What a job says at its end: for people, or one JSON object for what has started it. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, Literal
+
+from consumerd.spark.job import JobName, Summary
+from consumerd.telemetry.text_tables import render_table
+
+Status = Literal["ok", "found", "failed", "configuration"]
+
+_SHOWN: Final = 100
+"""So many findings are shown to people; the JSON has all."""
+
+
+def render_summary(job: JobName, summary: Summary, seconds: float) -> str:
+    """Return tables, numbers, notes and findings, as text."""
+    parts = [f"{table.title}\n{render_table(table.heads, table.rows)}" for table in summary.tables]
+    if summary.numbers:
+        width = max(len(name) for name in summary.numbers)
+        parts.append("".join(f"{name.replace('_', ' '):{width}}  {_shown(n)}\n" for name, n in summary.numbers.items()))
+    if summary.notes:
+        parts.append("".join(f"{note}\n" for note in summary.notes))
+    if summary.findings:
+        more = len(summary.findings) - _SHOWN
+        lines = [*summary.findings[:_SHOWN], *([f"and {more:,} more; --json has all"] if more > 0 else [])]
+        parts.append("".join(f"! {line}\n" for line in lines))
+    count = len(summary.findings)
+    verdict = "nothing found" if count == 0 else "1 finding" if count == 1 else f"{count:,} findings"
+    parts.append(f"{job}: {verdict} ({seconds:.1f} s)\n")
+    return "\n".join(parts)
+
+
+def encode_summary(job: JobName, summary: Summary, seconds: float) -> str:
+    """Return the JSON object of a job that ran to its end, on one line."""
+    status: Status = "found" if summary.findings else "ok"
+    return _encode(
+        {
+            "job": job,
+            "status": status,
+            "seconds": round(seconds, 3),
+            **summary.numbers,
+            "findings": list(summary.findings),
+            "notes": list(summary.notes),
+        }
+    )
+
+
+def encode_failure(job: JobName, status: Status, message: str, seconds: float) -> str:
+    """Return the JSON object of a job that did not run to its end, on one line."""
+    return _encode({"job": job, "status": status, "seconds": round(seconds, 3), "error": message})
+
+
+def _encode(value: dict[str, object]) -> str:
+    return json.dumps(value, default=str) + "\n"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return json.dumps(value, default=str) if isinstance(value, (dict, list)) else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

@@ -1,0 +1,30 @@
+"""Values in rows and columns, for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def render_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return an aligned table; numbers to the right, None as a dash."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(head), *(len(row[at]) for row in cells)) if cells else len(head) for at, head in enumerate(heads)]
+    right = [all(isinstance(row[at], (int, float, type(None))) for row in rows) for at in range(len(heads))]
+    lines = [_line([head.upper() for head in heads], widths, right)]
+    lines += [_line(row, widths, right) for row in cells]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    return "  ".join(
+        cell.rjust(width) if numeric else cell.ljust(width)
+        for cell, width, numeric in zip(cells, widths, right, strict=True)
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return str(value)
