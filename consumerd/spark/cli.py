@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 DONE: Final = 0
 FAILED: Final = 1
 CONFIGURATION: Final = 2
+
+_STOP_TIMEOUT_S: Final = 20.0
 
 _EPILOG: Final = """\
 in the order of the pipeline, with the daemons' own settings file:
@@ -255,8 +258,12 @@ class _Runner:
             outcome = self._interrupted(signal.SIGINT)
         except SystemExit as end:  # SIGTERM's handler
             outcome = self._interrupted(int(str(end.code)) - 128)
-        # only now: an exception on its way keeps the connection to the JVM that it has cut short
-        self._stop()
+        if self._session is not None:
+            self._progress.step("stopping Spark")
+            # in a thread, which has a connection of its own: an interrupted call may have left half an answer on this one's
+            stopping = threading.Thread(target=self._session.stop, name="stop-spark", daemon=True)
+            stopping.start()
+            stopping.join(_STOP_TIMEOUT_S)  # the JVM ends with this process in any case
         return outcome
 
     def _attempt(self) -> _Outcome:
@@ -284,6 +291,8 @@ class _Runner:
             if self._session is None:
                 self._progress.step("starting Spark")
                 self._session = job_session(settings.pipeline.spark, f"consumerd {self._job}")
+                # pyspark's own handler asks the JVM to cancel over the connection that the job is waiting on, and waits, too
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 register(self._session)
             return self._session
 
@@ -299,11 +308,6 @@ class _Runner:
 
     def _json(self, status: Status, message: str) -> str:
         return encode_failure(self._job, status, message, monotonic() - self._began) if self._args.json else ""
-
-    def _stop(self) -> None:
-        if self._session is not None:
-            self._progress.step("stopping Spark")
-            self._session.stop()
 
 
 def _nest(args: argparse.Namespace) -> dict[str, object]:
