@@ -142,10 +142,10 @@ def document(results: Results, plot: str | None) -> str:
     )
 
 
-def put_between(page: str, written: str) -> str:
-    """Return the page with what stands between the two markers replaced. Raises ValueError without them."""
-    before, begin, rest = page.partition(BEGIN)
+def put_between(page: str, written: str, begin: str = BEGIN) -> str:
+    """Return the page with what stands between a marker and :data:`END` replaced. Raises ValueError without them."""
+    before, found, rest = page.partition(begin)
     _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n\n{written}\n{END}{after}"
+    if not found or not end:
+        raise ValueError(f"the page has no {begin} ... {END}")
+    return f"{before}{begin}\n\n{written}\n{END}{after}"

@@ -1,0 +1,125 @@
+"""Landing zones to measure by: real files of many rows, and as many names as anybody has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from bench.sinks import make_batch, shifted
+from consumerd.model import TopicPartition
+from consumerd.sinks.base import SinkContext, Start
+from consumerd.sinks.chain import FileMetadata
+from consumerd.sinks.parquet import ParquetOptions, ParquetSink
+from consumerd.spark.landing.footers import read_ends
+from consumerd.spark.landing.scan import scan_landing
+from consumerd.wire.records import RecordBatch
+from tests.support.claims import StubClaim
+from tests.support.landing_zone import rewrite_parquet
+from tests.support.record_batches import build_batch
+
+TOPIC: Final = "bench"
+PARTITIONS: Final = 4
+FILES: Final = 20
+"""Of each partition."""
+AGAIN: Final = 0.1
+"""The share of one partition that has landed once more, in a second chain."""
+_NAMES_IN_CHAIN: Final = 5000
+
+
+def land(root: Path, payload: str, rows: int) -> tuple[int, int]:
+    """Land about ``rows`` records as consumerd does, some of them twice; return how many different ones there are in files,
+    and how many rows.
+
+    ``payload`` is as in ``bench.sinks``: ``repeated`` or ``random``.
+    """
+    batch = make_batch(payload, 100)
+    in_each = rows // PARTITIONS
+    for number in range(PARTITIONS):
+        asyncio.run(_land(root, number, 0, in_each, batch))
+    again = int(in_each * AGAIN)
+    asyncio.run(_land(root, 0, in_each // 2, in_each // 2 + again, batch, request="again"))
+    os.sync()
+    return in_each * PARTITIONS, in_each * PARTITIONS + again
+
+
+async def _land(root: Path, number: int, start: int, end: int, batch: RecordBatch, request: str | None = None) -> None:
+    partition = TopicPartition.modern(TOPIC, number)
+    batch = replace(batch, partition=partition)
+    sink = ParquetSink(_context(), ParquetOptions(path=root))
+    writer = await sink.open(StubClaim(partition))
+    await writer.start(Start(position=start, reason="committed", new_chain=request is not None, request_id=request))
+    size = -(-(end - start) // (FILES if request is None else 2))
+    for first in range(start, end, size):
+        for part in _batches(batch, first, min(first + size, end)):
+            await writer.write(part)
+        await writer.flush()
+    await sink.close()
+
+
+def _batches(batch: RecordBatch, start: int, end: int) -> Iterator[RecordBatch]:
+    for position in range(start, end, len(batch)):
+        size = min(len(batch), end - position)
+        yield shifted(batch if size == len(batch) else _head(batch, size), position)
+
+
+def _head(batch: RecordBatch, size: int) -> RecordBatch:
+    return build_batch(batch.partition, list(batch.records())[:size])
+
+
+def name(root: Path, files: int) -> None:
+    """Make a zone of that many names. Each chain's first and last file are what their names say; the others are the first
+    one again, since nobody who looks at names opens them.
+    """
+    head = _head(make_batch("repeated", 100), 1)
+    for number in range(-(-files // _NAMES_IN_CHAIN)):
+        asyncio.run(_land(root, number, 0, 1, head))
+        [first] = root.glob(f"topic={TOPIC}/partition={number}/chain=1/*.parquet")
+        last = min(_NAMES_IN_CHAIN, files - number * _NAMES_IN_CHAIN) - 1
+        for position in range(1, last):
+            (first.parent / f"{position:020d}.parquet").hardlink_to(first)
+        if last:
+            path = first.parent / f"{last:020d}.parquet"
+            shutil.copy(first, path)
+            _move(path, last)
+
+
+def _move(path: Path, position: int) -> None:
+    """Have a file of one record say that it is the record at ``position``."""
+
+    def change(table: pa.Table) -> pa.Table:
+        for column, offset in (("offset", position), ("next_offset", position + 1)):
+            place = table.schema.get_field_index(column)
+            table = table.set_column(place, table.schema.field(column), [pa.array([offset], pa.int64())])
+        return table
+
+    def describe(metadata: FileMetadata) -> FileMetadata:
+        return replace(
+            metadata, position=position, next_offset=position + 1, first_offset=position, last_offset=position
+        )
+
+    rewrite_parquet(path, change, describe)
+
+
+def _context() -> SinkContext:
+    return SinkContext(
+        sink_name="bench",
+        group="bench",
+        cluster_id="1-1",
+        writer_id=f"bench-{time.monotonic_ns()}",
+        now=time.monotonic,
+        charge=lambda _: None,
+    )
+
+
+def audit_names(root: Path) -> int:
+    """Make of names what audit makes of them, and return of how many files."""
+    seen = read_ends(scan_landing([root]))
+    return sum(len(chain.files) for chain in seen.chains)

@@ -1,0 +1,171 @@
+"""Having cases' workers work, in turns, round after round."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from bench.report import millions
+from bench.spark import landing
+from bench.spark.cases import Case, Work, Worker
+from bench.spark.session import Reading, Session, SessionFailed
+from bench.spark.works import Done, Order, Proof
+from tests.support.kafka import Cluster
+from tests.support.spark_kafka import spark_with_kafka
+
+RELEASE: Final = "1.1.1"
+TOPIC: Final = "bench"
+PARTITIONS: Final = 4
+TRIGGERS: Final = 4
+
+_NOBODY_SWEEPS: Final = {"log.segment.bytes": "1073741824", "log.retention.check.interval.ms": "300000"}
+"""A broker's own defaults where the cluster of the tests is in a hurry."""
+
+Found = tuple[Mapping[Worker, Sequence[Reading]], Sequence[str]]
+"""Readings in the order of their rounds, and what failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How many rounds count, and how much there is in each."""
+
+    rounds: int
+    records: int
+    names: int
+
+
+class ProofDiffers(Exception):
+    """Not everything was read, or something else by another worker."""
+
+
+def measure(cases: Sequence[Case], effort: Effort) -> Iterator[tuple[Case, Found]]:
+    """Measure cases one after the other. Raises ProofDiffers."""
+    with _scratch() as folder, _Sessions(folder) as sessions:
+        for of_a_topic, some in itertools.groupby(cases, lambda case: case.of_a_topic):
+            with _topic(effort.records) if of_a_topic else contextlib.nullcontext("") as bootstrap:
+                for case in some:
+                    print(f"\n{case.name}: {case.what}", flush=True)
+                    home = folder / case.name
+                    home.mkdir()
+                    yield case, _measure(case, effort, home, sessions, bootstrap)
+                    shutil.rmtree(home)
+
+
+def _measure(case: Case, effort: Effort, home: Path, sessions: _Sessions, bootstrap: str) -> Found:
+    if case.work is Work.AUDIT:
+        return _audit(home / "landing", effort), ()
+    rows = dict.fromkeys(case.workers, effort.records)
+    if case.work is Work.LANDED:
+        rows[Worker.BRONZE], rows[Worker.COPY] = landing.land(home / "landing", case.payload, effort.records)
+    readings: dict[Worker, list[Reading]] = {worker: [] for worker in case.workers}
+    failures = []
+    proofs: dict[int, Proof] = {}
+    # every other round goes backwards; the first does not count
+    for number in range(effort.rounds + 1):
+        for worker in case.workers if number % 2 == 0 else reversed(case.workers):
+            order = _order(case, worker, home, bootstrap, effort.records)
+            try:
+                reading, done = sessions.of(worker).do(order)
+            except SessionFailed as error:
+                failures.append(f"{case.name}: {worker}, round {number}: {textwrap.shorten(str(error)[-600:], 600)}")
+                print(f"    round {number}: {worker:24} {error}", flush=True)
+                continue
+            finally:
+                for path in home.glob("out*"):
+                    shutil.rmtree(path)
+            _check(worker, done, rows[worker], proofs)
+            said = f"{millions(reading.rows / reading.seconds):>8} over {reading.seconds:.2f} s"
+            print(f"    round {number}: {worker:24} {said}, processor {reading.processor_s:.1f} s", flush=True)
+            if number:
+                readings[worker].append(reading)
+    return readings, failures
+
+
+def _check(worker: Worker, done: Done, rows: int, proofs: dict[int, Proof]) -> None:
+    """Whoever did the same work must have the same proof."""
+    if done.rows != rows:
+        raise ProofDiffers(f"{worker} had {done.rows} rows; there are {rows}")
+    if proofs.setdefault(rows, done.proof) != done.proof:
+        raise ProofDiffers(f"{worker} had {done.proof}; somebody before had {proofs[rows]}")
+
+
+def _order(case: Case, worker: Worker, home: Path, bootstrap: str, records: int) -> Order:
+    if case.work is Work.LANDED:
+        name = {Worker.COPY: "copy", Worker.BRONZE: "bronze"}[worker]
+        return Order(work=case.work, folder=f"{home}/out", format=name, options={}, source=f"{home}/landing")
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    if case.work is Work.STREAM:
+        options["maxOffsetsPerTrigger"] = str(-(-records // TRIGGERS))
+    name = "kafka" if worker is Worker.THEIRS else "consumerd"
+    return Order(work=case.work, folder=f"{home}/out", format=name, options=options)
+
+
+def _audit(root: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
+    """Time what is made of names; the first time does not count, since names must be found on the disk."""
+    landing.name(root, effort.names)
+    readings = []
+    for number in range(effort.rounds + 1):
+        began, worked = time.perf_counter(), time.process_time()
+        files = landing.audit_names(root)
+        seconds, processor_s = time.perf_counter() - began, time.process_time() - worked
+        if files != effort.names:
+            raise ProofDiffers(f"{Worker.AUDIT} saw {files} files; there are {effort.names}")
+        print(f"    round {number}: {Worker.AUDIT:24} {seconds:.2f} s", flush=True)
+        if number:
+            readings.append(Reading(seconds=seconds, processor_s=processor_s, rows=files))
+    return {Worker.AUDIT: readings}
+
+
+class _Sessions:
+    """Sessions, each started when somebody first works in it. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: dict[bool, Session] = {}
+        self._end = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._end.close()
+
+    def of(self, worker: Worker) -> Session:
+        """Return the session that a worker works in. Raises SessionFailed, KafkaUnavailable."""
+        with_kafka = worker in (Worker.THEIRS, Worker.BESIDE)
+        if with_kafka not in self._started:
+            session = self._of_kafka() if with_kafka else Session(self._folder / "session", {})
+            self._started[with_kafka] = self._end.enter_context(session)
+        return self._started[with_kafka]
+
+    def _of_kafka(self) -> Session:
+        spark = spark_with_kafka()
+        jars = {"spark.jars": ",".join(map(str, spark.jars))}
+        return Session(self._folder / "session-with-kafka", jars, spark.environment())
+
+
+@contextmanager
+def _topic(records: int) -> Iterator[str]:
+    """Give the addresses of a broker that has the topic, filled."""
+    with Cluster(RELEASE, heap="1g", properties=_NOBODY_SWEEPS) as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS)
+        cluster.perf_produce(TOPIC, records)
+        yield cluster.bootstrap
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="consumerd-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,116 @@
+"""What sessions do while they are measured. Each function does its work once, and returns how many rows there were and a
+proof of what they were, which is the same for whoever does the same work; what finding that out takes does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.parquet as pq
+
+from bench.spark.cases import Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Proof = Sequence[Sequence[int | str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to do. ``format`` and ``options`` are a reader's; ``source`` is a landing zone's root; ``folder`` is new."""
+
+    work: Work
+    folder: str
+    format: str = ""
+    options: Mapping[str, str]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What came of it: the rows that there were, a proof, and between which moments (monotonic) it was."""
+
+    rows: int
+    proof: Proof
+    began: float
+    ended: float
+
+
+def read_topic(spark: SparkSession, order: Order) -> Done:
+    """Add up the lengths of all values, and fold all offsets and values into a hash, partition by partition."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    frame = spark.read.format(order.format).options(**order.options).load()
+    sums = frame.groupBy("partition").agg(
+        F.count(F.lit(1)), F.sum(F.length("value")), F.expr("bit_xor(xxhash64(offset, value))")
+    )
+    began = time.monotonic()
+    rows = sums.collect()
+    ended = time.monotonic()
+    proof = sorted(tuple(int(value) for value in row) for row in rows)
+    return Done(rows=sum(row[1] for row in proof), proof=proof, began=began, ended=ended)
+
+
+def topic_to_parquet(spark: SparkSession, order: Order) -> Done:
+    """Write all of it into Parquet files, with Spark's own defaults."""
+    frame = spark.read.format(order.format).options(**order.options).load()
+    began = time.monotonic()
+    frame.write.parquet(order.folder)
+    ended = time.monotonic()
+    return _written(order.folder, began, ended)
+
+
+def stream_to_parquet(spark: SparkSession, order: Order) -> Done:
+    """Stream what there is into Parquet files, trigger by trigger."""
+    frame = spark.readStream.format(order.format).options(**order.options).load()
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{order.folder}-checkpoint")
+    began = time.monotonic()
+    writer.trigger(availableNow=True).start(order.folder).awaitTermination()
+    ended = time.monotonic()
+    return _written(order.folder, began, ended)
+
+
+def landed_to_table(spark: SparkSession, order: Order) -> Done:
+    """Have bronze take a landing zone over, or copy the zone's files as they are (format ``copy``)."""
+    return _copy(spark, order) if order.format == "copy" else _take_over(spark, order)
+
+
+def _take_over(spark: SparkSession, order: Order) -> Done:
+    from consumerd.config.pipeline import Bronze
+    from consumerd.spark.bronze import open_target, take_over
+    from consumerd.spark.job import Silent
+
+    began = time.monotonic()
+    take_over(lambda: spark, [order.source], open_target(order.folder, Bronze()), progress=Silent())
+    ended = time.monotonic()
+    return _written(order.folder, began, ended)
+
+
+def _copy(spark: SparkSession, order: Order) -> Done:
+    frame: DataFrame = spark.read.parquet(order.source)
+    began = time.monotonic()
+    # bronze's default; Spark's own level is 3
+    writer = frame.write.option("compression", "zstd").option("parquet.compression.codec.zstd.level", "1")
+    writer.parquet(order.folder)
+    ended = time.monotonic()
+    return _written(order.folder, began, ended)
+
+
+def _written(folder: str, began: float, ended: float) -> Done:
+    """Count what was written, by the footers."""
+    files = [path for path in Path(folder).rglob("*.parquet") if not path.name.startswith((".", "_"))]
+    rows = sum(pq.read_metadata(path).num_rows for path in files)
+    return Done(rows=rows, proof=[[rows]], began=began, ended=ended)
+
+
+WORKS: Final[Mapping[Work, Callable[[SparkSession, Order], Done]]] = {
+    Work.HASH: read_topic,
+    Work.PARQUET: topic_to_parquet,
+    Work.STREAM: stream_to_parquet,
+    Work.LANDED: landed_to_table,
+}
