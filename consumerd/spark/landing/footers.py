@@ -6,6 +6,7 @@ what they publish meanwhile is no riddle, a chain that makes no sense as it was 
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -86,6 +87,8 @@ def _read_chains(pool: Executor, chains: Iterable[LandedChain], wanted: Wanted) 
 def _read_file(chain: LandedChain, names: Mapping[int, list[str]], file: LandedFile) -> LandedFile:
     folder = Path(chain.folder)
     try:
+        stat = os.stat(file.path)  # noqa: PTH116 - a Path is made of few names only
+        file = replace(file, size=stat.st_size, landed_ms=stat.st_mtime_ns // 1_000_000)
         metadata = _format(chain.record.extension).read_metadata(
             _WithMetadataNames(names.get(file.position, [])), folder, file.position
         )

@@ -62,7 +62,8 @@ class LandedFile:
     """One data file of a chain.
 
     ``name_end`` is the position of the chain's next file, None for its last one. ``metadata`` is None until it is read, and
-    where that failed; ``damage`` then says why (a truncated file, metadata that are those of another place).
+    where that failed; ``damage`` then says why (a truncated file, metadata that are those of another place). ``size`` in bytes
+    and ``landed_ms``, when it was finished (since 1970), are known where the metadata were asked for.
     """
 
     path: str
@@ -70,6 +71,8 @@ class LandedFile:
     name_end: int | None
     metadata: FileMetadata | None = None
     damage: str | None = None
+    size: int | None = None
+    landed_ms: int | None = None
 
     @property
     def end(self) -> int | None:
