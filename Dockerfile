@@ -3,6 +3,8 @@
 # same one, since a virtual environment belongs to the interpreter that made it.
 ARG BASE=python:3.13-slim
 FROM ${BASE} AS build
+# parquet,speed,spark,java makes the image of deploy/spark, which brings its own Java
+ARG EXTRAS=parquet,speed
 # Python's headers are a package of their own where Python is Debian's
 RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")') && \
     apt-get update && \
@@ -11,7 +13,7 @@ WORKDIR /src
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY consumerd consumerd
 RUN python3 -m venv /opt/consumerd && \
-    CONSUMERD_REQUIRE_KERNEL=1 /opt/consumerd/bin/pip install --no-cache-dir ".[parquet,speed]"
+    CONSUMERD_REQUIRE_KERNEL=1 /opt/consumerd/bin/pip install --no-cache-dir ".[${EXTRAS}]"
 
 FROM ${BASE}
 RUN groupadd --gid 10001 consumerd && \

@@ -10,7 +10,7 @@ PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv kernel demo test unit pure kernel-sanitized check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user image-test clean
+.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -57,6 +57,10 @@ $(VENV)/.demo: pyproject.toml
 
 test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI), two files at a time; JOBS=1 runs one after the other
 	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/component tests/e2e tests/architecture
+	$(PYTEST) tests/spark
+
+spark: venv  ## the tests that need Spark, in one process with one session
+	$(PYTEST) tests/spark
 
 unit: venv  ## unit and property tests only
 	$(PYTEST) tests/unit tests/property

@@ -26,7 +26,7 @@ from consumerd.spark.failures import find_cause
 from consumerd.spark.job import JOBS, JobName, Progress, Silent, Summary, load_job
 from consumerd.spark.progress import Reporter
 from consumerd.spark.report import Status, encode_failure, encode_summary, render_summary
-from consumerd.spark.session import job_session
+from consumerd.spark.session import job_session, stop_session
 from consumerd.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class _Runner:
         if self._session is not None:
             self._progress.step("stopping Spark")
             # in a thread, which has a connection of its own: an interrupted call may have left half an answer on this one's
-            stopping = threading.Thread(target=self._session.stop, name="stop-spark", daemon=True)
+            stopping = threading.Thread(target=stop_session, args=(self._session,), name="stop-spark", daemon=True)
             stopping.start()
             stopping.join(_STOP_TIMEOUT_S)  # the JVM ends with this process in any case
         return outcome

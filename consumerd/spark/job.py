@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NewType, Protocol, cast
 
 from consumerd.config.job import JobSettings
+from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,5 +84,11 @@ Run = Callable[[Sessions, JobSettings, Progress], Summary]
 
 
 def load_job(name: JobName) -> Run:
-    """Return the function of a job; loads what it needs."""
-    return cast("Run", importlib.import_module(f"consumerd.spark.{name}").run)
+    """Return the function of a job; loads what it needs. Raises ConfigError where that is not installed."""
+    try:
+        return cast("Run", importlib.import_module(f"consumerd.spark.{name}").run)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in {"", "consumerd"}:
+            raise
+        raise ConfigError(f"{name} needs {missing}, which is not installed: pip install 'consumerd[spark]'") from error

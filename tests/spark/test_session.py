@@ -14,7 +14,7 @@ from consumerd.config.pipeline import Session
 from consumerd.spark.session import find_session, job_session, local_session
 
 PROGRAM = """
-from consumerd.spark import local_session
+from consumerd.spark.session import local_session, stop_session
 spark = local_session(master="local[1]")
 import sys
 [(worker,)] = spark.range(1).mapInArrow(
@@ -23,17 +23,29 @@ import sys
 ).collect()
 print(worker)
 print(spark.conf.get("spark.driver.host"), spark.conf.get("spark.sql.session.timeZone"), spark.sparkContext.uiWebUrl)
-spark.stop()
+spark.sql("select 1").write.parquet("written")
+stop_session(spark)
 """
 
 
 def test_a_session_of_its_own_says_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     """The first thing that a new user sees of Spark is otherwise six lines of warnings."""
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False)
+    work, temporary = tmp_path / "work", tmp_path / "temporary files"
+    work.mkdir()
+    temporary.mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=work,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     assert ("", 0) == (ended.stderr, ended.returncode)
     assert [sys.executable, "127.0.0.1 UTC None"] == ended.stdout.splitlines()
-    assert [] == list(tmp_path.iterdir())
+    assert ["written"] == [path.name for path in work.iterdir()]
+    assert [] == list(temporary.iterdir())
 
 
 def test_the_process_has_one_session(spark: SparkSession) -> None:
