@@ -12,6 +12,7 @@ from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.options import Edge, ReadOptions
 from consumerd.spark.datasource.planning import OffsetRange, divide_ranges, fit_ranges, plan_ranges
 from consumerd.spark.datasource.reading import ReadTask, read_range, report_lost
+from consumerd.spark.datasource.worker_logs import log_warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan. Raises ConfigError, NotFound, OffsetError, OffsetOutOfRange, ConnectionLost, CoordinationError."""
+        log_warnings()
         options = self._options
         with ClusterLookup(options.cluster, read_committed=options.fetch.read_committed) as lookup:
             return list(make_partitions(_plan(options, lookup), options, bootstrap=lookup.bootstrap()))
@@ -68,6 +70,7 @@ def make_partitions(ranges: Sequence[OffsetRange], options: ReadOptions, *, boot
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a Spark partition of :func:`make_partitions`; runs on an executor. Raises as :func:`read_range`."""
+    log_warnings()
     assert isinstance(partition, RangePartition)
     if partition.task is not None:
         yield from read_range(partition.task)
