@@ -1,6 +1,9 @@
 """What offsets a partition's log holds: its first, its next one, and the first from a time on.
 
-Asks each partition's leader (ListOffsets v0 to v2), all partitions of a leader in one request, all leaders at once.
+Asks each partition's leader (ListOffsets v0 to v2), all partitions of a leader in one request, all leaders at once. Calls
+that come while a leader's answer is awaited have the next request of it together, so that thousands of partitions that
+start by themselves, each with a call of its own, cost few.
+
 Partitions whose leader has moved, is not there yet, or does not answer are asked again after the cluster was read anew,
 until the time is over.
 
@@ -12,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.aio.backoff import Backoff
+from consumerd.aio.sharing import SharedBatches
 from consumerd.aio.timeouts import timeout
 from consumerd.client.leaders import Connections, Leaders
 from consumerd.cluster.view import Broker
@@ -56,6 +60,10 @@ class LogRange:
     latest: int
 
 
+_Outcome = int | ConsumerdError | None
+"""What became of a question: an offset (None: no record is that new), or why there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Question:
     """One partition, and the time to look up, in ms or one of ListOffsets' two special ones."""
@@ -66,12 +74,12 @@ class _Question:
 
 @dataclass(slots=True)
 class _Answers:
-    """What has become of the questions so far: an offset (None: no record is that new), or the last failure."""
+    """What has become of the questions so far; of the failures of each the last."""
 
     offsets: dict[_Question, int | None] = field(default_factory=dict)
     failures: dict[_Question, ConsumerdError] = field(default_factory=dict)
 
-    def take(self, question: _Question, outcome: int | ConsumerdError | None) -> None:
+    def take(self, question: _Question, outcome: _Outcome) -> None:
         if isinstance(outcome, ConsumerdError):
             self.failures[question] = outcome
         else:
@@ -101,6 +109,7 @@ class LogRangeReader:
         self._isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
         self._timeout_s = timeout_s
         self._request_timeout_s = request_timeout_s
+        self._ask_together = SharedBatches(self._ask)
 
     async def read(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Return the range of every partition given.
@@ -167,38 +176,42 @@ class LogRangeReader:
                 by_leader[leader][question.timestamp].append(question)
         async with asyncio.TaskGroup() as tasks:
             for leader, by_time in by_leader.items():
-                for batch in by_time.values():
-                    tasks.create_task(self._ask(leader, batch, answers), name=f"list offsets at broker {leader.id}")
+                for time, batch in by_time.items():
+                    asking = self._ask_leader(leader, time, batch, answers)
+                    tasks.create_task(asking, name=f"list offsets at broker {leader.id}")
 
-    async def _ask(self, leader: Broker, questions: list[_Question], answers: _Answers) -> None:
+    async def _ask_leader(self, leader: Broker, time: int, questions: list[_Question], answers: _Answers) -> None:
+        outcomes = await self._ask_together((leader, time), [one.partition for one in questions])
+        for question in questions:
+            answers.take(question, outcomes[question.partition])
+
+    async def _ask(
+        self, asked: tuple[Broker, int], partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, _Outcome]:
+        """Look one time up in all these partitions of one leader."""
+        leader, time = asked
         context = f"ListOffsets at broker {leader}"
         try:
             connection = await self._connections.get(leader, Purpose.CONTROL)
             version = connection.version_of(ListOffsetsRequest)
-            request = plan_request(
-                [one.partition for one in questions], questions[0].timestamp, version, self._isolation
-            )
+            request = plan_request(partitions, time, version, self._isolation)
             response = await connection.request(request, timeout_s=self._request_timeout_s, version=version)
         except (ConnectionLost, ProtocolError) as error:
-            for question in questions:
-                answers.take(question, error)
-            return
+            return dict.fromkeys(partitions, error)
         listed = {
             TopicPartition.modern(topic.topic, one.partition): one
             for topic in response.topics
             for one in topic.partitions
         }
-        for question in questions:
-            answer = listed.get(question.partition)
-            if answer is None:
-                answers.take(question, ConnectionLost(f"{context}: {question.partition} is missing from the answer"))
-            else:
-                answers.take(question, _read_answer(question, answer, version, context))
+        return {
+            partition: _read_answer(_Question(partition, time), listed.get(partition), version, context)
+            for partition in partitions
+        }
 
 
-def _read_answer(
-    question: _Question, answer: ListedPartition, version: int, context: str
-) -> int | ConsumerdError | None:
+def _read_answer(question: _Question, answer: ListedPartition | None, version: int, context: str) -> _Outcome:
+    if answer is None:
+        return ConnectionLost(f"{context}: {question.partition} is missing from the answer")
     if answer.error_code:
         return broker_error(answer.error_code, f"{context} for {question.partition}")
     if version >= _FIRST_WITH_ONE_OFFSET:
@@ -245,4 +258,5 @@ def _ranges(partitions: Iterable[TopicPartition], answers: _Answers) -> dict[Top
 
 def _raise_first(answers: _Answers) -> None:
     if answers.failures:
-        raise next(iter(answers.failures.values()))
+        # callers may share it: it would grow by the stack of each
+        raise next(iter(answers.failures.values())).with_traceback(None)

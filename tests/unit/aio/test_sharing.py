@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from consumerd.aio.sharing import SharedReads
+from consumerd.aio.sharing import SharedBatches, SharedReads
 from consumerd.errors import CoordinationError
 from tests.support.virtual_time import run
 
@@ -83,5 +84,34 @@ def test_one_that_is_cancelled_leaves_the_read_to_the_others() -> None:
             first.result()
         assert len({other.result() for other in others}) == 1
         assert len(source.begun) == 2
+
+    run(scenario())
+
+
+def test_all_that_is_asked_meanwhile_is_one_read() -> None:
+    """Each is answered what it asked for, by a read that began after it."""
+
+    async def scenario() -> None:
+        reads: list[tuple[str, Sequence[int]]] = []
+        loop = asyncio.get_running_loop()
+
+        async def read(key: str, asked: Sequence[int]) -> Mapping[int, float]:
+            reads.append((key, asked))
+            began = loop.time()
+            await asyncio.sleep(1)
+            return dict.fromkeys(asked, began)
+
+        shared = SharedBatches(read)
+
+        async def ask(after_s: float, key: str, *asked: int) -> None:
+            await asyncio.sleep(after_s)
+            at = loop.time()
+            answers = await shared(key, asked)
+            assert all(answers[one] >= at for one in asked)
+
+        await asyncio.gather(
+            ask(0, "a", 1), ask(0, "a", 2, 3), ask(0, "b", 4), ask(0.5, "a", 3, 5), ask(0.9, "a", 6), ask(9, "a", 7)
+        )
+        assert reads == [("a", (1, 2, 3)), ("b", (4,)), ("a", (3, 5, 6)), ("a", (7,))]
 
     run(scenario())

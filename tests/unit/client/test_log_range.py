@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
@@ -118,6 +119,49 @@ def test_ranges_are_read_from_each_leader_in_two_requests(newest: int) -> None:
     assert [version for _, version in scene.one.asked(ListOffsetsRequest)] == [newest, newest]
     assert len(scene.two.asked(ListOffsetsRequest)) == 2
     assert scene.leaders.reasons == []
+
+
+def test_partitions_that_start_by_themselves_share_requests() -> None:
+    """Ten thousand of them begin with a call each: their leaders must not be sent twenty thousand requests."""
+    count = 300
+    partitions = [TopicPartition.modern("a", number) for number in range(count)]
+    scene = Scene(make_view({1, 2}, {"a": [1 + number % 2 for number in range(count)]}))
+    for number, partition in enumerate(partitions):
+        (scene.two if number % 2 else scene.one).logs[partition] = log(number, 2 * number)
+    scene.one.errors = {partitions[0]: NOT_AUTHORIZED}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        async def start(number: int) -> Mapping[TopicPartition, LogRange]:
+            await asyncio.sleep(
+                number // 100 * 0.0001
+            )  # in three bursts, of which two come while the first is answered
+            return await reader.find([partitions[number]])
+
+        found = await asyncio.gather(*map(start, range(count)))
+        assert found[0] == {}
+        assert found[1:] == [{one: LogRange(n, 2 * n)} for n, one in enumerate(partitions)][1:]
+
+    scene.run(scenario)
+    for broker in (scene.one, scene.two):
+        requests = [request for request, _ in broker.asked(ListOffsetsRequest)]
+        assert 2 <= len(requests) <= 6
+        assert sum(len(topic.partitions) for request in requests for topic in request.topics) == count
+
+
+def test_a_leader_that_does_not_answer_costs_all_who_ask_it_no_more_than_one() -> None:
+    """They wait for the same answer, not one after the other; each hears of it in an error that is not all the others' too."""
+    scene = Scene(make_view({1}, {"a": [1] * 50}))
+    scene.one.silent = True
+
+    async def scenario(reader: LogRangeReader) -> None:
+        asking = [reader.read([TopicPartition.modern("a", number)]) for number in range(50)]
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} <= {RequestTimedOut, ConnectionLost}
+        assert asyncio.get_running_loop().time() == pytest.approx(30, abs=1)
+        assert all(len(traceback.extract_tb(outcome.__traceback__)) < 20 for outcome in outcomes)
+
+    scene.run(scenario)
+    assert len(scene.one.asked(ListOffsetsRequest)) < 20
 
 
 def test_nothing_asked_is_nothing_answered() -> None:
