@@ -75,7 +75,14 @@ class PartitionedWriter:
         if len(batch) == 0:
             return
         for values, rows in _divide(batch, self._partition_by):
-            self._take(values, rows)
+            self.append_part(values, rows)
+
+    def append_part(self, values: tuple[str, ...], rows: pa.RecordBatch) -> None:
+        """Take rows, without the partition columns, that all have these values of them, as folders' names have them.
+
+        Raises as :meth:`append`.
+        """
+        self._take(values, rows)
         while sum(file.held_bytes for file in self._open.values()) > HELD_BYTES:
             max(self._open.values(), key=lambda file: file.held_bytes).write_row_group()
 

@@ -73,7 +73,7 @@ def read_files(spark: SparkSession, table: Table, files: Iterable[DataFile], sch
     paths = _existing(table, [file.path for file in files])
     if not paths:
         return spark.createDataFrame([], columns)
-    return spark.read.schema(columns).option("basePath", table.path.as_uri()).parquet(*paths)
+    return spark.read.schema(columns).option("basePath", _for_spark(table.path)).parquet(*paths)
 
 
 def _existing(table: Table, paths: Sequence[str]) -> list[str]:
@@ -82,4 +82,9 @@ def _existing(table: Table, paths: Sequence[str]) -> list[str]:
             raise VersionVacuumed(
                 f"{table.path / path} has been removed; read a newer version, or let vacuum keep files for longer"
             )
-    return [(table.path / path).as_uri() for path in paths]
+    return [_for_spark(table.path / path) for path in paths]
+
+
+def _for_spark(path: Path) -> str:
+    """Return a path as Hadoop takes it, which is no URI: what is percent-encoded in a name stays as it is."""
+    return f"file://{path}"

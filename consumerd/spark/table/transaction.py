@@ -297,24 +297,45 @@ def clean_up(table: Table) -> None:
         shutil.rmtree(staging / attempt, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def hold_alone(table: Table) -> Iterator[bool]:
+    """Keep jobs from beginning, for a moment, and tell whether none is at work; False, and nothing is held, if one may be."""
+    descriptor = _open_lock(table)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # held by a job; or a file system without locks
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
 def _lock_log(table: Table) -> int | None:
     """Hold the log's lock together with other jobs, and clean up first if there are none; None where there are no locks."""
-    descriptor = os.open(table.path / LOG_FOLDER / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open_lock(table)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pass
+            alone = False
+        except OSError:
+            os.close(descriptor)
+            return None
         else:
+            alone = True
+        if alone:
             clean_up(table)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-    except OSError:
-        os.close(descriptor)
-        return None
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _open_lock(table: Table) -> int:
+    return os.open(table.path / LOG_FOLDER / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def _staged(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,199 @@
+"""From landed rows to rows of bronze, within one of Spark's tasks: which rows of a file are taken, and with what columns.
+
+A task has pieces, each a file with the offsets to take from it. There is no shuffle: which file gives which record is
+known before (``landing.plan``), and identities are compared only where a file's metadata do not tell its offsets apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from consumerd.spark.landed_rows import LandedContent, read_identities, read_rows
+from consumerd.spark.landing.ranges import RangeSet
+
+FOLDERS: Final = ("topic", "day")
+"""The columns that are folders of the table: the topic, and the UTC day of ``timestamp``, or of ``landed`` where a record
+has no timestamp, or none that people use (1970 to 9999).
+"""
+
+_Offsets = npt.NDArray[np.int64]
+_Mask = npt.NDArray[np.bool_]
+
+_TIME: Final = pa.timestamp("us", "UTC")
+_LARGEST_MS: Final = (1 << 63) // 1000 - 1
+_FIRST_DAY_MS: Final = 0
+_LAST_DAY_MS: Final = 253_402_300_799_999  # the last of the year 9999
+_MS_PER_DAY: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What is to be taken from a landed file.
+
+    ``ranges`` None: all of it. Of ``contested`` offsets, the rows whose identity is neither in ``earlier`` files nor in those of
+    the table, ``tabled``.
+    """
+
+    content: LandedContent
+    topic: str
+    incarnation: str
+    broker: int | None
+    partition: int
+    ranges: RangeSet | None
+    contested: RangeSet
+    earlier: tuple[LandedContent, ...] = ()
+    tabled: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> RangeSet | None:
+        """All offsets of which there may be something to take; None for those of the whole file."""
+        return None if self.ranges is None else self.ranges | self.contested
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayRows:
+    """Rows of bronze of one day, without the columns ``topic`` and ``day``."""
+
+    topic: str
+    day: date
+    rows: pa.RecordBatch
+
+
+def read_piece(piece: Piece) -> Iterator[DayRows]:
+    """Yield the rows that a piece gives, by days, each day's in the file's order. Raises DamagedFile, OSError."""
+    landed_us = os.stat(piece.content.path).st_mtime_ns // 1000  # noqa: PTH116 - a number is wanted
+    for batch in read_rows(piece.content, piece.wanted):
+        taken = _select(piece, batch)
+        if len(taken):
+            yield from _by_days(piece, taken, landed_us)
+
+
+def with_folders(part: DayRows) -> pa.RecordBatch:
+    """Return rows with all columns of bronze, ``topic`` and ``day`` last."""
+    count = len(part.rows)
+    columns = [*part.rows.columns, pa.repeat(part.topic, count), pa.repeat(pa.scalar(part.day, pa.date32()), count)]
+    return pa.RecordBatch.from_arrays(columns, names=[*part.rows.schema.names, *FOLDERS])
+
+
+def _select(piece: Piece, batch: pa.RecordBatch) -> pa.RecordBatch:
+    if piece.ranges is None:
+        return batch
+    offsets = batch["offset"].to_numpy()
+    mask = _within(offsets, piece.ranges)
+    if piece.contested:
+        disputed = _within(offsets, piece.contested)
+        if disputed.any():
+            mask |= disputed & ~_known(piece, batch)
+    return batch if mask.all() else batch.filter(pa.array(mask))
+
+
+def _within(offsets: _Offsets, ranges: RangeSet) -> _Mask:
+    """Tell for each offset whether it is in a set."""
+    if not ranges:
+        return np.zeros(len(offsets), np.bool_)
+    bounds = np.array(ranges.spans, np.int64)
+    place = np.searchsorted(bounds[:, 0], offsets, side="right") - 1
+    inside: _Mask = (place >= 0) & (offsets < bounds[place, 1])
+    return inside
+
+
+def _known(piece: Piece, batch: pa.RecordBatch) -> _Mask:
+    """Tell for each row whether its identity is in an earlier file or in the table."""
+    span = RangeSet.of([(batch["offset"][0].as_py(), batch["offset"][-1].as_py() + 1)])
+    others = [read_identities(file, span) for file in piece.earlier]
+    others += [_tabled_identities(piece, path, span) for path in piece.tabled]
+    known = pa.concat_tables(others).append_column("known", pa.repeat(True, sum(map(len, others))))  # noqa: FBT003
+    rows = pa.table({"offset": batch["offset"], "index": batch["index"], "row": np.arange(len(batch))})
+    both = rows.join(known, keys=["offset", "index"], join_type="left semi", use_threads=False)
+    found = np.zeros(len(batch), np.bool_)
+    found[both["row"].to_numpy()] = True
+    return found
+
+
+def _tabled_identities(piece: Piece, path: str, span: RangeSet) -> pa.Table:
+    """Return the offsets and indexes that a file of the table holds of a piece's log, at least those within the span."""
+    (bounds,) = span.spans
+    condition = (
+        (pc.field("incarnation") == piece.incarnation)
+        & (pc.field("partition") == piece.partition)
+        & (pc.field("offset") >= bounds.start)
+        & (pc.field("offset") < bounds.end)
+        & (pc.field("broker").is_null() if piece.broker is None else pc.field("broker") == piece.broker)
+    )
+    return pq.read_table(path, columns=["offset", "index"], filters=condition, partitioning=None, use_threads=False)
+
+
+def _by_days(piece: Piece, batch: pa.RecordBatch, landed_us: int) -> Iterator[DayRows]:
+    count = len(batch)
+    landed = pa.scalar(landed_us, _TIME)
+    rows = pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(piece.incarnation, count),
+            pa.nulls(count, pa.int32())
+            if piece.broker is None
+            else pa.repeat(pa.scalar(piece.broker, pa.int32()), count),
+            pa.repeat(pa.scalar(piece.partition, pa.int32()), count),
+            batch["offset"],
+            batch["next_offset"],
+            batch["index"],
+            _to_microseconds(batch["timestamp"]),
+            batch["timestamp_type"].cast(pa.int32()),
+            batch["key"],
+            batch["value"],
+            batch["headers"],
+            pa.repeat(landed, count),
+        ],
+        names=[
+            *("incarnation", "broker", "partition", "offset", "next_offset", "index", "timestamp", "timestamp_type"),
+            *("key", "value", "headers", "landed"),
+        ],
+    )
+    landing_day = datetime.fromtimestamp(landed_us / 1_000_000, UTC).date()
+    for day, mask in _days(batch["timestamp"].cast(pa.int64()), landing_day):
+        yield DayRows(topic=piece.topic, day=day, rows=rows if mask is None else rows.filter(mask))
+
+
+def _to_microseconds(times: pa.Array) -> pa.Array:
+    """Return the same moments in Spark's unit, null for those that it cannot hold (beyond the year 294,000)."""
+    try:
+        return times.cast(_TIME)
+    except pa.ArrowInvalid:
+        numbers = times.cast(pa.int64())
+        fits = pc.and_(pc.greater_equal(numbers, -_LARGEST_MS), pc.less_equal(numbers, _LARGEST_MS))
+        return pc.if_else(fits, times, pa.scalar(None, times.type)).cast(_TIME)
+
+
+def _days(times_ms: pa.Array, landing_day: date) -> Iterator[tuple[date, pa.Array | None]]:
+    """Yield each day with the rows that are of it, None for all rows."""
+    extent = pc.min_max(times_ms)
+    low, high = extent["min"].as_py(), extent["max"].as_py()
+    if low is None:
+        yield landing_day, None
+        return
+    usual = low >= _FIRST_DAY_MS and high <= _LAST_DAY_MS and times_ms.null_count == 0
+    if usual and low // _MS_PER_DAY == high // _MS_PER_DAY:
+        yield _day(low // _MS_PER_DAY), None
+        return
+    numbers = times_ms.fill_null(-1)
+    known = pc.and_(pc.greater_equal(numbers, _FIRST_DAY_MS), pc.less_equal(numbers, _LAST_DAY_MS))
+    landing_number = (landing_day - _EPOCH).days
+    days = pc.if_else(known, pc.divide(numbers, _MS_PER_DAY), landing_number)
+    for number in pc.unique(days).to_pylist():
+        yield _day(number), pc.equal(days, number)
+
+
+_EPOCH: Final = date(1970, 1, 1)
+
+
+def _day(number: int) -> date:
+    return date.fromordinal(_EPOCH.toordinal() + number)

@@ -1,0 +1,232 @@
+"""A job's work is in the table once or not at all, whatever dies when and whoever else is at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from consumerd import failpoints
+from consumerd.model import Incarnation, PartitionKey
+from consumerd.spark.landing.coverage import Coverage
+from consumerd.spark.landing.ranges import RangeSet
+from consumerd.spark.landing.values import LogId
+from consumerd.spark.table.commit import Operation
+from consumerd.spark.table.errors import TableConflict, TableError
+from consumerd.spark.table.transaction import Table, open_table
+from tests.support.tables import append, make_rows, make_table, plain_offsets, read_offsets, stage
+
+LOG = LogId("orders", PartitionKey(0), Incarnation(7))
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.support.tables import append, make_rows, make_table
+
+table = make_table(Path(sys.argv[1]))
+append(table, make_rows(range(0, 10)), make_rows(range(10, 20), topic="payments"), plan="the work")
+"""
+"""A job without Spark: it stages two files and commits them."""
+
+POINTS = [
+    "before_table_file=kill",
+    "before_table_file=kill@2",
+    "after_table_file=kill@2",
+    "before_table_links=kill",
+    "after_table_link=kill",
+    "after_table_link=kill@2",
+    "before_table_commit=kill",
+    "before_fsync=kill@2",
+    "after_fsync=kill@2",
+    "before_link=kill@2",
+    "after_link=kill@2",
+    "before_folder_sync=kill@2",
+    "after_folder_sync=kill@2",
+    "after_table_commit=kill",
+]
+"""Every step of the job; the first of those that publishing a record takes is that of ``_table.json``."""
+
+
+def covering(start: int, end: int) -> Coverage:
+    return Coverage(covered={LOG: RangeSet.of([(start, end)])})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return make_table(tmp_path / "table")
+
+
+def run_job(path: Path, points: str | None = None) -> int:
+    environment = {key: value for key, value in os.environ.items() if key != failpoints.VARIABLE}
+    if points is not None:
+        environment[failpoints.VARIABLE] = points
+    root = Path(__file__).parents[4]
+    return subprocess.run([sys.executable, "-c", PROGRAM, str(path)], env=environment, cwd=root, check=False).returncode
+
+
+def strays(table: Table) -> list[str]:
+    """What is left of attempts."""
+    staged = [str(path) for path in (table.path / "_staging").rglob("*")]
+    return staged + [str(path) for path in table.path.rglob(".*.tmp")]
+
+
+@pytest.mark.parametrize("points", POINTS)
+def test_job_killed_at_any_point_and_run_again_has_its_rows_once(tmp_path: Path, points: str) -> None:
+    """Half a commit would be rows that nobody can tell from the others."""
+    path = tmp_path / "table"
+    expected = list(range(20))
+
+    assert run_job(path, points) == -signal.SIGKILL
+    table = open_table(path)
+    assert read_offsets(table) in ([], expected)
+    assert run_job(path) == 0
+    assert read_offsets(table) == expected
+    assert plain_offsets(table) == expected
+    assert [commit.plan for commit in table.log.read_after(0)] == ["the work"]
+    assert run_job(path) == 0
+    assert read_offsets(table) == plain_offsets(table) == expected
+    assert not (table.path / "_staging").exists() or not list((table.path / "_staging").iterdir())
+
+
+def test_failure_leaves_nothing(table: Table) -> None:
+    """A job that fails is run again, and its first try must not count."""
+    append(table, make_rows([1]))
+    begun = table.begin(plan="fails", job="test", operation=Operation.APPEND)
+    with pytest.raises(ZeroDivisionError), begun as transaction:
+        stage(transaction, [make_rows([2])])
+        raise ZeroDivisionError
+
+    assert read_offsets(table) == plain_offsets(table) == [1]
+    assert strays(table) == []
+
+
+def test_plan_that_is_in_the_log_is_not_committed_again(table: Table) -> None:
+    """The job died after its commit, and does not know."""
+    first = append(table, make_rows([1]), plan="the work")
+    again = append(table, make_rows([1]), plan="the work")
+
+    assert first == again
+    assert table.snapshot().version == 1
+    assert plain_offsets(table) == [1]
+
+
+def test_jobs_beside_each_other_commit_one_behind_the_other(table: Table) -> None:
+    """Each has its own part of the landing zone, and neither needs to know of the other."""
+    one = table.begin(plan="one", job="test", operation=Operation.APPEND)
+    two = table.begin(plan="two", job="test", operation=Operation.APPEND)
+    with one as first, two as second:
+        stage(first, [make_rows([1])])
+        stage(second, [make_rows([2])])
+        second.commit(covered=covering(5, 9), progress={"a": 1})
+        first.commit(covered=covering(0, 5), progress={"b": 1})
+
+    assert read_offsets(table) == [1, 2]
+    assert [commit.plan for commit in table.log.read_after(0)] == ["two", "one"]
+    assert table.snapshot().covered == covering(0, 9)
+
+
+def test_second_of_two_jobs_of_one_plan_finds_it_done(table: Table) -> None:
+    """Two schedulers have started the same job."""
+    one = table.begin(plan="same", job="test", operation=Operation.APPEND)
+    two = table.begin(plan="same", job="test", operation=Operation.APPEND)
+    with one as first, two as second:
+        stage(first, [make_rows([1])])
+        stage(second, [make_rows([1])])
+        done = second.commit(covered=covering(0, 5))
+        assert first.commit(covered=covering(0, 5)) == done
+
+    assert read_offsets(table) == plain_offsets(table) == [1]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "reason"),
+    [
+        ({"covered": covering(0, 5)}, {"covered": covering(4, 9)}, r"has taken \[4, 5\) of orders/0@7"),
+        ({"progress": {"bronze": 3}}, {"progress": {"bronze": 2, "x": 1}}, "has moved on with bronze"),
+    ],
+)
+def test_job_that_another_contradicts_is_refused_and_leaves_nothing(
+    table: Table, mine: dict[str, object], others: dict[str, object], reason: str
+) -> None:
+    """Its rows are in the table already, by the other's commit."""
+    one = table.begin(plan="mine", job="bronze", operation=Operation.APPEND)
+    two = table.begin(plan="others", job="bronze", operation=Operation.APPEND)
+    with pytest.raises(TableConflict, match=reason), one as first:
+        stage(first, [make_rows([1])])
+        with two as second:
+            stage(second, [make_rows([1])])
+            second.commit(**others)  # type: ignore[arg-type]  # of the parameters' own types
+        first.commit(**mine)  # type: ignore[arg-type]
+
+    assert read_offsets(table) == plain_offsets(table) == [1]
+    assert strays(table) == []
+
+
+@pytest.mark.parametrize("operation", [Operation.COMPACT, Operation.REPLACE])
+def test_file_that_another_job_has_removed_cannot_be_removed_again(table: Table, operation: Operation) -> None:
+    """Both have put its rows into files of their own."""
+    append(table, make_rows([1]))
+    (old,) = table.snapshot().files
+    one = table.begin(plan="mine", job="compact", operation=operation)
+    two = table.begin(plan="others", job="compact", operation=operation)
+    with pytest.raises(TableConflict, match="has removed"), one as first:
+        stage(first, [make_rows([1])])
+        first.remove([old])
+        with two as second:
+            stage(second, [make_rows([1])])
+            second.remove([old])
+            second.commit()
+        first.commit()
+
+    assert read_offsets(table) == [1]
+
+
+def test_rows_are_not_replaced_by_who_has_not_seen_those_before(table: Table) -> None:
+    """A latest view made of an older version would lose what was appended since."""
+    append(table, make_rows([1]))
+    with pytest.raises(TableConflict, match="has changed the rows"):  # noqa: SIM117 - the inner one is entered first
+        with table.begin(plan="mine", job="latest", operation=Operation.REPLACE) as first:
+            append(table, make_rows([2]))
+            first.remove(list(first.base.files))
+            first.commit()
+
+    assert read_offsets(table) == [1, 2]
+
+
+def test_compaction_goes_on_behind_appends(table: Table) -> None:
+    """Bronze is written to all day."""
+    append(table, make_rows([1]))
+    append(table, make_rows([2]))
+    with table.begin(plan="compaction", job="compact", operation=Operation.COMPACT) as transaction:
+        stage(transaction, [make_rows([1, 2])])
+        transaction.remove(list(transaction.base.files))
+        append(table, make_rows([3]))
+        transaction.commit()
+
+    assert read_offsets(table) == [1, 2, 3]
+    assert [read_offsets(table, version) for version in range(5)] == [[], [1], [1, 2], [1, 2, 3], [1, 2, 3]]
+    assert plain_offsets(table) == [1, 1, 2, 2, 3]  # who goes by folders sees both, until a vacuum
+
+
+def test_what_is_not_in_the_table_cannot_be_removed(table: Table) -> None:
+    """The log would contradict itself for every reader from then on."""
+    begun = table.begin(plan="mine", job="test", operation=Operation.COMPACT)
+    with pytest.raises(TableError, match=r"version 0 has no x\.parquet"), begun as transaction:
+        transaction.remove(["x.parquet"])
+        transaction.commit()
+
+    assert table.snapshot().version == 0
+
+
+def test_job_at_work_is_not_taken_for_a_dead_one(table: Table) -> None:
+    """A second job that begins cleans up after dead ones, and this one's files look just like theirs."""
+    with table.begin(plan="slow", job="test", operation=Operation.APPEND) as slow:
+        stage(slow, [make_rows([1])])
+        append(table, make_rows([2]))
+        slow.commit()
+
+    assert read_offsets(table) == [1, 2]
