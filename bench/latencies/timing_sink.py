@@ -6,7 +6,8 @@ from pathlib import Path
 
 from bench.latencies.stamps import Arrivals
 from consumerd.model import Claim
-from consumerd.sinks.base import SinkContext, Start
+from consumerd.sinks.base import SinkContext
+from consumerd.sinks.null import NullWriter
 from consumerd.sinks.options import SinkOptions
 from consumerd.wire.records import RecordBatch
 
@@ -17,38 +18,6 @@ class TimingOptions(SinkOptions):
     path: Path
 
 
-class TimingWriter:
-    """Acknowledges what it has seen."""
-
-    resume_position = None
-    request_id = None
-
-    def __init__(self, arrivals: Arrivals) -> None:
-        self._arrivals = arrivals
-        self._acknowledged = 0
-
-    async def start(self, start: Start) -> None:
-        """See PartitionWriter."""
-        self._acknowledged = start.position
-
-    async def write(self, batch: RecordBatch) -> int:
-        """See PartitionWriter."""
-        self._arrivals.add([record.value for record in batch.records() if record.value is not None])
-        self._acknowledged = batch.next_offset
-        return self._acknowledged
-
-    async def flush(self) -> int:
-        """See PartitionWriter."""
-        return self._acknowledged
-
-    def deadline(self) -> float | None:
-        """See PartitionWriter."""
-        return None
-
-    async def abandon(self) -> None:
-        """See PartitionWriter."""
-
-
 class TimingSink:
     """Tells when records come, and delivers nothing."""
 
@@ -57,9 +26,12 @@ class TimingSink:
     def __init__(self, context: SinkContext, options: TimingOptions) -> None:  # noqa: ARG002 - as every sink
         self._arrivals = Arrivals(options.path)
 
-    async def open(self, claim: Claim) -> TimingWriter:  # noqa: ARG002 - as every sink
+    async def open(self, claim: Claim) -> NullWriter:  # noqa: ARG002 - as every sink
         """See Sink."""
-        return TimingWriter(self._arrivals)
+        return NullWriter(self._note)
+
+    async def _note(self, batch: RecordBatch) -> None:
+        self._arrivals.add([record.value for record in batch.records() if record.value is not None])
 
     async def close(self) -> None:
         """See Sink."""

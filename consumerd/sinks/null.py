@@ -11,7 +11,8 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from operator import sub
 from typing import Final
 
@@ -89,14 +90,13 @@ def _little_endian(column: array[int]) -> bytes:
 
 
 class NullWriter:
-    """Acknowledges what it has folded."""
+    """Acknowledges what ``take`` has been given."""
 
     resume_position = None
     request_id = None
 
-    def __init__(self, checksum: Checksum, threads: WorkThreads) -> None:
-        self._checksum = checksum
-        self._threads = threads
+    def __init__(self, take: Callable[[RecordBatch], Awaitable[None]]) -> None:
+        self._take = take
         self._acknowledged = 0
 
     async def start(self, start: Start) -> None:
@@ -104,12 +104,9 @@ class NullWriter:
         self._acknowledged = start.position
 
     async def write(self, batch: RecordBatch) -> int:
-        """See PartitionWriter. A batch of some size is folded in a thread, for the loop's sake."""
+        """See PartitionWriter."""
         if batch.next_offset > self._acknowledged:
-            if len(batch.buffer) > (_INLINE_BYTES if kernel.fold is None else _NATIVE_INLINE_BYTES):
-                await self._threads.run(lambda: self._checksum.add(batch))
-            else:
-                self._checksum.add(batch)
+            await self._take(batch)
             self._acknowledged = batch.next_offset
         return self._acknowledged
 
@@ -146,7 +143,15 @@ class NullSink:
 
     async def open(self, claim: Claim) -> NullWriter:
         """See Sink."""
-        return NullWriter(self._checksums.setdefault(claim.partition, Checksum()), self._threads)
+        checksum = self._checksums.setdefault(claim.partition, Checksum())
+        return NullWriter(partial(self._fold, checksum))
+
+    async def _fold(self, checksum: Checksum, batch: RecordBatch) -> None:
+        """Fold a batch in: one of some size in a thread, for the loop's sake."""
+        if len(batch.buffer) > (_INLINE_BYTES if kernel.fold is None else _NATIVE_INLINE_BYTES):
+            await self._threads.run(lambda: checksum.add(batch))
+        else:
+            checksum.add(batch)
 
     async def close(self) -> None:
         """See Sink."""
