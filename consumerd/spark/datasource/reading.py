@@ -11,6 +11,7 @@ or a topic that was made again): a partition that brings nothing more is asked w
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import sys
@@ -25,6 +26,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRangeReader
 from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.errors import (
+    ConsumerdError,
     CorruptMessageError,
     OffsetOutOfRange,
     RecordTooLarge,
@@ -33,7 +35,7 @@ from consumerd.errors import (
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.fetcher import Fetcher
-from consumerd.fetch.ports import FetchSettings
+from consumerd.fetch.ports import FetchSettings, LogRanges
 from consumerd.model import TopicPartition
 from consumerd.spark.datasource.connecting import first_brokers, make_pool
 from consumerd.spark.datasource.leaders import TopicLeaders
@@ -140,31 +142,44 @@ async def open_range(task: ReadTask, report: Callable[[Lost], None]) -> AsyncIte
             alongside(leaders.run(), name="follow the leaders"),
             alongside(fetcher.run(), name="fetch"),
         ):
-            reader = RangeReader(task, fetcher.feed(partition, task.range.start), leaders, ranges, hooks, report)
+            feed = fetcher.feed(partition, task.range.start)
+            reader = RangeReader(task, feed, ranges, report=report, explain=lambda: _explain(leaders, partition, hooks))
             try:
                 yield reader
             finally:
                 reader.close()
 
 
+def _explain(leaders: TopicLeaders, partition: TopicPartition, hooks: _LastError) -> str:
+    """Say what is known of why nothing comes."""
+    if leaders.failure is not None:
+        return str(leaders.failure)
+    leader = leaders.find_leader(partition)
+    if leader is None:
+        return "it has no leader, or is not there"
+    return f"its leader is broker {leader}, the last error was {hooks.error or 'none'}"
+
+
 class RangeReader:
-    """Takes one range out of a feed. For use on one event loop."""
+    """Takes one range out of a feed. For use on one event loop, whose clock counts.
+
+    ``report`` hears of what is left out, ``explain`` says why nothing comes.
+    """
 
     def __init__(
         self,
         task: ReadTask,
         feed: PartitionFeed,
-        leaders: TopicLeaders,
-        ranges: LogRangeReader,
-        hooks: _LastError,
+        ranges: LogRanges,
+        *,
         report: Callable[[Lost], None],
+        explain: Callable[[], str],
     ) -> None:
         self._task = task
         self._feed = feed
-        self._leaders = leaders
         self._ranges = ranges
-        self._hooks = hooks
         self._report = report
+        self._explain = explain
         self._position = task.range.start
         partition = task.range.partition
         self._rows = RowMaker(partition.topic, partition.partition.number, include_headers=task.include_headers)
@@ -204,14 +219,15 @@ class RangeReader:
 
     async def _take(self) -> RecordBatch:
         """Return the next batch. Raises RequestTimedOut when there is none for too long."""
-        began = monotonic()
+        now = asyncio.get_running_loop().time
+        began = now()
         while True:
-            waited_s = monotonic() - began
+            waited_s = now() - began
             left_s = self._task.fetch.patience_s - waited_s
             if left_s <= 0:
                 raise RequestTimedOut(
                     f"{self._feed.partition}: nothing came from offset {self._position} on within "
-                    f"{self._task.fetch.patience_s:g} s: {self._reason()}"
+                    f"{self._task.fetch.patience_s:g} s: {self._explain()}"
                 )
             try:
                 async with timeout(min(left_s, _LOOK_S)):
@@ -228,11 +244,12 @@ class RangeReader:
         if latest is None or latest > self._position:
             return
         partition = self._feed.partition
-        with contextlib.suppress(TimeoutError):
+        found = None
+        with contextlib.suppress(ConsumerdError, TimeoutError):
             async with timeout(_LOOK_S):
-                found = (await self._ranges.find([partition])).get(partition)
-                if found is not None and found.latest <= self._position:
-                    raise OffsetOutOfRange(partition, self._position, found.earliest, found.latest)
+                found = (await self._ranges.read([partition])).get(partition)
+        if found is not None and found.latest <= self._position:
+            raise OffsetOutOfRange(partition, self._position, found.earliest, found.latest)
 
     def _leave_out(self, error: OffsetOutOfRange) -> None:
         """Go on behind what the log does not hold, and report that."""
@@ -245,15 +262,6 @@ class RangeReader:
         self._position = until
         if until < end:
             self._feed.seek(until)
-
-    def _reason(self) -> str:
-        """Say what is known of why nothing comes."""
-        leader = self._leaders.find_leader(self._feed.partition)
-        if self._leaders.failure is not None:
-            return str(self._leaders.failure)
-        if leader is None:
-            return "the partition has no leader"
-        return f"the last error at its leader, broker {leader}, was {self._hooks.error or 'none'}"
 
 
 class MessageTooLarge(RecordTooLarge):

@@ -1,0 +1,97 @@
+"""Rows under Spark's types, from record batches of every kind."""
+
+from __future__ import annotations
+
+from array import array
+from datetime import UTC, datetime
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from consumerd.errors import CorruptMessageError  # noqa: E402
+from consumerd.model import TopicPartition  # noqa: E402
+from consumerd.spark.datasource.schema import RowMaker, arrow_schema, ddl  # noqa: E402
+from consumerd.wire.modern.record_set import decode_record_set  # noqa: E402
+from consumerd.wire.records import RecordBatch, empty_batch  # noqa: E402
+from tests.support.record_sets import RecordSpec, batch, message  # noqa: E402
+
+P = TopicPartition.modern("orders", 3)
+
+
+def decode(data: bytes) -> RecordBatch:
+    return decode_record_set(data, partition=P, start=0)
+
+
+def test_rows_of_a_batch_have_every_column() -> None:
+    """Keys and values that are null stay null, empty ones empty."""
+    specs = [
+        RecordSpec(delta=0, timestamp_delta=1, key=b"k", value=b"v", headers=[(b"a", b"1"), (b"a", None)]),
+        RecordSpec(delta=1, timestamp_delta=2, key=None, value=None),
+        RecordSpec(delta=2, timestamp_delta=3, key=b"", value=b""),
+    ]
+    rows = RowMaker("orders", 3, include_headers=True).make(decode(batch(0, specs, base_timestamp=1_000)))
+    assert rows.schema == arrow_schema(include_headers=True)
+    base = {"topic": "orders", "partition": 3, "timestampType": 0}
+    assert rows.to_pylist() == [
+        base | {
+            "key": b"k", "value": b"v", "offset": 0, "timestamp": datetime.fromtimestamp(1.001, UTC),
+            "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+        },
+        base | {
+            "key": None, "value": None, "offset": 1, "timestamp": datetime.fromtimestamp(1.002, UTC), "headers": None,
+        },
+        base | {"key": b"", "value": b"", "offset": 2, "timestamp": datetime.fromtimestamp(1.003, UTC), "headers": None},
+    ]  # fmt: skip
+
+
+def test_messages_without_a_time_are_as_in_sparks_source() -> None:
+    """Timestamp and type -1, for what was written up to 0.9."""
+    (row,) = RowMaker("orders", 3, include_headers=False).make(decode(message(0, b"v", magic=0))).to_pylist()
+    assert row["timestampType"] == -1
+    assert row["timestamp"] == datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
+    assert "headers" not in row
+
+
+def test_batches_of_any_size_one_after_the_other() -> None:
+    """Columns that are constant are made once, and again for a larger batch."""
+    maker = RowMaker("orders", 3, include_headers=True)
+    for count in (1, 3000, 2, 5000, 0):
+        rows = maker.make(
+            decode(batch(0, [RecordSpec(delta=at, value=b"") for at in range(count)]))
+            if count
+            else empty_batch(P, 0, 0)
+        )
+        assert rows.num_rows == count
+        assert rows.column("topic").to_pylist() == ["orders"] * count
+        assert rows.column("partition").to_pylist() == [3] * count
+        assert rows.column("offset").to_pylist() == list(range(count))
+        rows.validate(full=True)
+
+
+def test_headers_that_cannot_be_read_are_said() -> None:
+    """Instead of rows with others."""
+    broken = RecordBatch(
+        partition=P, start=0, next_offset=1, buffer=b"\xff\xff", offsets=array("q", [0]), timestamps=array("q", [5]),
+        key_starts=array("q", [-1]), key_ends=array("q", [-1]), value_starts=array("q", [-1]), value_ends=array("q", [-1]),
+        header_starts=array("q", [0]), header_ends=array("q", [2]),
+    )  # fmt: skip
+    with pytest.raises(CorruptMessageError):
+        RowMaker("orders", 3, include_headers=True).make(broken)
+
+
+def test_the_types_are_those_that_spark_derives() -> None:
+    """Spark refuses a first batch whose types are not its own by the last field."""
+    types = pytest.importorskip("pyspark.sql.types")
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    header = types.StructType().add("key", "string").add("value", "binary")
+    derived = (
+        types.StructType()
+        .add("key", "binary").add("value", "binary").add("topic", "string").add("partition", "integer")
+        .add("offset", "long").add("timestamp", "timestamp").add("timestampType", "integer")
+        .add("headers", types.ArrayType(header))
+    )  # fmt: skip
+    assert to_arrow_schema(derived, timezone="UTC").equals(arrow_schema(include_headers=True))
+    names = [column.split()[0] for column in ddl(include_headers=False).split(", ")]
+    assert names == arrow_schema(include_headers=False).names
