@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,12 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from consumerd.client.log_range import LogRange
 from consumerd.errors import NotFound, OffsetError
 from consumerd.model import TopicPartition
-from consumerd.spark.datasource.batch import RangePartition
+from consumerd.spark.datasource.batch import make_partitions, read_partition
 from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.offsets import JsonOffsets, PartitionOffsets, from_json, to_json
 from consumerd.spark.datasource.options import ReadOptions, Subscribe
-from consumerd.spark.datasource.planning import divide_ranges
-from consumerd.spark.datasource.reading import ReadTask, read_range
 from consumerd.spark.datasource.triggers import TriggerPlan, plan_trigger, ranges_between
 from consumerd.spark.datasource.worker_logs import log_warnings
 
@@ -109,35 +106,14 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         """Return the ranges between two offsets, divided as the options say."""
-        options = self._options
-        ranges = divide_ranges(
-            ranges_between(from_json(start, what="the checkpoint"), from_json(end, what="the checkpoint")),
-            min_partitions=options.min_partitions,
-            max_records=options.max_records_per_partition,
-        )
+        ranges = ranges_between(from_json(start, what="the checkpoint"), from_json(end, what="the checkpoint"))
         if not ranges:
             return []
-        cluster = options.cluster
-        if cluster.zookeeper is not None or cluster.bootstrap is None:
-            cluster = replace(cluster, bootstrap=self._connected().bootstrap())
-        return [
-            RangePartition(
-                ReadTask(
-                    range=one,
-                    cluster=cluster,
-                    fetch=options.fetch,
-                    fail_on_data_loss=options.fail_on_data_loss,
-                    include_headers=options.include_headers,
-                )
-            )
-            for one in ranges
-        ]
+        return list(make_partitions(ranges, self._options, bootstrap=self._connected().bootstrap()))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range on an executor; see :func:`~consumerd.spark.datasource.reading.read_range`."""
-        assert isinstance(partition, RangePartition)
-        if partition.task is not None:
-            yield from read_range(partition.task)
+        return read_partition(partition)
 
     def stop(self) -> None:
         """Disconnect."""

@@ -1,0 +1,233 @@
+"""Streams from a broker: every offset once in the sink, whatever dies, and all that is new is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from consumerd.spark import register
+from consumerd.wire.apikeys import ApiKey
+from tests.support.embedded import EmbeddedThread
+from tests.support.zookeeper import run_server
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Place = tuple[str, int, int]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedThread]:
+    with (
+        run_server() as zookeeper,
+        EmbeddedThread(tmp_path_factory.mktemp("broker"), f"{zookeeper.connect_string}/streaming") as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def topic(broker: EmbeddedThread, request: pytest.FixtureRequest) -> str:
+    """A topic of this test with two partitions."""
+    name = request.node.name.removeprefix("test_")[:60]
+    broker.create_topic(name, 2)
+    return name
+
+
+def _fill(broker: EmbeddedThread, topic: str, count: int, partitions: int = 2) -> None:
+    """Write so many records to each partition, in some hundred batches."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "batch.num.messages": 20})
+    for number in range(count):
+        for partition in range(partitions):
+            producer.produce(topic, f"{partition}-{number}".encode(), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def _read(spark: SparkSession, broker: EmbeddedThread, **options: object) -> DataFrame:
+    register(spark)
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "startingOffsets": "earliest"} | options
+    reader = spark.readStream.format("consumerd")
+    for name, value in given.items():
+        reader = reader.option(name, str(value))
+    return reader.load()
+
+
+def _run(frame: DataFrame, folder: Path) -> None:
+    """Append what there is to a sink below ``folder``, from its checkpoint on."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "sink"))
+    )
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+
+
+def _sunk(spark: SparkSession, folder: Path) -> Counter[Place]:
+    rows = spark.read.parquet(str(folder / "sink")).select("topic", "partition", "offset").collect()
+    return Counter((row.topic, row.partition, row.offset) for row in rows)
+
+
+def _all(topic: str, *counts: int) -> Counter[Place]:
+    return Counter((topic, partition, offset) for partition, count in enumerate(counts) for offset in range(count))
+
+
+def _offsets(folder: Path) -> list[dict[str, dict[str, int]]]:
+    """The offsets of each trigger, as the checkpoint has them."""
+    logs = sorted((folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    return [json.loads(path.read_text().splitlines()[-1]) for path in logs]
+
+
+def _killing(frame: DataFrame, at: int) -> DataFrame:
+    """Have the Python worker die by SIGKILL that meets an offset of partition 0, unless it has died of it before."""
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
+            if (0, at) in rows:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    return frame.mapInArrow(look, frame.schema)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_killed_in_the_middle_of_a_trigger_ten_times_each_offset_is_sunk_once(
+    spark: SparkSession, broker: EmbeddedThread, topic: str, tmp_path: Path
+) -> None:
+    """The checkpoint and the offsets of a trigger are all that a query has after its end."""
+    _fill(broker, topic, 1000)
+    frame = _read(spark, broker, subscribe=topic, maxOffsetsPerTrigger=250)
+    for kill in range(10):
+        with pytest.raises(StreamingQueryException):
+            _run(_killing(frame, 60 + 90 * kill), tmp_path)
+    _run(frame, tmp_path)
+
+    assert _all(topic, 1000, 1000) == _sunk(spark, tmp_path)
+
+
+def test_a_query_goes_on_where_its_checkpoint_is(
+    spark: SparkSession, broker: EmbeddedThread, topic: str, tmp_path: Path
+) -> None:
+    """With the offsets that Spark's own source writes, so that a query may change its format and keep its place."""
+    _fill(broker, topic, 30)
+    frame = _read(spark, broker, subscribe=topic, maxRowsPerTrigger=40)
+    _run(frame, tmp_path)
+    first = _offsets(tmp_path)
+    _fill(broker, topic, 5)
+    _run(frame, tmp_path)
+
+    assert [{topic: {"0": one, "1": one}} for one in (0, 20, 30)] == first
+    assert {topic: {"0": 35, "1": 35}} == _offsets(tmp_path)[-1]
+    assert _all(topic, 35, 35) == _sunk(spark, tmp_path)
+
+
+def test_latest_stays_where_it_was_when_the_first_rows_are_lost_with_their_query(
+    spark: SparkSession, broker: EmbeddedThread, topic: str, tmp_path: Path
+) -> None:
+    """Asked for again after the crash, latest would lie behind the records that the dead query was about to read."""
+    _fill(broker, topic, 3)
+    frame = _read(spark, broker, subscribe=topic, startingOffsets="latest")
+    _run(frame, tmp_path)
+    _fill(broker, topic, 4)
+    with pytest.raises(StreamingQueryException):
+        _run(_killing(frame, 5), tmp_path)
+    _fill(broker, topic, 2)
+    _run(frame, tmp_path)
+
+    assert _all(topic, 9, 9) - _all(topic, 3, 3) == _sunk(spark, tmp_path)
+
+
+def test_new_topics_and_partitions_are_read_from_their_beginning(
+    spark: SparkSession, broker: EmbeddedThread, tmp_path: Path
+) -> None:
+    """Even where the query began with latest: nothing of them can have been there before."""
+    broker.create_topic("pattern-a", 1)
+    _fill(broker, "pattern-a", 3, partitions=1)
+    frame = _read(spark, broker, subscribePattern="pattern-.*", startingOffsets="latest")
+    _run(frame, tmp_path)
+    broker.create_topic("pattern-b", 2)
+    _fill(broker, "pattern-b", 7)
+    _fill(broker, "pattern-a", 1, partitions=1)
+    _run(frame, tmp_path)
+    _run(frame, tmp_path)
+
+    assert _all("pattern-b", 7, 7) + Counter([("pattern-a", 0, 3)]) == _sunk(spark, tmp_path)
+
+
+def test_a_broker_that_goes_away_in_the_middle_of_a_trigger_is_waited_for(
+    spark: SparkSession, broker: EmbeddedThread, topic: str, tmp_path: Path
+) -> None:
+    """Its connections break half-way through an answer; the tasks ask again from where they were."""
+    _fill(broker, topic, 1500)
+    cut = broker.arm(lambda faults: faults.close_at(ApiKey.FETCH, 5000, times=3))
+    done: list[int] = []
+
+    def note(frame: DataFrame, number: int) -> None:
+        done.append(frame.count())
+        if len(done) == 2:
+            broker.restart()
+
+    query = (
+        _read(spark, broker, subscribe=topic, maxOffsetsPerTrigger=1000, **{"kafka.max.partition.fetch.bytes": 20_000})
+        .writeStream.foreachBatch(note)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+
+    assert [0, 1000, 1000, 1000] == done
+    assert cut.hits == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "not-there"}, "not-there"),
+        ({"subscribe": "x", "endingOffsets": "latest"}, "endingOffsets: a stream has no end"),
+        ({"subscribe": "x", "maxOffsetPerTrigger": 5}, "did you mean maxOffsetsPerTrigger?"),
+    ],
+)
+def test_what_cannot_be_read_is_said_by_name(
+    spark: SparkSession, broker: EmbeddedThread, options: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    """On the driver, by the query's error: nobody looks for it in an executor's log."""
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - Spark wraps it in several, by where it is found
+        _run(_read(spark, broker, **options), tmp_path)
+
+    assert said in str(refused.value)
+
+
+def test_offsets_that_are_gone_end_the_query_or_are_passed_over(
+    spark: SparkSession, broker: EmbeddedThread, topic: str, tmp_path: Path
+) -> None:
+    """Named, with the option that allows it; a log that was made again has less than what was read of the old one."""
+    _fill(broker, topic, 10)
+    beyond = json.dumps({topic: {"0": 50, "1": 0}})
+    with pytest.raises(StreamingQueryException) as lost:
+        _run(_read(spark, broker, subscribe=topic, startingOffsets=beyond), tmp_path)
+    assert f"{topic}/0: offset 50 is outside the broker's log [0, 10]" in str(lost.value)
+    assert "failOnDataLoss" in str(lost.value)
+
+    _run(_read(spark, broker, subscribe=topic, startingOffsets=beyond, failOnDataLoss="false"), tmp_path)
+    _fill(broker, topic, 2)
+    _run(_read(spark, broker, subscribe=topic, failOnDataLoss="false"), tmp_path)
+
+    assert _all(topic, 12, 12) - _all(topic, 10, 0) == _sunk(spark, tmp_path)
