@@ -219,7 +219,17 @@ class ReadOptions:
 
 def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Read the options of a batch or of a stream. Raises ConfigError that names the option."""
-    reader = OptionReader(options)
+    return _parse(OptionReader(options), streaming=streaming)
+
+
+def option_names() -> frozenset[str]:
+    """Return the names of all options that a reader takes, those without effect left out."""
+    reader = OptionReader({"kafka.bootstrap.servers": "any:1", "subscribe": "any"})
+    _parse(reader, streaming=True)
+    return reader.names - set(_WITHOUT_EFFECT)
+
+
+def _parse(reader: OptionReader, *, streaming: bool) -> ReadOptions:
     cluster = parse_cluster(reader)
     starting = _parse_bound(reader, "starting", Edge.LATEST if streaming else Edge.EARLIEST)
     ending = _parse_bound(reader, "ending", Edge.LATEST)
@@ -292,6 +302,11 @@ class OptionReader:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._given = {name.lower(): (name, value) for name, value in options.items()}
         self._known: dict[str, str] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The options that somebody has asked for, in their usual spelling."""
+        return frozenset(self._known.values())
 
     def text(self, name: str) -> str | None:
         """Return an option as it was given, without spaces around it; an empty one counts as not given."""

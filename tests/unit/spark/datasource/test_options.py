@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from consumerd.spark.datasource.options import (
     Subscribe,
     SubscribePattern,
     TlsOptions,
+    option_names,
     parse_read_options,
 )
 
@@ -189,3 +191,10 @@ def test_bad_input_of_streams_is_named(given: dict[str, str], named: str) -> Non
     with pytest.raises(ConfigError) as caught:
         parse(streaming=True, **given)
     assert named in str(caught.value)
+
+
+def test_the_options_are_those_that_are_documented() -> None:
+    """Whoever looks an option up finds it, and finds none that is not there."""
+    page = (Path(__file__).parents[4] / "docs" / "spark-source.md").read_text()
+    named = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`([^`]+)`", " ".join(named))) == sorted(option_names())
