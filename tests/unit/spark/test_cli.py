@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -178,6 +179,18 @@ def test_wrong_settings_name_their_key(
     assert 2 == main(["bronze", "--quiet", *arguments])
     assert message in capsys.readouterr().err
     assert [] == seen
+
+
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """consumerd works without pyspark, and its command says what brings it."""
+
+    def refuse(_name: str) -> None:
+        raise ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql")
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+
+    assert 2 == main(["bronze", "--quiet"])
+    assert "pip install 'consumerd[spark]'" in capsys.readouterr().err
 
 
 def test_progress_goes_to_stderr(job: Any, capsys: pytest.CaptureFixture[str]) -> None:
