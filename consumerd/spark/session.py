@@ -70,7 +70,7 @@ def local_session(
     given[_JAVA_OPTIONS] = f"{_java_options()} {given.get(_JAVA_OPTIONS, '')}".strip()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # the JVM and the executors that it starts keep this; what else the process starts need not
-    with _environment(_launch_environment(master)):
+    with _environment(launch_environment(master)):
         try:
             return builder.config(map={**_settings(master, driver_memory), **given}).getOrCreate()
         except PySparkRuntimeError as error:
@@ -163,8 +163,8 @@ def _java_options() -> str:
     return f'-Dlog4j2.configurationFile={log4j} "-Djava.io.tmpdir={temporary}"'
 
 
-def _launch_environment(master: str) -> dict[str, str]:
-    """Return what ``spark-submit`` finds its Java by, and what keeps it off the network. Raises ConfigError."""
+def launch_environment(master: str) -> dict[str, str]:
+    """Return what ``spark-submit`` finds its Java by, and what keeps a local master off the network. Raises ConfigError."""
     java = {"CONSUMERD_JAVA": str(get_java("'consumerd[spark,java]'")), "JAVA_HOME": str(_HERE / "java_home")}
     # without it the JVM looks the host's own name up, which need not be known anywhere
     return {**java, "SPARK_LOCAL_IP": _LOOPBACK} if _is_local(master) else java

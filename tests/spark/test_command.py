@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.spark.session import launch_environment
 from tests.support.landing_zone import LandingZone
 from tests.support.processes import pids_in, wait_gone
+
+ROOT = Path(__file__).parents[2]
 
 ENDLESS = """
 import sys, types
@@ -86,3 +90,20 @@ def test_the_jobs_run_one_after_the_other_on_one_settings_file(tmp_path: Path) -
     code, again, err = run("bronze")
     assert (0, "ok", "") == (code, again["status"], err)
     assert 100 not in again.values(), "what is there is not taken again"
+
+
+def test_spark_submit_says_where_spark_is(tmp_path: Path) -> None:
+    """The same jobs on a cluster: its master and settings are not overruled by ours."""
+    zone = LandingZone(tmp_path / "landing")
+    zone.land("orders", 0, 0, 10)
+    home = Path(next(iter(importlib.util.find_spec("pyspark").submodule_search_locations)))  # type: ignore[union-attr, arg-type]
+    submitted = subprocess.run(
+        [home / "bin" / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1",
+         ROOT / "deploy" / "spark" / "consumerd_job.py",
+         "bronze", "--landing", zone.path, "--path", tmp_path / "lake", "--json"],
+        cwd=tmp_path, env={**os.environ, **launch_environment("local[1]"), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert 0 == submitted.returncode, submitted.stderr
+    assert 10 in json.loads(submitted.stdout.splitlines()[-1]).values()
