@@ -32,13 +32,16 @@ class LoopThread(Generic[R]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._abandoned = False
         self._calls: set[concurrent.futures.Future[Any]] = set()
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
             self._opened.result()
-        except BaseException:
+        except BaseException:  # also where the wait is interrupted while there is no answer
+            self._abandoned = True
+            self._end()
             self._thread.join()
             raise
         return self
@@ -46,12 +49,9 @@ class LoopThread(Generic[R]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._loop is not None
-        assert self._stop is not None
         for call in list(self._calls):
             call.cancel()
-        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-            self._loop.call_soon_threadsafe(self._stop.set)
+        self._end()
         self._thread.join()
         if error is None:
             self._ended.result()
@@ -87,6 +87,12 @@ class LoopThread(Generic[R]):
         """Run ``work`` on the loop and return what it returns. Raises as :meth:`wait`."""
         return self.wait(self.submit(work))
 
+    def _end(self) -> None:
+        """Have the thread leave its resource; where that is not entered yet, at once when it is."""
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+
     def _run(self) -> None:
         try:
             asyncio.run(self._hold())
@@ -98,7 +104,10 @@ class LoopThread(Generic[R]):
             self._ended.set_result(None)
 
     async def _hold(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if self._abandoned:
+            return
         async with self._resource as resource:
             self._opened.set_result(resource)
             await self._stop.wait()
