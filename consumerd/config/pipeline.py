@@ -29,6 +29,7 @@ class Landing(Section):
 class Audit(Section):
     """What ``audit`` does besides comparing names and footers."""
 
+    footers: bool = Field(default=True, description="Open every file; false: names, and each chain's last file.")
     proof: bool = Field(default=False, description="Read all landed data, too, and hold them against the names.")
     positions: bool = Field(default=True, description="Hold the chains against the group's committed positions.")
     html: Path | None = Field(default=None, description="Write a page with plots.")
@@ -55,6 +56,7 @@ class Silver(Section):
     latest: str | None = Field(
         default=None, description="Below it a table a topic; none: `latest` below pipeline.path."
     )
+    rebuild: bool = Field(default=False, description="Decode all of bronze anew, in place of what was decoded before.")
     topics: SilverTopics = Field(default={}, description="How each topic is decoded.")
 
 

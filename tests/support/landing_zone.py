@@ -51,7 +51,7 @@ class Identity(NamedTuple):
     incarnation: str
     partition: str
     offset: int
-    index: int
+    index: int  # type: ignore[assignment] # of a tuple of names nobody asks for a place
 
 
 RecordMaker = Callable[[TopicPartition, Incarnation, int], Record]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 class Severity(enum.StrEnum):
@@ -75,3 +77,8 @@ class Finding:
     def encode(self) -> dict[str, object]:
         """Return the finding as JSON, without what it does not tell of."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Finding:
+        """Read what :meth:`encode` has made. Raises ValueError, TypeError."""
+        return cls(**{**fields, "kind": FindingKind(fields["kind"]), "severity": Severity(fields["severity"])})

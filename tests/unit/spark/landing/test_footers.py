@@ -13,7 +13,7 @@ from consumerd.spark.landing.coverage import Coverage
 from consumerd.spark.landing.ranges import RangeSet
 from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.landing.values import LandedFile
-from tests.support.landing_zone import Kind, LandingZone, truncate_file
+from tests.support.landing_zone import Kind, LandingZone, flip_bytes, truncate_file
 
 
 @pytest.fixture(params=["parquet", "jsonl"])
@@ -139,3 +139,19 @@ def test_missing_file_stays_missing(zone: LandingZone) -> None:
     paths[1].unlink()
 
     assert [(0, 30), (60, 90)] == [file.span for file in read(zone)]
+
+
+def test_changed_footers_are_named(tmp_path: Path) -> None:
+    """Whatever a disk has made of a footer, it is that file's damage and nobody's crash; or it is as it was."""
+    zone = LandingZone(tmp_path / "landing")
+    [path] = zone.land("orders", 0, 0, 50)
+    whole = path.read_bytes()
+    named = 0
+    for at in range(len(whole) - 1200, len(whole), 25):
+        path.write_bytes(whole)
+        flip_bytes(path, at, 1)
+        [file] = read(zone)
+        assert (file.metadata is None) == (file.damage is not None and str(path) in file.damage)
+        named += file.damage is not None
+
+    assert named > 5

@@ -1,0 +1,101 @@
+"""Where a group stands, for an audit: the positions of a whole group at once, read from ZooKeeper as the daemon does.
+
+A position counts only if it was written in the topic as it is now: its node's ``mzxid`` lies above the topic's ``czxid``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from consumerd.aio.clock import boottime
+from consumerd.aio.parallel import map_bounded
+from consumerd.aio.timeouts import timeout
+from consumerd.config.settings import Cluster
+from consumerd.errors import ConfigError, CoordinationError
+from consumerd.model import PartitionKey, TopicPartition
+from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
+from consumerd.spark.datasource.loop_thread import LoopThread
+from consumerd.spark.landing.examine import GroupPosition, Positions
+from consumerd.zk.aiozk_client import AiozkClient
+from consumerd.zk.layout import BROKER_TOPICS, group_path, offsets_path, offsets_root, topic_path
+from consumerd.zk.listing import list_names
+
+_SESSION_S: Final = 10.0
+_READ_S: Final = 60.0
+
+
+def read_positions(cluster: Cluster, group: str, *, cluster_id: str) -> Positions:
+    """Return every position of a group. ``cluster_id`` is that of the landing zone which they are compared with.
+
+    Blocks, for a minute at most. Raises CoordinationError (unreachable), ConfigError (another cluster, no such group).
+    """
+    with LoopThread(_connect(cluster), name="consumerd positions") as thread:
+        return thread.call(_read(thread.resource, cluster.zookeeper, group, cluster_id))
+
+
+@asynccontextmanager
+async def _connect(cluster: Cluster) -> AsyncIterator[AiozkClient]:
+    auth: tuple[str, bytes] | None = None
+    if cluster.zookeeper_auth is not None:
+        try:
+            scheme, credential = cluster.zookeeper_auth.read()
+        except OSError as error:
+            raise ConfigError(f"cluster.zookeeper_auth.credential_file: cannot be read: {error}") from error
+        auth = scheme, credential.encode()
+    client = AiozkClient(cluster.zookeeper, session_timeout_s=_SESSION_S, now=boottime, random=random.random, auth=auth)
+    async with client as zk:
+        try:
+            async with timeout(_SESSION_S):
+                await zk.wait_connected()
+        except TimeoutError as error:
+            raise CoordinationError(f"ZooKeeper at {cluster.zookeeper} does not answer") from error
+        yield zk
+
+
+async def _read(zk: AiozkClient, address: str, group: str, cluster_id: str) -> Positions:
+    try:
+        async with timeout(_READ_S):
+            await _check_cluster(zk, address, group, cluster_id)
+            topics = await list_names(zk, offsets_root(group))
+            named = await map_bounded(topics, lambda topic: list_names(zk, offsets_path(group, topic)))
+            partitions = [
+                TopicPartition(topic, key) for topic, names in named.items() for key in map(_find_key, names) if key
+            ]
+            stored = await ZooKeeperOffsetStore(zk, group).load(sorted(partitions))
+            stats = await map_bounded(topics, lambda topic: zk.exists(topic_path(topic)))
+    except TimeoutError as error:
+        raise CoordinationError(f"ZooKeeper at {address} has not answered within {_READ_S:g} s") from error
+    made = {topic: None if stat is None else stat.czxid for topic, stat in stats.items()}
+    positions: dict[TopicPartition, GroupPosition] = {}
+    for partition, found in stored.items():
+        czxid = made[partition.topic]
+        if found is None:
+            positions[partition] = GroupPosition(position=None, czxid=czxid)
+        elif found.malformed is not None:
+            positions[partition] = GroupPosition(position=None, czxid=czxid, malformed=found.malformed)
+        else:
+            current = czxid is None or found.mzxid > czxid
+            positions[partition] = GroupPosition(position=found.position if current else None, czxid=czxid)
+    return positions
+
+
+async def _check_cluster(zk: AiozkClient, address: str, group: str, cluster_id: str) -> None:
+    topics = await zk.exists(BROKER_TOPICS)
+    found = None if topics is None else f"{topics.czxid}-{topics.ctime_ms}"  # as in SinkContext.cluster_id
+    if found != cluster_id:
+        raise ConfigError(
+            f"cluster.zookeeper: {address} is cluster {found or '(none: no brokers have been there)'}, and what has been landed "
+            f"is of cluster {cluster_id}"
+        )
+    if await zk.exists(group_path(group)) is None:
+        raise ConfigError(f"group.id: there is no group {group!r} in ZooKeeper at {address}")
+
+
+def _find_key(name: str) -> PartitionKey | None:
+    try:
+        return PartitionKey.parse(name)
+    except ValueError:
+        return None

@@ -1,0 +1,63 @@
+"""An audit's proof: every landed file is read by Spark's tasks and held against what it says of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from consumerd.sinks.chain import FileMetadata
+from consumerd.spark.data_check import check_data
+from consumerd.spark.job import Progress
+from consumerd.spark.landing.findings import Finding
+from consumerd.spark.landing.values import Landing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FILES_A_JOB: Final = 2000
+_FILES_A_TASK: Final = 16
+
+_TASK: Final = "path string, extension string, metadata binary"
+_RESULT: Final = "records bigint, findings string"
+_RESULT_SCHEMA: Final = pa.schema([("records", pa.int64()), ("findings", pa.string())])
+
+
+def prove(spark: SparkSession, landing: Landing, progress: Progress) -> tuple[int, tuple[Finding, ...]]:
+    """Read all files whose metadata are known; return how many records they hold, and what is not as they say.
+
+    The landing folders must be mounted where Spark's executors run.
+    """
+    work = [
+        (file.path, chain.record.extension, file.metadata.encode())
+        for chain in landing.chains
+        for file in chain.files
+        if file.metadata is not None
+    ]
+    progress.step(f"reading the data of {len(work)} files")
+    records = 0
+    findings: list[Finding] = []
+    for first in range(0, len(work), _FILES_A_JOB):
+        few = work[first : first + _FILES_A_JOB]
+        for count, found in _run(spark, few):
+            records += count
+            findings += found
+        progress.done(first + len(few), len(work), "files")
+    return records, tuple(findings)
+
+
+def _run(spark: SparkSession, work: Sequence[tuple[str, str, bytes]]) -> Iterator[tuple[int, list[Finding]]]:
+    tasks = spark.createDataFrame(list(work), _TASK).repartition(-(-len(work) // _FILES_A_TASK))
+    for row in tasks.mapInArrow(check_files, _RESULT).collect():
+        yield row["records"], [Finding.parse(fields) for fields in json.loads(row["findings"])]
+
+
+def check_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: check the files that the rows name, a row of results each."""
+    for batch in batches:
+        for path, extension, metadata in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            count, findings = check_data(path, extension, FileMetadata.parse(metadata))
+            encoded = json.dumps([finding.encode() for finding in findings])
+            yield pa.RecordBatch.from_arrays([pa.array([count]), pa.array([encoded])], schema=_RESULT_SCHEMA)
