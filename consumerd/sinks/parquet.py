@@ -7,7 +7,8 @@ of its own while the next is collected, where there is memory for both. What the
 
 Offsets grow by one from row to row and are delta-encoded. Keys and values are dictionary-encoded only where the first
 row group shows that they repeat; payloads mostly do not, and a dictionary that overflows costs time for nothing. Only
-columns that a reader would skip row groups by have statistics: the minimum of a payload column is a payload.
+columns that a reader would skip row groups by have statistics: the minimum of a payload column is a payload. Pages have
+checksums, so that a reader that asks for it finds what a disk has changed.
 """
 
 from __future__ import annotations
@@ -189,6 +190,7 @@ def make_writer(file: object, first: pa.Table, codec: Codec, *, schema: pa.Schem
         use_dictionary=_present(schema, [*_CONSTANT_COLUMNS, *repeating]),
         column_encoding=dict.fromkeys(_present(schema, _DELTA_COLUMNS), "DELTA_BINARY_PACKED"),
         write_statistics=_present(schema, ["offset", "next_offset", "index", "timestamp"]),
+        write_page_checksum=True,
     )
 
 
@@ -218,7 +220,7 @@ class ParquetFormat:
         """Read a file's footer. Raises MalformedRecord, OSError."""
         try:
             footer = pq.read_metadata(folder / data_name(position, EXTENSION)).metadata or {}
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter for columns' names
             raise MalformedRecord(f"no Parquet footer: {error}") from error
         if FOOTER_KEY not in footer:
             raise MalformedRecord(f"no {FOOTER_KEY.decode()!r} in the Parquet footer; who wrote this file?")
