@@ -22,6 +22,8 @@ class Reader(enum.StrEnum):
     """The same without the native kernel."""
     PARQUET = "consumerd, Parquet"
     """The whole daemon into Parquet; only records in published files count."""
+    PARQUET_SNAPPY = "consumerd, Parquet (snappy)"
+    """The same with pages compressed by snappy instead of zstd."""
     JAVA_NEW = "Java new consumer"
     JAVA_OLD = "Java high-level consumer"
     CONFLUENT = "confluent-kafka"
@@ -40,28 +42,31 @@ class Payload(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """What a topic of one partition holds, as the release's own producer writes it."""
+    """What a topic holds, as the release's own producer writes it; each partition has as much of it."""
 
     release: str
     codec: str = "none"
     payload: Payload = Payload.REPEATED
     value_bytes: int = 100
     fewer: int = 1
+    partitions: int = 1
 
     @property
     def topic(self) -> str:
         """Its name."""
         size = "" if self.value_bytes == 100 else f"-{self.value_bytes}"
-        return f"bench-{self.codec}-{self.payload}{size}"
+        partitions = "" if self.partitions == 1 else f"-in-{self.partitions}"
+        return f"bench-{self.codec}-{self.payload}{size}{partitions}"
 
     @property
     def values(self) -> str:
         """The values, in words."""
+        spread = "" if self.partitions == 1 else f", {self.partitions} partitions"
         if self.payload is Payload.JSON:
-            return "random JSON of 100 to 400 bytes"
+            return f"random JSON of 100 to 400 bytes{spread}"
         if self.value_bytes % 1024 == 0:
-            return f"values of {self.value_bytes // 1024} KiB"
-        return f"{self.value_bytes} bytes, repeated"
+            return f"values of {self.value_bytes // 1024} KiB{spread}"
+        return f"{self.value_bytes} bytes, repeated{spread}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +89,12 @@ class Case:
     targets: tuple[Target, ...]
 
 
-_EVERYBODY: Final = tuple(Reader)
+_EVERYBODY: Final = tuple(reader for reader in Reader if reader is not Reader.PARQUET_SNAPPY)
+_PARQUET_PARTITIONS: Final = 4
+"""A file is written by one thread at a time, so that one partition alone says what one core writes."""
 
 
-def _plain(payload: Payload, parquet: float) -> Case:
+def _plain(payload: Payload) -> Case:
     return Case(
         name=f"1.1.1-none-{payload}",
         filling=Filling(release="1.1.1", payload=payload),
@@ -95,9 +102,20 @@ def _plain(payload: Payload, parquet: float) -> Case:
         targets=(
             Target(reader=Reader.DAEMON, peer=Reader.JAVA_NEW, times=1.5),
             Target(reader=Reader.DAEMON, peer=Reader.SOCKET, times=0.5),
-            Target(reader=Reader.PARQUET, records_per_s=parquet),
-            Target(reader=Reader.PARQUET, peer=Reader.AIOKAFKA, times=4.0),
             Target(reader=Reader.PURE, peer=Reader.AIOKAFKA, times=1.0),
+        ),
+    )
+
+
+def _parquet(payload: Payload, records_per_s: float) -> Case:
+    writers = (Reader.PARQUET, Reader.PARQUET_SNAPPY)
+    return Case(
+        name=f"1.1.1-parquet-{payload}",
+        filling=Filling(release="1.1.1", payload=payload, partitions=_PARQUET_PARTITIONS),
+        readers=(*writers, Reader.AIOKAFKA),
+        targets=(
+            *(Target(reader=reader, records_per_s=records_per_s) for reader in writers),
+            *(Target(reader=reader, peer=Reader.AIOKAFKA, times=4.0) for reader in writers),
         ),
     )
 
@@ -133,8 +151,10 @@ def _large(name: str, value_bytes: int, fewer: int) -> Case:
 
 
 CASES: Final = (
-    _plain(Payload.REPEATED, 4.0e6),
-    _plain(Payload.JSON, 1.5e6),
+    _plain(Payload.REPEATED),
+    _plain(Payload.JSON),
+    _parquet(Payload.REPEATED, 4.0e6),
+    _parquet(Payload.JSON, 1.5e6),
     *(_compressed(codec, payload) for codec in ("snappy", "lz4", "gzip") for payload in Payload),
     _large("1k", 1 << 10, 4),
     _large("64k", 64 << 10, 256),

@@ -38,13 +38,21 @@ _LAST_DELTA_AT: Final = 23
 
 def fill(cluster: Cluster, filling: Filling, records: int) -> int:
     """Make the topic, fill it with at least ``records`` records, have them on disk, and return how many there are."""
-    cluster.create_topic(filling.topic, 1)
+    cluster.create_topic(filling.topic, filling.partitions)
     value_bytes = 250 if filling.payload is Payload.JSON else filling.value_bytes
     seed = min(records, max(1000, _SEED_BYTES // value_bytes))
     _produce_seed(cluster, filling, seed)
     total = seed
     if records > seed:
-        requests = _requests(filling, list(_fetch_units(cluster, filling, seed // 3)))
+        # the producer has spread the seed evenly; what one partition has of it goes to each, in turns
+        units = list(_fetch_units(cluster, filling, seed // 3 // filling.partitions))
+        requests = [
+            one
+            for same in zip(
+                *(_requests(filling, units, partition) for partition in range(filling.partitions)), strict=True
+            )
+            for one in same
+        ]
         sent = []
         for count, frame in itertools.cycle(requests):
             if total >= records:
@@ -68,8 +76,8 @@ def _produce_seed(cluster: Cluster, filling: Filling, records: int) -> None:
         cluster.perf_produce(filling.topic, records, codec=filling.codec, payload_file=path)
 
 
-def _requests(filling: Filling, units: list[Unit]) -> list[tuple[int, bytes]]:
-    """Return produce requests that hold all units but the first, whose beginning is not known, each with its count.
+def _requests(filling: Filling, units: list[Unit], partition: int) -> list[tuple[int, bytes]]:
+    """Return produce requests to a partition that hold all units but the first, whose beginning is not known, each with its count.
 
     Counts come from the offsets, which have no holes.
     """
@@ -82,8 +90,8 @@ def _requests(filling: Filling, units: list[Unit]) -> list[tuple[int, bytes]]:
         piece.append(bytes(8) + data[8:] if version == 3 else data)
         # a request takes one batch of magic 2, and any number of messages
         if version == 3 or number == len(units) or sum(map(len, piece)) >= _REQUEST_BYTES:
-            partition = ProducePartition(partition=0, record_set=b"".join(piece))
-            topic = ProduceTopic(topic=filling.topic, partitions=(partition,))
+            produced = ProducePartition(partition=partition, record_set=b"".join(piece))
+            topic = ProduceTopic(topic=filling.topic, partitions=(produced,))
             request = ProduceRequest(acks=1, timeout_ms=30_000, topics=(topic,))
             requests.append((behind - begin, encode_request(request, version, correlation_id=1, client_id="bench")))
             begin, piece = behind, []

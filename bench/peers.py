@@ -31,7 +31,8 @@ def _loop(module: str) -> Starter:
 STARTERS: Final[Mapping[Reader, Starter]] = {
     Reader.DAEMON: null_sink({}),
     Reader.PURE: null_sink({"CONSUMERD_KERNEL": "off"}),
-    Reader.PARQUET: parquet_sink,
+    Reader.PARQUET: parquet_sink({}),
+    Reader.PARQUET_SNAPPY: parquet_sink({"compression": "snappy"}),
     Reader.JAVA_NEW: child(java.new_consumer, java.parse_report),
     Reader.JAVA_OLD: child(java.high_level_consumer, java.parse_report),
     Reader.CONFLUENT: _loop("confluent_consume"),

@@ -15,6 +15,7 @@ Bar = tuple[Case, Reader, Spread]
 _COLOURS: Final = {
     Reader.DAEMON: "#1b6ca8",
     Reader.PARQUET: "#5aa0d0",
+    Reader.PARQUET_SNAPPY: "#9cc7e6",
     Reader.PURE: "#a9cce3",
     Reader.JAVA_NEW: "#d9822b",
     Reader.JAVA_OLD: "#f0b775",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 
 from bench.readers.telling import FETCH_BYTES, Teller, run_loop
 
@@ -12,13 +12,13 @@ from bench.readers.telling import FETCH_BYTES, Teller, run_loop
 async def consume(bootstrap: str, topic: str) -> None:
     """Read from the beginning, for ever."""
     consumer = AIOKafkaConsumer(
+        topic,
         bootstrap_servers=bootstrap,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=FETCH_BYTES,
     )
     await consumer.start()
-    consumer.assign([TopicPartition(topic, 0)])
     teller = Teller()
     while True:
         for records in (await consumer.getmany(timeout_ms=1000)).values():

@@ -42,17 +42,22 @@ def null_sink(environment: Mapping[str, str]) -> Callable[[Source, Path], Abstra
     return start
 
 
-@contextmanager
-def parquet_sink(source: Source, folder: Path) -> Iterator[Running]:
-    """Start the daemon with the Parquet sink."""
-    landing = folder / "landing"
-    options = {
-        "type": "parquet",
-        "path": str(landing),
-        "roll_ms": max(50, min(ROLL_MS, source.records // _RECORDS_A_MS)),
-    }
-    with _daemon(source, folder, options, {}) as daemon:
-        yield _Landed(daemon, landing, source.records, {})
+def parquet_sink(options: Mapping[str, Any]) -> Callable[[Source, Path], AbstractContextManager[Running]]:
+    """Return a starter for the daemon with the Parquet sink and these of its settings."""
+
+    @contextmanager
+    def start(source: Source, folder: Path) -> Iterator[Running]:
+        landing = folder / "landing"
+        sink = {
+            "type": "parquet",
+            "path": str(landing),
+            "roll_ms": max(50, min(ROLL_MS, source.records // _RECORDS_A_MS)),
+            **options,
+        }
+        with _daemon(source, folder, sink, {}) as daemon:
+            yield _Landed(daemon, landing, source.records, {})
+
+    return start
 
 
 @contextmanager
@@ -94,12 +99,12 @@ class _Counted:
 
 @dataclass
 class _Landed:
-    """Files by their names, which are their first positions; each with its moment of publishing and its count."""
+    """Published files; each with its moment of publishing and its count."""
 
     daemon: Daemon
     landing: Path
     records: int
-    files: dict[str, Sample]
+    files: dict[Path, Sample]
 
     @property
     def pid(self) -> int:
@@ -111,11 +116,11 @@ class _Landed:
         if self.daemon.process.poll() is not None:
             raise ReaderFailed(self.daemon.log()[-1000:])
         for path in self.landing.glob("topic=*/partition=*/chain=*/*.parquet"):
-            if path.name not in self.files:
+            if path not in self.files:
                 linked = path.stat().st_ctime
-                self.files[path.name] = linked, pyarrow.parquet.read_metadata(path).num_rows
+                self.files[path] = linked, pyarrow.parquet.read_metadata(path).num_rows
         series, total = [], 0
-        for _, (at, count) in sorted(self.files.items()):
+        for at, count in sorted(self.files.values()):
             total += count
             # the file at the topic's end was waiting for more
             if total < self.records:

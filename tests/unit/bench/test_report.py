@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cases import CASES, Part, Reader
+from bench.cases import CASES, Case, Part, Reader
 from bench.measuring import Measured, Reading
 from bench.report import BEGIN, END, document, millions, put_between, rates_table, rows_of, table, targets_table
 from bench.results import Results, Row, Run, load_results
@@ -30,9 +30,9 @@ def readings(*rates: float) -> tuple[Reading, ...]:
     )
 
 
-def measured(**rates: tuple[float, ...]) -> Measured:
+def measured(case: Case = CASE, **rates: tuple[float, ...]) -> Measured:
     """Rates by the names of readers."""
-    return Measured(case=CASE.name, readings={Reader[name]: readings(*those) for name, those in rates.items()})
+    return Measured(case=case.name, readings={Reader[name]: readings(*those) for name, those in rates.items()})
 
 
 def test_a_ratio_is_of_medians_and_shows_its_rounds() -> None:
@@ -44,9 +44,11 @@ def test_a_ratio_is_of_medians_and_shows_its_rounds() -> None:
 
 def test_what_is_missed_is_said() -> None:
     """Just below is below."""
-    found = rows_of(CASE, measured(DAEMON=(8.99e6,), JAVA_NEW=(6e6,), PARQUET=(3.99e6,)))
-    assert [row.met for row in found] == [False, False]
-    assert found[1].figure == "**3.99 M** (3.99 M to 3.99 M)"
+    assert [row.met for row in rows_of(CASE, measured(DAEMON=(8.99e6,), JAVA_NEW=(6e6,)))] == [False]
+    (landing,) = (case for case in CASES if case.name == "1.1.1-parquet-repeated")
+    found = rows_of(landing, measured(landing, PARQUET=(3.99e6,)))
+    assert [row.met for row in found] == [False]
+    assert found[0].figure == "**3.99 M** (3.99 M to 3.99 M)"
 
 
 def test_nothing_is_said_of_who_did_not_take_part() -> None:
