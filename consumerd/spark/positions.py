@@ -27,17 +27,20 @@ _SESSION_S: Final = 10.0
 _READ_S: Final = 60.0
 
 
-def read_positions(cluster: Cluster, group: str, *, cluster_id: str) -> Positions:
+def read_positions(
+    cluster: Cluster, group: str, *, cluster_id: str, connect_timeout_s: float = _SESSION_S
+) -> Positions:
     """Return every position of a group. ``cluster_id`` is that of the landing zone which they are compared with.
 
-    Blocks, for a minute at most. Raises CoordinationError (unreachable), ConfigError (another cluster, no such group).
+    Blocks, for a minute at most once it is connected. Raises CoordinationError (unreachable), ConfigError (another
+    cluster, no such group).
     """
-    with LoopThread(_connect(cluster), name="consumerd positions") as thread:
+    with LoopThread(_connect(cluster, connect_timeout_s), name="consumerd positions") as thread:
         return thread.call(_read(thread.resource, cluster.zookeeper, group, cluster_id))
 
 
 @asynccontextmanager
-async def _connect(cluster: Cluster) -> AsyncIterator[AiozkClient]:
+async def _connect(cluster: Cluster, timeout_s: float) -> AsyncIterator[AiozkClient]:
     auth: tuple[str, bytes] | None = None
     if cluster.zookeeper_auth is not None:
         try:
@@ -48,7 +51,7 @@ async def _connect(cluster: Cluster) -> AsyncIterator[AiozkClient]:
     client = AiozkClient(cluster.zookeeper, session_timeout_s=_SESSION_S, now=boottime, random=random.random, auth=auth)
     async with client as zk:
         try:
-            async with timeout(_SESSION_S):
+            async with timeout(timeout_s):
                 await zk.wait_connected()
         except TimeoutError as error:
             raise CoordinationError(f"ZooKeeper at {cluster.zookeeper} does not answer") from error
