@@ -111,14 +111,14 @@ def arrow_type(kind: FieldType, *, read: bool = False) -> pa.DataType:
 def _python_type(kind: FieldType) -> object:
     if kind.kind == "struct":
         fields = {
-            name: Required[_python_type(inner)] if inner.required else NotRequired[_nullable(inner)]  # type: ignore[misc]  # types made at run time
+            name: Required[_python_type(inner)] if inner.required else NotRequired[_nullable(inner)]
             for name, inner in kind.fields
         }
-        return TypedDict("Fields", fields)
+        return TypedDict("Fields", fields)  # type: ignore[operator]  # types made at run time
     if kind.kind in ("array", "map"):
         assert kind.element is not None
         element = _python_type(kind.element) if kind.element.required else _nullable(kind.element)
-        return list[element] if kind.kind == "array" else dict[str, element]  # type: ignore[valid-type]  # as above
+        return list[element] if kind.kind == "array" else dict[str, element]  # type: ignore[valid-type]  # types made at run time
     return _PYTHON[kind.kind]
 
 
