@@ -121,7 +121,7 @@ _PATH: Final = _Option(
     flag="--path", key="pipeline.path", metavar="FOLDER", text="the folder of the tables (pipeline.path)"
 )
 _TOPICS: Final = _Option(
-    flag="--topics", key="pipeline.landing.topics", kind=_names, metavar="A,B", text="only these of the landed topics"
+    flag="--topics", key="pipeline.landing.topics", kind=_names, metavar="A,B", text="only these topics"
 )
 _LANDING: Final = _Option(
     flag="--landing",
@@ -163,9 +163,18 @@ _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
         _PATH,
         _Option(flag="--format", key="pipeline.bronze.format", choices=("parquet", "delta"), text="the table's format"),
     ),
-    "silver": (_PATH,),
+    "silver": (
+        _PATH,
+        _TOPICS,
+        _Option(
+            flag="--rebuild",
+            key="pipeline.silver.rebuild",
+            kind=None,
+            text="decode all of bronze anew, in place of what was decoded before",
+        ),
+    ),
     "compact": (_PATH,),
-    "stats": (_PATH,),
+    "stats": (_PATH, _TOPICS),
     "replay": (
         _PATH,
         _Option(
