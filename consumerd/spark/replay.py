@@ -1,0 +1,142 @@
+"""The job ``replay``: records of bronze, or of the quarantine, back into a topic, by a range of offsets or a window of time.
+
+Nothing is sent without a target that is named. Records of a partition are sent in the order of their offsets by one task, which
+keeps their order as far as the target has them in one partition, too. They are sent at least once: a task that is tried again
+repeats records. Kafka gives them new offsets and, where the target's brokers do so, new timestamps.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
+
+from consumerd.config.job import JobSettings
+from consumerd.config.pipeline import Replay
+from consumerd.errors import ConfigError
+from consumerd.model import find_topic_fault
+from consumerd.spark.job import Progress, Sessions, Summary, Table
+from consumerd.spark.table.reading import read_table
+from consumerd.spark.table.transaction import open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SENT: Final = ("key", "value", "headers")
+
+
+def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
+    """Send what ``pipeline.replay`` chooses. See ``job.Run``."""
+    started = time.monotonic()
+    replay = settings.pipeline.replay
+    topic, target = _check(replay)
+    cluster = {} if replay.dry_run else _cluster(settings)
+    table = open_table(settings.location(replay.source))
+    version = table.snapshot().version
+    progress.step(f"choosing records of {topic} in version {version} of {table.path}")
+    session = spark()
+    chosen = choose(read_table(session, table.path, version), replay)
+    partitions = _count(chosen)
+    records = sum(row[3] for row in partitions)
+    numbers = {
+        "source": str(table.path),
+        "version": version,
+        "topic": topic,
+        "target": target,
+        "records": records,
+        "bytes": sum(row[4] for row in partitions),
+        "sent": 0,
+    }
+    if records and not replay.dry_run:
+        progress.step(f"sending {records} records to {target}")
+        send(session, chosen, target=target, cluster=cluster, keep_partition=replay.keep_partition)
+        numbers["sent"] = records
+    heads = ("partition", "first", "last", "records", "bytes")
+    return Summary(
+        numbers={**numbers, "elapsed_s": round(time.monotonic() - started, 3)},
+        notes=_notes(replay, records),
+        tables=(Table(title=f"{topic} to {target}", heads=heads, rows=tuple(partitions)),),
+    )
+
+
+def choose(frame: DataFrame, replay: Replay) -> DataFrame:
+    """Return the rows that are meant, of a frame with the columns of bronze or of the quarantine."""
+    column = F.col
+    chosen = frame.where(column("topic") == F.lit(replay.topic))
+    if replay.partition is not None:
+        chosen = chosen.where(column("partition") == replay.partition)
+    if replay.start_offset is not None:
+        chosen = chosen.where(column("offset") >= replay.start_offset)
+    if replay.end_offset is not None:
+        chosen = chosen.where(column("offset") < replay.end_offset)
+    if replay.start_time is not None:
+        chosen = chosen.where(column("timestamp") >= F.lit(replay.start_time))
+    if replay.end_time is not None:
+        chosen = chosen.where(column("timestamp") < F.lit(replay.end_time))
+    if replay.reason is not None:
+        chosen = chosen.where(column("cause") == replay.reason)
+    return chosen
+
+
+def send(
+    session: SparkSession, chosen: DataFrame, *, target: str, cluster: dict[str, str], keep_partition: bool = False
+) -> None:
+    """Write records to a topic, each partition's in the order of their offsets.
+
+    ``cluster`` says where it is, as the data source's options do. Raises what the writer raises.
+    """
+    from consumerd.spark import register
+
+    register(session)
+    columns = (*_SENT, "partition") if keep_partition else _SENT
+    ordered = chosen.repartition("broker", "partition").sortWithinPartitions(
+        "broker", "partition", "incarnation", "offset", "index"
+    )
+    writer = ordered.select(*columns).write.format("consumerd").mode("append")
+    writer.options(**{**cluster, "topic": target}).save()
+
+
+def _check(replay: Replay) -> tuple[str, str]:
+    """Return source and target topic. Raises ConfigError."""
+    if replay.topic is None:
+        raise ConfigError(
+            "pipeline.replay.topic: missing; name the topic whose records are to be sent, with --topic TOPIC"
+        )
+    if replay.target is None:
+        raise ConfigError(
+            "pipeline.replay.target: missing; nothing is sent without a target: name the topic that the records go to, "
+            "with --target TOPIC"
+        )
+    if fault := find_topic_fault(replay.target):
+        raise ConfigError(f"pipeline.replay.target: {fault}")
+    return replay.topic, replay.target
+
+
+def _cluster(settings: JobSettings) -> dict[str, str]:
+    """Return the data source's options that say where the target's cluster is. Raises ConfigError."""
+    replay = settings.pipeline.replay
+    if replay.bootstrap_servers is not None:
+        return {"kafka.bootstrap.servers": replay.bootstrap_servers}
+    if replay.zookeeper is not None:
+        return {"zookeeper": replay.zookeeper}
+    if settings.cluster is not None:
+        return {"zookeeper": settings.cluster.zookeeper}
+    raise ConfigError(
+        "pipeline.replay: there is no cluster to send to; set cluster.zookeeper, pipeline.replay.zookeeper or "
+        "pipeline.replay.bootstrap_servers"
+    )
+
+
+def _count(chosen: DataFrame) -> list[tuple[int, int, int, int, int]]:
+    """Return partition, first and last offset, records and bytes."""
+    size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
+    found = chosen.groupBy("partition").agg(F.min("offset"), F.max("offset"), F.count("*"), F.sum(size))
+    return [(row[0], row[1], row[2], row[3], row[4]) for row in found.orderBy("partition").collect()]
+
+
+def _notes(replay: Replay, records: int) -> tuple[str, ...]:
+    if not records:
+        return (f"nothing of topic {replay.topic} is chosen: no such topic in the table, or nothing in the range",)
+    return ("a dry run: nothing was sent",) if replay.dry_run else ()

@@ -1,0 +1,106 @@
+"""The tables of decoded records: one a topic, and the quarantine of all topics. Their columns, and whether they still fit."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from consumerd.spark.decoding.records import MOMENT, RecordDecoder
+
+SILVER: Final = "silver"
+QUARANTINE: Final = "quarantine"
+SILVER_FOLDERS: Final = ("day",)
+QUARANTINE_FOLDERS: Final = ("topic", "day")
+BOUNDS: Final = ("incarnation", "partition", "offset", "timestamp", "event_time")
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_PLACE: Final = [
+    ("incarnation", pa.string()),
+    ("broker", pa.int32()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("index", pa.int32()),
+    ("timestamp", MOMENT),
+    ("timestamp_type", pa.int32()),
+    ("event_time", MOMENT),
+]
+"""Whose record it is and when it was, by the record's own word and by its decoded one."""
+
+READ: Final = (
+    "incarnation",
+    "broker",
+    "partition",
+    "offset",
+    "index",
+    "timestamp",
+    "timestamp_type",
+    "key",
+    "value",
+    "headers",
+    "landed",
+    "topic",
+    "day",
+)
+"""The columns of bronze that decoding needs."""
+
+QUARANTINE_SCHEMA: Final = pa.schema(
+    [
+        *_PLACE,
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+        ("landed", MOMENT),
+        ("cause", pa.string()),
+        ("reason", pa.string()),
+        ("topic", pa.string()),
+        ("day", pa.date32()),
+    ]
+)
+"""``cause`` is one of ``decoding.records.CAUSES``; ``day`` is bronze's, that of the arrival."""
+
+
+def silver_schema(decoder: RecordDecoder) -> pa.Schema:
+    """Return the columns of a topic's table; ``key`` and ``value`` are what the decoder makes of them, ``day`` is bronze's."""
+    return pa.schema(
+        [
+            *_PLACE,
+            ("key", decoder.key.type),
+            ("value", decoder.value.type),
+            ("headers", _HEADERS),
+            ("landed", MOMENT),
+            ("day", pa.date32()),
+        ]
+    )
+
+
+def to_spark(schema: pa.Schema) -> StructType:
+    """Return Spark's form of columns."""
+    return from_arrow_schema(schema)
+
+
+def find_misfit(old: str, new: StructType) -> str | None:
+    """Say which of a table's columns (Spark's JSON) the new ones take away or change; None where they add some at most."""
+    return _find_misfit(StructType.fromJson(json.loads(old)), new, "")
+
+
+def _find_misfit(old: DataType, new: DataType, place: str) -> str | None:
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        fields = {field.name: field.dataType for field in new.fields}
+        for field in old.fields:
+            path = f"{place}.{field.name}" if place else field.name
+            if field.name not in fields:
+                return f"{path} is gone"
+            if misfit := _find_misfit(field.dataType, fields[field.name], path):
+                return misfit
+        return None
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        return _find_misfit(old.elementType, new.elementType, f"{place}[]")
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        return _find_misfit(old.valueType, new.valueType, f"{place}[]")
+    if old.simpleString() != new.simpleString():
+        return f"{place} was {old.simpleString()} and is to be {new.simpleString()}"
+    return None
