@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from consumerd import __version__
+from consumerd.aio.loops import find_uvloop
 from consumerd.cli import inspection, running
 from consumerd.cli.broker import add_broker_command
 from consumerd.cli.demo import add_demo_command
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(arguments)
     configure_logging("warning")  # `run` sets its own, once it has its settings
     try:
-        code = asyncio.run(args.command(args))
+        with asyncio.Runner(loop_factory=find_uvloop() if args.command is running.run else None) as runner:
+            code = runner.run(args.command(args))
         sys.stdout.flush()
     except ConfigError as error:
         return _fail(str(error), CONFIGURATION)

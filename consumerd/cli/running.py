@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import platform
 import sys
 from importlib import metadata
@@ -10,6 +11,7 @@ from importlib import metadata
 import structlog
 
 from consumerd import __version__
+from consumerd.aio.loops import describe_loop, explain_loop
 from consumerd.cli.options import daemon_settings
 from consumerd.config.settings import Settings
 from consumerd.daemon.allocator import tune_allocator
@@ -29,7 +31,8 @@ async def run(args: argparse.Namespace) -> int:
     tune_allocator()
     settings = daemon_settings(args)
     configure_logging(settings.log.level, settings.log.format)
-    _log.info("daemon_starting", version=__version__, kernel=kernel.describe())
+    loop = describe_loop(asyncio.get_running_loop())
+    _log.info("daemon_starting", version=__version__, kernel=kernel.describe(), loop=loop)
     await run_until_stopped(settings)
     return 0
 
@@ -55,6 +58,7 @@ async def version(_args: argparse.Namespace) -> int:
     sys.stdout.write(f"consumerd {__version__}\n")
     sys.stdout.write(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}\n")
     sys.stdout.write(f"kernel: {kernel.describe()}\n")
+    sys.stdout.write(f"loop: {explain_loop()}\n")
     for name in ("aiozk", "pyarrow", "python-snappy", "lz4", "zstandard", "google-crc32c"):
         try:
             found = metadata.version(name)

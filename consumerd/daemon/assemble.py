@@ -30,6 +30,7 @@ from prometheus_client import CollectorRegistry
 
 from consumerd import __version__
 from consumerd.aio.clock import monotonic
+from consumerd.aio.loops import describe_loop
 from consumerd.aio.tasks import unless
 from consumerd.config.settings import Settings
 from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
@@ -346,6 +347,7 @@ class Daemon:
         return DaemonStatus(
             version=__version__,
             kernel=kernel.describe(),
+            loop=describe_loop(asyncio.get_running_loop()),
             uptime_s=monotonic() - self._started,
             ready=not reasons,
             not_ready=tuple(reasons),

@@ -121,7 +121,7 @@ def _document(status: DaemonStatus) -> Iterator[str]:
     yield "<h2>Last events</h2>"
     yield _table(_EVENTS, _event_rows(status))
     yield '</main><footer><a href="/metrics">metrics</a> &middot; <a href="/api/v1/status">JSON</a>'
-    yield f" &middot; kernel: {escape(status.kernel)}</footer></body></html>"
+    yield f" &middot; kernel: {escape(status.kernel)} &middot; loop: {escape(status.loop)}</footer></body></html>"
 
 
 def _readiness(status: DaemonStatus) -> str:

@@ -70,6 +70,7 @@ class DaemonStatus:
 
     version: str
     kernel: str
+    loop: str
     uptime_s: float
     ready: bool
     not_ready: tuple[str, ...]

@@ -67,6 +67,9 @@ class BrokerConnection:
         """Connect. Bounded by the connector. Raises ConnectionLost."""
         connection = cls(session, address, broker, now, hooks)
         connection._stream = await connector(address, connection)
+        if connection.closed:
+            # the peer's first bytes, which nobody had asked for, were here before the stream was ours to close
+            connection._stream.close()
         return connection
 
     def __repr__(self) -> str:

@@ -15,7 +15,9 @@ import contextlib
 import socket
 import ssl
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
+
+from aiohappyeyeballs import start_connection
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, RemoteProtocolError
@@ -95,12 +97,14 @@ class TcpConnector:
         loop = asyncio.get_running_loop()
         try:
             async with timeout(self.timeout_s):
+                # a host may have addresses that lead nowhere; uvloop's create_connection tries them one after the other
+                found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+                sock = await start_connection(found, happy_eyeballs_delay=_HAPPY_EYEBALLS_S)
                 _, stream = await loop.create_connection(
                     lambda: TransportStream(address, receiver, self.max_frame_bytes, self.allocate),
-                    address.host,
-                    address.port,
+                    sock=sock,
                     ssl=self.tls if address.tls else None,
-                    happy_eyeballs_delay=_HAPPY_EYEBALLS_S,
+                    server_hostname=address.host if address.tls else None,
                 )
         except TimeoutError as error:
             raise ConnectionLost(f"{address}: no connection within {self.timeout_s:g} s") from error
@@ -159,8 +163,8 @@ class TransportStream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are such without being derived from it
+        self._transport = transport = cast("asyncio.Transport", transport)
         # nothing is left here once drained; a TLS transport counts "as much as high" as too much already
         transport.set_write_buffer_limits(high=1 if self._address.tls else 0, low=0)
         self._writable.set()

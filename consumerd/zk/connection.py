@@ -15,7 +15,7 @@ import itertools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from consumerd.errors import CoordinationError
 
@@ -147,8 +147,8 @@ class Connection(asyncio.Protocol):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are such without being derived from it
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:  # noqa: D102
         self._buffer += data

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.embedded import EmbeddedThread
+from tests.support.loops import LOOP_ENVIRONMENTS, require_loop
 from tests.support.zookeeper import run_server
 
 _numbers = itertools.count()
@@ -32,3 +33,10 @@ def cluster(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFacto
 def unique() -> Callable[[str], str]:
     """Make names (topics, groups, chroots) that no other test of this run uses."""
     return lambda stem: f"{stem}-{next(_numbers)}"
+
+
+@pytest.fixture(params=LOOP_ENVIRONMENTS)
+def each_loop(request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """Run a test with each event loop that the daemon may have; gives the environment that makes it take this one."""
+    require_loop(request.param)
+    return LOOP_ENVIRONMENTS[request.param]

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from consumerd.aio.loops import explain_loop
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.wire import kernel
 from tests.support.daemon import Daemon, settings_for, wait_until
@@ -128,6 +129,7 @@ def test_version_says_what_a_bug_report_needs() -> None:
     assert done.returncode == 0
     assert "aiozk 0.32.0" in done.stdout
     assert f"kernel: {kernel.describe()}\n" in done.stdout
+    assert f"loop: {explain_loop()}\n" in done.stdout
     assert "parquet" in done.stdout
 
 
@@ -136,6 +138,13 @@ def test_the_kernel_can_be_switched_off() -> None:
     done = command("version", CONSUMERD_KERNEL="off")
 
     assert "kernel: none, pure Python: CONSUMERD_KERNEL=off\n" in done.stdout
+
+
+def test_uvloop_can_be_switched_off() -> None:
+    """To find out whether a fault is the loop's."""
+    done = command("version", CONSUMERD_UVLOOP="off")
+
+    assert "loop: asyncio: CONSUMERD_UVLOOP=off\n" in done.stdout
 
 
 def test_a_one_shot_command_that_reaches_nothing_exits_with_3() -> None:
@@ -147,9 +156,12 @@ def test_a_one_shot_command_that_reaches_nothing_exits_with_3() -> None:
     assert "Traceback" not in done.stderr
 
 
-async def test_without_zookeeper_it_waits_unready_says_so_and_ends_on_sigterm(tmp_path: Path) -> None:
+async def test_without_zookeeper_it_waits_unready_says_so_and_ends_on_sigterm(
+    tmp_path: Path, each_loop: Mapping[str, str]
+) -> None:
     """A container that starts before its ZooKeeper must not crash, nor spin."""
-    with Daemon(tmp_path, "d", settings_for(f"127.0.0.1:{free_port()}", "g", topics=("orders",))) as daemon:
+    settings = settings_for(f"127.0.0.1:{free_port()}", "g", topics=("orders",))
+    with Daemon(tmp_path, "d", settings, environment=each_loop) as daemon:
         daemon.wait(lambda: daemon.get("/livez")[0] == 200, "alive")
         code, reasons = daemon.get("/readyz")
         before = _cpu_seconds(daemon.process.pid)
@@ -164,11 +176,15 @@ async def test_without_zookeeper_it_waits_unready_says_so_and_ends_on_sigterm(tm
         assert daemon.terminate() == 0
 
 
-async def test_without_brokers_it_waits_unready_and_leaves_at_once(tmp_path: Path, empty: str) -> None:
+async def test_without_brokers_it_waits_unready_and_leaves_at_once(
+    tmp_path: Path, empty: str, each_loop: Mapping[str, str]
+) -> None:
     """Registered or not, nothing is consumed; SIGTERM must not wait for a broker that never comes."""
-    with Daemon(tmp_path, "d", settings_for(empty, "g", topics=("orders",))) as daemon:
+    with Daemon(tmp_path, "d", settings_for(empty, "g", topics=("orders",)), environment=each_loop) as daemon:
         daemon.wait(lambda: daemon.get("/livez")[0] == 200, "alive")
         daemon.wait(lambda: daemon.status()["session_phase"] == "fresh", "a session")
+        (started,) = daemon.events("daemon_starting")
+        assert daemon.status()["loop"] == started["loop"] == explain_loop(each_loop).partition(":")[0]
 
         assert daemon.get("/readyz")[0] == 503
         began = time.monotonic()
@@ -187,9 +203,9 @@ def test_sigterm_is_heard_before_anything_is_loaded(tmp_path: Path) -> None:
         assert "Traceback" not in daemon.log()
 
 
-async def test_ctrl_c_is_a_clean_end(tmp_path: Path, empty: str) -> None:
+async def test_ctrl_c_is_a_clean_end(tmp_path: Path, empty: str, each_loop: Mapping[str, str]) -> None:
     """In a terminal people press Ctrl-C, not kill."""
-    with Daemon(tmp_path, "d", settings_for(empty, "g", topics=("orders",))) as daemon:
+    with Daemon(tmp_path, "d", settings_for(empty, "g", topics=("orders",)), environment=each_loop) as daemon:
         daemon.wait(lambda: daemon.get("/livez")[0] == 200, "alive")
         daemon.process.send_signal(signal.SIGINT)
 

@@ -237,7 +237,7 @@ class TcpProxy:
                 for piece, whole in stream.feed(data):
                     await self._forward(direction, piece, sink, whole=whole)
             await self._gates[direction].wait()
-            sink.write(stream.rest())
+            _write(sink, stream.rest())
         # the other side's pump ends when its own source does, which this close brings about
         with contextlib.suppress(OSError):
             sink.close()
@@ -252,7 +252,7 @@ class TcpProxy:
         await self._gates[direction].wait()
         if direction is Direction.TO_CLIENT and self._truncate_at is not None:
             piece, self._truncate_at = piece[: self._truncate_at], None
-            sink.write(piece)
+            _write(sink, piece)
             self.fin()
             return
         if not self._spend(direction, piece, sink):
@@ -274,8 +274,14 @@ class TcpProxy:
             self._cut_at[direction] = left - len(piece)
             left = None
         self.carried[direction] += len(piece)
-        sink.write(piece)
+        _write(sink, piece)
         return left is None
+
+
+def _write(sink: asyncio.StreamWriter, piece: bytes) -> None:
+    """Write, unless the other side is gone: uvloop's transports refuse that."""
+    if not sink.is_closing():
+        sink.write(piece)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

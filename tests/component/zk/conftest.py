@@ -1,17 +1,24 @@
-"""One real server for the package, and proxies in front of it."""
+"""One real server for the package, and proxies in front of it; every test that is a coroutine runs on each event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from tests.support.loops import LOOPS
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import run_server
 
 _roots = itertools.count()
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run coroutines on each loop."""
+    return LOOPS
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from consumerd.zk.port import LeasePhase
 STATUS = DaemonStatus(
     version="0.1.0",
     kernel="native (CRC-32C: table)",
+    loop="uvloop 0.21.0",
     uptime_s=75.0,
     ready=True,
     not_ready=(),
@@ -121,7 +122,7 @@ def test_the_page_adds_up_what_partitions_tell() -> None:
     assert "<dt>records/s</dt>" + '<dd class="main">20</dd>' in page
     assert '<dd class="main">1.0 of 256.0 MiB</dd>' in page
     assert "MiB: 1.0 fetched</dd>" in page
-    assert "kernel: native (CRC-32C: table)</footer>" in page
+    assert "kernel: native (CRC-32C: table) &middot; loop: uvloop 0.21.0</footer>" in page
 
 
 async def test_the_api_is_the_status() -> None:
@@ -132,6 +133,7 @@ async def test_the_api_is_the_status() -> None:
     assert code == 200
     assert json.loads(body)["partitions"][0]["lag"] == 66
     assert json.loads(body)["kernel"] == "native (CRC-32C: table)"
+    assert json.loads(body)["loop"] == "uvloop 0.21.0"
 
 
 def test_the_page_escapes_what_comes_from_outside() -> None:
