@@ -27,7 +27,8 @@ class _Round(Generic[Q, V]):
 class _Turn(Generic[Q, V]):
     """The reads of one key, one after the other; ``next`` is the round that has not begun."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    reading: asyncio.Event | None = None
+    """Set when the read that is under way has ended."""
     next: _Round[Q, V] = field(default_factory=_Round)
 
 
@@ -48,18 +49,29 @@ class SharedBatches(Generic[K, Q, V]):
             turn = self._turns[key] = _Turn()
         ours = turn.next
         ours.asked.update(dict.fromkeys(asked))
-        async with turn.lock:
-            if not ours.outcome:
-                await asyncio.sleep(0)  # for those that have been woken by what has woken us
-                turn.next = _Round()  # who asks from now on is to be told what is read from then on
-                try:
-                    ours.outcome.append(await self._read(key, tuple(ours.asked)))
-                except ConsumerdError as error:
-                    ours.outcome.append(error)
+        while not ours.outcome:
+            if turn.reading is None:
+                await self._read_round(key, turn, ours)
+            else:
+                await turn.reading.wait()
         (outcome,) = ours.outcome
         if isinstance(outcome, ConsumerdError):
             raise outcome.with_traceback(None)  # or it would grow by the stack of each of thousands
         return outcome
+
+    async def _read_round(self, key: K, turn: _Turn[Q, V], ours: _Round[Q, V]) -> None:
+        turn.reading = ended = asyncio.Event()
+        try:
+            await asyncio.sleep(0)  # for those that have been woken by what has woken us
+            if turn.next is ours:
+                turn.next = _Round()  # who asks from now on is to be told what is read from then on
+            try:
+                ours.outcome.append(await self._read(key, tuple(ours.asked)))
+            except ConsumerdError as error:
+                ours.outcome.append(error)
+        finally:
+            turn.reading = None
+            ended.set()  # all at once: what they ask next, they ask together
 
 
 class SharedReads(Generic[K, V]):
