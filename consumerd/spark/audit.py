@@ -89,7 +89,7 @@ def summarize(report: AuditReport, *, proven: int | None = None) -> Summary:
         notes = [*notes[:_NOTES_TOLD], f"{len(notes) - _NOTES_TOLD} notes more: see them with --json-file or --html"]
     rows = tuple(tuple(_row(log)) for log in logs)
     return Summary(
-        numbers=numbers,
+        numbers={name: value for name, value in numbers.items() if value is not None},  # what names do not tell
         findings=tuple(finding.detail for finding in report.errors),
         notes=tuple(notes),
         tables=(Table(title="what has been landed", heads=_HEADS, rows=rows),),

@@ -27,7 +27,7 @@ from consumerd.spark.landing.ranges import EMPTY
 from consumerd.spark.landing.scan import list_chain
 from consumerd.spark.landing.values import LandedChain, LandedFile, Landing
 
-_THREADS: Final = 8
+_THREADS: Final = 4
 _AT_A_TIME: Final = 64
 _LISTINGS: Final = 3
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from consumerd.config.job import JobSettings
 from consumerd.config.settings import Cluster
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import PartitionKey, TopicPartition
+from consumerd.spark.audit import run
+from consumerd.spark.job import Silent
 from consumerd.spark.landing.examine import GroupPosition
 from consumerd.spark.positions import read_positions
 from consumerd.zk.layout import BROKER_TOPICS, offset_path, topic_path
+from tests.support.landing_zone import LandingZone
 from tests.support.zookeeper import make_client, run_server
 
 P, Q, R = (TopicPartition.modern("orders", number) for number in range(3))
@@ -82,3 +88,40 @@ def test_unreachable_zookeeper_is_named() -> None:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(CoordinationError, match=f"ZooKeeper at {address} does not answer"):
             read_positions(Cluster(zookeeper=address), "lake", cluster_id="1-2", connect_timeout_s=0.5)
+
+
+def test_audit_against_a_groups_positions(server: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    """What the group has committed and nobody has landed is found, by the settings that the daemon has."""
+    cluster_id, made = asyncio.run(fill(server, "audited"))
+    zone = LandingZone(tmp_path / "landing", cluster=cluster_id, group="audited")
+    zone.land("orders", 0, 0, 90, czxid=made["orders"])
+    settings = {
+        "cluster": {"zookeeper": server.connect_string},
+        "group": {"id": "audited"},
+        "pipeline": {"landing": {"roots": [zone.path]}},
+    }
+
+    summary = run(no_session, JobSettings.model_validate(settings), Silent())
+
+    assert "audited" == summary.numbers["group"]
+    ahead, unlanded = summary.findings
+    assert f"orders/0@{made['orders']}: the group has committed 100, and [90, 100) has not been landed" in ahead
+    assert "orders/1-0: the group has committed 3, and none of the roots has a chain of it" == unlanded
+
+
+def test_audit_of_another_groups_landing(server: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    """Positions of a group say nothing of what another one has landed."""
+    zone = LandingZone(tmp_path / "landing", group="other")
+    zone.land("orders", 0, 0, 90)
+    settings = {
+        "cluster": {"zookeeper": server.connect_string},
+        "group": {"id": "audited"},
+        "pipeline": {"landing": {"roots": [zone.path]}},
+    }
+
+    with pytest.raises(ConfigError, match=r"group\.id: 'audited', and what has been landed is of group other"):
+        run(no_session, JobSettings.model_validate(settings), Silent())
+
+
+def no_session() -> NoReturn:
+    raise AssertionError("an audit of names and footers needs no Spark")
