@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from bench.sinks import make_batch, shifted
+from consumerd.config.job import JobSettings
 from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext, Start
 from consumerd.sinks.chain import FileMetadata
 from consumerd.sinks.parquet import ParquetOptions, ParquetSink
-from consumerd.spark.landing.footers import read_ends
-from consumerd.spark.landing.scan import scan_landing
+from consumerd.spark import audit
+from consumerd.spark.job import Silent
 from consumerd.wire.records import RecordBatch
 from tests.support.claims import StubClaim
 from tests.support.landing_zone import rewrite_parquet
 from tests.support.record_batches import build_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TOPIC: Final = "bench"
 PARTITIONS: Final = 4
@@ -32,6 +37,7 @@ FILES: Final = 20
 AGAIN: Final = 0.1
 """The share of one partition that has landed once more, in a second chain."""
 _NAMES_IN_CHAIN: Final = 5000
+_PIECE: Final = 10_000
 
 
 def land(root: Path, payload: str, rows: int) -> tuple[int, int]:
@@ -65,13 +71,17 @@ async def _land(root: Path, number: int, start: int, end: int, batch: RecordBatc
 
 
 def _batches(batch: RecordBatch, start: int, end: int) -> Iterator[RecordBatch]:
-    for position in range(start, end, len(batch)):
-        size = min(len(batch), end - position)
-        yield shifted(batch if size == len(batch) else _head(batch, size), position)
+    """Give the batch's records again and again, under the offsets ``[start, end)``."""
+    heads: dict[int, RecordBatch] = {}
+    for position in range(start, end, _PIECE):
+        size = min(_PIECE, end - position)
+        if size not in heads:
+            heads[size] = _head(batch, size)
+        yield shifted(heads[size], position)
 
 
 def _head(batch: RecordBatch, size: int) -> RecordBatch:
-    return build_batch(batch.partition, list(batch.records())[:size])
+    return build_batch(batch.partition, itertools.islice(batch.records(), size))
 
 
 def name(root: Path, files: int) -> None:
@@ -120,6 +130,13 @@ def _context() -> SinkContext:
 
 
 def audit_names(root: Path) -> int:
-    """Make of names what audit makes of them, and return of how many files."""
-    seen = read_ends(scan_landing([root]))
-    return sum(len(chain.files) for chain in seen.chains)
+    """Run the job on names alone, and return of how many files it tells. Raises ValueError where it finds something."""
+    settings = JobSettings.model_validate({"pipeline": {"landing": {"roots": [root]}, "audit": {"footers": False}}})
+    summary = audit.run(_no_session, settings, Silent())
+    if summary.findings:
+        raise ValueError(f"a zone that is sound has findings: {summary.findings[:3]}")
+    return int(str(summary.numbers["files"]))
+
+
+def _no_session() -> SparkSession:
+    raise AssertionError("names need no Spark")

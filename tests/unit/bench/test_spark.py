@@ -13,7 +13,7 @@ from bench.report import END, put_between
 from bench.results import Run
 from bench.spark import report
 from bench.spark.cases import CASES, Case, Work, Worker, select
-from bench.spark.landing import land, name
+from bench.spark.landing import audit_names, land, name
 from bench.spark.processes import tree_processor_s
 from bench.spark.session import Reading
 from consumerd.spark.landing.coverage import NOTHING
@@ -131,8 +131,9 @@ def test_the_zone_that_bronze_takes_over_has_what_it_is_said_to_have(tmp_path: P
 
 
 def test_a_zone_has_as_many_names_as_it_is_said_to_have(tmp_path: Path) -> None:
-    """An audit of fewer would be quicker, and so would be one that finds damage."""
+    """An audit of fewer would be quicker, and one that finds damage is another one."""
     name(tmp_path, 5001)
+    assert audit_names(tmp_path) == 5001
     landing = read_ends(scan_landing([tmp_path]))
     assert [len(chain.files) for chain in landing.chains] == [5000, 1]
     assert [chain.end for chain in landing.chains] == [5000, 1]
