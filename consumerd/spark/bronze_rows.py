@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from consumerd.spark.landed_rows import LandedContent, read_identities, read_rows
+from consumerd.spark.landed_rows import IDENTITY_SCHEMA, LandedContent, read_identities, read_rows
 from consumerd.spark.landing.ranges import RangeSet
 
 FOLDERS: Final = ("topic", "day")
@@ -130,7 +130,8 @@ def _tabled_identities(piece: Piece, path: str, span: RangeSet) -> pa.Table:
         & (pc.field("offset") < bounds.end)
         & (pc.field("broker").is_null() if piece.broker is None else pc.field("broker") == piece.broker)
     )
-    return pq.read_table(path, columns=["offset", "index"], filters=condition, partitioning=None, use_threads=False)
+    rows = pq.read_table(path, columns=["offset", "index"], filters=condition, partitioning=None, use_threads=False)
+    return rows.cast(IDENTITY_SCHEMA)
 
 
 def _by_days(piece: Piece, batch: pa.RecordBatch, landed_us: int) -> Iterator[DayRows]:

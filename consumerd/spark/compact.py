@@ -65,7 +65,6 @@ class Compacted:
 
 def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     """Compact every table of the pipeline that there is, and vacuum it. See ``job.Run``."""
-    started = time.monotonic()
     bronze, compact = settings.pipeline.bronze, settings.pipeline.compact
     done: list[Compacted] = []
     removed: list[Vacuumed] = []
@@ -96,7 +95,6 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
         "made_bytes": sum(one.size_after for one in done),
         "files_vacuumed": sum(one.replaced + one.abandoned for one in removed),
         "vacuumed_bytes": sum(one.size for one in removed),
-        "elapsed_s": round(time.monotonic() - started, 3),
     }
     notes = () if done else ("there is no table yet",)
     return Summary(numbers=numbers, notes=notes)

@@ -30,6 +30,9 @@ PIECE_BYTES: Final = 8 << 20
 """How much of a file of JSON lines is parsed at once; more where a line is longer."""
 
 _PLAIN_SCHEMA: Final = pa.schema([SCHEMA.field(name).with_nullable(True) for name in SCHEMA.names])  # noqa: FBT003
+IDENTITY_SCHEMA: Final = pa.schema([_PLAIN_SCHEMA.field("offset"), _PLAIN_SCHEMA.field("index")])
+"""What tells rows of one log apart."""
+
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.string()), ("value_base64", pa.string())])
 _LINE: Final = pa.schema(
     [
@@ -90,8 +93,7 @@ def read_rows(file: LandedContent, wanted: RangeSet | None = None) -> Iterator[p
 def read_identities(file: LandedContent, wanted: RangeSet) -> pa.Table:
     """Return the columns ``offset`` and ``index`` of a file's rows, at least those in ``wanted``. Raises as read_rows."""
     batches = [batch.select(["offset", "index"]) for batch in read_rows(file, wanted)]
-    schema = pa.schema([_PLAIN_SCHEMA.field("offset"), _PLAIN_SCHEMA.field("index")])
-    return pa.Table.from_batches(batches, schema)
+    return pa.Table.from_batches(batches, IDENTITY_SCHEMA)
 
 
 def _read_parquet(file: LandedContent, wanted: RangeSet | None) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +36,6 @@ _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _SAMPLE_ROWS: Final = 2000
 _REPEATS: Final = 0.25
 _LONGEST_BOUND: Final = 256
-_MICROSECOND: Final = pa.timestamp("us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +180,9 @@ class _BoundsSoFar:
         self._high: object = None
 
     def add(self, column: pa.ChunkedArray) -> None:
+        if pa.types.is_timestamp(column.type):
+            # as numbers: Python's own dates end with the year 9999
+            column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
         extent = pc.min_max(column)
         low, high = extent["min"].as_py(), extent["max"].as_py()
         if low is None:
@@ -301,8 +303,6 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 def _scalar(value: object) -> Scalar | None:
     """Return a value as the log holds it, None for one that it does not hold."""
-    if isinstance(value, datetime):
-        return int(pa.scalar(value, _MICROSECOND if value.tzinfo is None else pa.timestamp("us", "UTC")).value)
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, int | str) and not isinstance(value, bool):

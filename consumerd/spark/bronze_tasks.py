@@ -1,0 +1,156 @@
+"""A plan divided among Spark's tasks: as rows of a frame, or copied into a table's files by the tasks themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from consumerd.spark.bronze_rows import FOLDERS, Piece, read_piece, with_folders
+from consumerd.spark.bronze_target import SCHEMA, FilesDamaged
+from consumerd.spark.landed_rows import DamagedFile, LandedContent
+from consumerd.spark.landing.plan import LandingPlan, PlannedFile
+from consumerd.spark.table.commit import DataFile, encode_file, parse_file
+from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, escape_value
+from consumerd.spark.table.transaction import Transaction
+
+TASK_BYTES: Final = 128 << 20
+"""How much of landed files a task copies, about, when there is enough for all cores."""
+SMALLEST_TASK_BYTES: Final = 8 << 20
+_RETURNED: Final = "damaged boolean, content string"
+
+
+def bronze_rows(
+    spark: SparkSession, plan: LandingPlan, tabled: Sequence[DataFile] = (), home: Path | None = None
+) -> DataFrame:
+    """Return the rows that a plan gives as a frame with all columns of bronze. ``tabled`` are the table's files below ``home``."""
+    groups = plan_tasks(plan, tabled, home, cores=spark.sparkContext.defaultParallelism)
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for piece in _own_pieces(groups, batches):
+            for part in read_piece(piece):
+                yield with_folders(part)
+
+    return spark.range(0, len(groups), 1, max(1, len(groups))).mapInArrow(read, SCHEMA)
+
+
+def copy_rows(
+    spark: SparkSession, transaction: Transaction, plan: LandingPlan, settings: FileSettings
+) -> list[DataFile]:
+    """Have a plan's rows copied into new files, staged, by Spark's tasks. Raises FilesDamaged, OSError."""
+    tabled = list(transaction.base.files.values())
+    groups = plan_tasks(plan, tabled, transaction.table.path, cores=spark.sparkContext.defaultParallelism)
+    copy = _make_copier(groups, str(transaction.staging), transaction.attempt, settings)
+    returned = spark.range(0, len(groups), 1, len(groups)).mapInArrow(copy, _RETURNED).collect()
+    damaged = [json.loads(row["content"]) for row in returned if row["damaged"]]
+    if damaged:
+        raise FilesDamaged({one["path"]: one["reason"] for one in damaged})
+    return [parse_file(json.loads(row["content"])) for row in returned]
+
+
+def plan_tasks(
+    plan: LandingPlan, tabled: Sequence[DataFile], home: Path | None, *, cores: int
+) -> list[tuple[Piece, ...]]:
+    """Divide a plan among tasks: each has a run of its files, all of about the same size. Raises OSError."""
+    pieces = list(_make_pieces(plan, tabled, home))
+    sizes = [Path(piece.content.path).stat().st_size for piece in pieces]
+    total = sum(sizes)
+    wanted = max(math.ceil(total / TASK_BYTES), min(2 * cores, math.ceil(total / SMALLEST_TASK_BYTES)), 1)
+    groups: dict[int, list[Piece]] = {}
+    before = 0
+    for piece, size in zip(pieces, sizes, strict=True):
+        groups.setdefault((before + size // 2) * wanted // max(total, 1), []).append(piece)
+        before += size
+    return [tuple(group) for group in groups.values()]
+
+
+def _make_pieces(plan: LandingPlan, tabled: Sequence[DataFile], home: Path | None) -> Iterator[Piece]:
+    given: dict[object, list[PlannedFile]] = {}
+    for planned in plan.files:
+        earlier = given.setdefault(planned.log, [])
+        contested = planned.contested
+        yield Piece(
+            content=_content(planned),
+            topic=planned.log.topic,
+            incarnation=str(planned.log.incarnation),
+            broker=planned.log.partition.broker,
+            partition=planned.log.partition.number,
+            ranges=None if planned.whole else planned.ranges,
+            contested=contested,
+            earlier=tuple(_content(other) for other in earlier if contested & (other.ranges | other.contested)),
+            tabled=tuple(_find_tabled(planned, tabled, home)) if contested else (),
+        )
+        earlier.append(planned)
+
+
+def _content(planned: PlannedFile) -> LandedContent:
+    return LandedContent(
+        path=planned.path,
+        extension=planned.extension,
+        count=planned.metadata.count,
+        sha256=planned.metadata.sha256,
+    )
+
+
+def _find_tabled(planned: PlannedFile, tabled: Sequence[DataFile], home: Path | None) -> Iterator[str]:
+    """Yield the table's files that may hold some of a planned file's contested offsets."""
+    low, high = planned.contested.spans[0].start, planned.contested.spans[-1].end
+    for file in tabled:
+        offsets, partitions = file.bounds.get("offset"), file.bounds.get("partition")
+        if file.values[:1] != (escape_value(planned.log.topic),) or offsets is None or partitions is None:
+            continue
+        if (
+            int(offsets.low) < high
+            and low <= int(offsets.high)
+            and int(partitions.low) <= planned.log.partition.number <= int(partitions.high)
+        ):
+            assert home is not None
+            yield str(home / file.path)
+
+
+def _make_copier(
+    groups: Sequence[tuple[Piece, ...]], staging: str, attempt: str, settings: FileSettings
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what a task does, for ``mapInArrow``: copy its pieces, return files, or damage, as ``_RETURNED``."""
+
+    def copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = _context().taskAttemptId()
+        prefix = f"{attempt}-{task:05d}"
+        writer = PartitionedWriter(Path(staging), prefix=prefix, partition_by=FOLDERS, settings=settings)
+        damaged: list[DamagedFile] = []
+        try:
+            for piece in _own_pieces(groups, batches):
+                try:
+                    for part in read_piece(piece):
+                        writer.append_part((escape_value(part.topic), part.day.isoformat()), part.rows)
+                except DamagedFile as error:
+                    damaged.append(error)
+            files = [] if damaged else writer.finish()
+        finally:
+            writer.abort()
+        contents = [json.dumps({"path": error.path, "reason": error.reason}) for error in damaged]
+        contents += [json.dumps(encode_file(file)) for file in files]
+        flags = pa.array([True] * len(damaged) + [False] * len(files), pa.bool_())
+        yield pa.RecordBatch.from_arrays([flags, pa.array(contents, pa.string())], names=["damaged", "content"])
+
+    return copy
+
+
+def _own_pieces(groups: Sequence[tuple[Piece, ...]], batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
+    """Yield the pieces of the task that this is; its input is a row that says nothing."""
+    for _ in batches:
+        pass
+    if groups:
+        yield from groups[_context().partitionId()]
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None  # this runs in tasks only
+    return context

@@ -1,0 +1,90 @@
+"""Which rows of a file a task takes, and with what columns."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from consumerd.model import Incarnation, PartitionKey
+from consumerd.spark.bronze_rows import Piece, read_piece, with_folders
+from consumerd.spark.bronze_target import SCHEMA
+from consumerd.spark.bronze_tasks import plan_tasks
+from consumerd.spark.landed_rows import LandedContent
+from consumerd.spark.landing.intake import plan_intake
+from consumerd.spark.landing.ranges import EMPTY, RangeSet
+from tests.support.landing_zone import LandingZone
+
+
+def make_piece(path: Path, count: int, ranges: RangeSet | None, contested: RangeSet = EMPTY, **others: object) -> Piece:
+    return Piece(
+        content=content(path, count),
+        topic="orders",
+        incarnation="7",
+        broker=None,
+        partition=0,
+        ranges=ranges,
+        contested=contested,
+        **others,  # type: ignore[arg-type]  # of the fields' own types
+    )
+
+
+def content(path: Path, count: int) -> LandedContent:
+    return LandedContent(path=str(path), extension="parquet", count=count)
+
+
+def offsets_of(piece: Piece) -> list[int]:
+    return [offset for part in read_piece(piece) for offset in part.rows["offset"].to_pylist()]
+
+
+def test_offsets_of_the_ranges_are_taken_and_no_others(tmp_path: Path) -> None:
+    """The rest of the file is in the table, or comes from a higher chain."""
+    (path,) = LandingZone(tmp_path).land("orders", 0, 0, 100)
+
+    assert offsets_of(make_piece(path, 100, None)) == list(range(100))
+    assert offsets_of(make_piece(path, 100, RangeSet.of([(0, 3), (50, 51), (97, 200)]))) == [0, 1, 2, 50, 97, 98, 99]
+    assert offsets_of(make_piece(path, 100, EMPTY)) == []
+
+
+def test_contested_offsets_are_taken_where_neither_file_nor_table_has_them(tmp_path: Path) -> None:
+    """A file that summed its gaps up may have an offset or not; only its rows tell."""
+    zone = LandingZone(tmp_path / "landing")
+    (path,) = zone.land("orders", 0, 0, 20)
+    *_, earlier = zone.land("orders", 0, 4, 8, request="again")
+    table = tmp_path / "table.parquet"
+    rows = [(10, 0, "7", None), (11, 1, "7", None), (12, 0, "8", None), (13, 0, "7", 1), (14, 0, "7", None)]
+    names = ["offset", "index", "incarnation", "broker"]
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    pq.write_table(pa.table({**columns, "partition": [0, 0, 0, 0, 5]}), table)
+    piece = make_piece(
+        path, 20, RangeSet.of([(0, 2)]), RangeSet.of([(3, 19)]), earlier=(content(earlier, 4),), tabled=(str(table),)
+    )
+
+    assert offsets_of(piece) == [0, 1, 3, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18]
+
+
+def test_rows_have_the_columns_of_bronze(tmp_path: Path) -> None:
+    """Spark is told this schema, and takes columns by their place."""
+    (path,) = LandingZone(tmp_path).land("orders", 0, 0, 3)
+    (part,) = read_piece(make_piece(path, 3, None))
+    rows = with_folders(part)
+
+    assert rows.schema.names == [field.name for field in SCHEMA.fields]
+    assert (rows["topic"].to_pylist(), rows["day"].to_pylist()) == (["orders"] * 3, [date(2023, 11, 14)] * 3)
+    assert rows["landed"][0].value == path.stat().st_mtime_ns // 1000
+
+
+def test_tasks_have_runs_of_files_and_together_all_of_them(tmp_path: Path) -> None:
+    """Each file of the table then holds a range of offsets, and no task waits for another."""
+    zone = LandingZone(tmp_path)
+    zone.land("orders", 0, 0, 200, files=20)
+    plan = plan_intake([zone.path])
+    few = plan_tasks(plan, [], None, cores=4)
+    paths = [piece.content.path for group in few for piece in group]
+
+    assert len(few) == 1  # too little for more
+    assert paths == [str(path) for path in zone.files("orders", 0)]
+    assert plan.files[0].log.incarnation == Incarnation(7)
+    assert plan.files[0].log.partition == PartitionKey(0)
