@@ -40,6 +40,7 @@ from tests.support.counting_proxy import CountingProxy
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.delivering_member import DeliveringMember, MadeUpLogs, join_delivering
 from tests.support.kafka import Cluster, JavaConsumer, Sent, four_letter
+from tests.support.lag_probe import LagProbe
 from tests.support.mixed_group import GIVEN_UP
 from tests.support.noting_sink import install, read_notes
 from tests.support.registry import open_registry
@@ -56,29 +57,6 @@ PATIENCE_S: Final = 180.0
 
 
 # -- one process
-
-
-class LagProbe:
-    """Measures for how long the event loop is kept from its turns by its own work, by a timer every 5 ms.
-
-    What counts is the processor time that the thread took for it: on a busy machine the clock tells of others.
-    """
-
-    def __init__(self) -> None:
-        self.longest = 0.0
-
-    async def run(self) -> None:
-        """Measure until cancelled."""
-        while True:
-            began, spent = time.perf_counter(), time.thread_time()
-            await asyncio.sleep(0.005)
-            late = time.perf_counter() - began - 0.005
-            self.longest = max(self.longest, min(late, time.thread_time() - spent))
-
-    def take(self) -> float:
-        """Return the longest time so far, in seconds, and begin anew."""
-        longest, self.longest = self.longest, 0.0
-        return longest
 
 
 async def settle(members: Sequence[DeliveringMember], partitions: int) -> None:

@@ -11,14 +11,13 @@ session is closed all the same, so that others take over at once, from what was 
 from __future__ import annotations
 
 import asyncio
-import math
 import operator
 import os
 import random
 import secrets
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,6 +43,7 @@ from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings
 from consumerd.delivery.status import DeliveryState
+from consumerd.delivery.status import PartitionStatus as DeliveryStatus
 from consumerd.errors import ConsumerdError, SinkClosed
 from consumerd.fetch.buffer import Kind, MemoryBudget
 from consumerd.fetch.fetcher import Fetcher
@@ -62,7 +62,7 @@ from consumerd.sinks.base import Quarantine, Sink, SinkContext
 from consumerd.sinks.quarantine import FileQuarantine
 from consumerd.sinks.registry import load_sink
 from consumerd.telemetry.hooks import FanOutHooks, Hooks, Trouble
-from consumerd.telemetry.metrics import MetricsHooks, Reading, StatusCollector
+from consumerd.telemetry.metrics import MetricsHooks
 from consumerd.wire import kernel
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.connect_string import parse_connect_string
@@ -74,6 +74,8 @@ _SHUTDOWN_RESERVE: Final = 0.2
 """The part of ``shutdown.timeout_ms`` that is kept for what follows leaving the group, besides ending the session."""
 
 _MISSING_CHECK_S: Final = 5.0
+_STATUSES_A_TURN: Final = 500
+"""So many partitions are described in a turn of the event loop, which takes about ten milliseconds."""
 """How often it is looked whether topics subscribed to by name are there; only what is known already is looked at."""
 
 _log = structlog.get_logger(__name__)
@@ -112,7 +114,6 @@ class Daemon:
         self._recent = RecentEvents(monotonic)
         self._metrics = CollectorRegistry()
         self._hooks = FanOutHooks(MetricsHooks(self._metrics), self._recent)
-        self._metrics.register(StatusCollector(lambda: _readings(self.status())))
         self._waiting: str | None = f"waiting for ZooKeeper at {settings.cluster.zookeeper}"
         self._zk: AiozkClient | None = None
         self._running: _Running | None = None
@@ -122,7 +123,7 @@ class Daemon:
         settings = self._settings
         async with AsyncExitStack() as stack:
             if settings.http.address is not None:
-                application = make_application(self.status, self._metrics)
+                application = make_application(self.read_status, self._metrics)
                 host, port = await stack.enter_async_context(serve(application, *settings.http.address))
                 shown = f"[{host}]" if ":" in host else host
                 _log.info("http_started", url=f"http://{shown}:{port}")
@@ -330,12 +331,19 @@ class Daemon:
 
     # -- status
 
-    def status(self) -> DaemonStatus:
-        """Everything at this moment."""
+    async def read_status(self) -> DaemonStatus:
+        """Return everything as it stands; thousands of partitions are gone through in several turns of the loop."""
+        partitions: list[PartitionStatus] = []
+        if (parts := self._running) is not None:
+            for some in parts.deliveries.read_statuses(_STATUSES_A_TURN):
+                partitions += map(self._describe_partition, some)
+                await asyncio.sleep(0)
+        return self._make_status(tuple(partitions))
+
+    def _make_status(self, partitions: tuple[PartitionStatus, ...]) -> DaemonStatus:
         parts, zk = self._running, self._zk
         group = parts.rebalancer.status if parts is not None else None
         session = zk.state if zk is not None else None
-        partitions = tuple(self._partition_statuses(parts)) if parts is not None else ()
         reasons = [] if self._waiting is None else [self._waiting]
         if group is not None and group.unready_reason is not None:
             reasons.append(group.unready_reason)
@@ -374,23 +382,20 @@ class Daemon:
             requests=tuple(map(_describe_request, parts.requests.waiting)) if parts is not None else (),
         )
 
-    def _partition_statuses(self, parts: _Running) -> list[PartitionStatus]:
-        return [
-            PartitionStatus(
-                topic=one.partition.topic,
-                partition=str(one.partition.partition),
-                sink=one.sink,
-                state=one.state.value,
-                reason=one.reason,
-                position=one.position,
-                acknowledged=one.acknowledged,
-                committed=one.committed,
-                high_watermark=one.high_watermark,
-                lag=one.lag,
-                records_per_second=self._recent.rate(one.partition),
-            )
-            for one in parts.deliveries.statuses
-        ]
+    def _describe_partition(self, one: DeliveryStatus) -> PartitionStatus:
+        return PartitionStatus(
+            topic=one.partition.topic,
+            partition=str(one.partition.partition),
+            sink=one.sink,
+            state=one.state.value,
+            reason=one.reason,
+            position=one.position,
+            acknowledged=one.acknowledged,
+            committed=one.committed,
+            high_watermark=one.high_watermark,
+            lag=one.lag,
+            records_per_second=self._recent.rate(one.partition),
+        )
 
 
 def _describe_request(request: OffsetRequest) -> RequestStatus:
@@ -454,35 +459,3 @@ async def _find_cluster(zk: AiozkClient, hooks: Hooks) -> str:
             await changed.wait()
     finally:
         watch.close()
-
-
-def _readings(status: DaemonStatus) -> Sequence[Reading]:
-    stopped = sum(one.state == DeliveryState.STOPPED for one in status.partitions)
-    readings = [
-        Reading("consumerd_info", 1, (status.version,)),
-        Reading("consumerd_ready", float(status.ready)),
-        Reading("consumerd_session_epoch", status.session_epoch),
-        Reading("consumerd_group_members", status.members),
-        Reading("consumerd_group_disagreements", len(status.disagreements)),
-        Reading("consumerd_missing_topics", len(status.missing_topics)),
-        Reading("consumerd_desired_partitions", status.desired),
-        Reading("consumerd_owned_partitions", status.owned),
-        Reading("consumerd_unowned_partitions", max(0, status.desired - status.owned)),
-        Reading("consumerd_stopped_partitions", stopped),
-        *(Reading("consumerd_buffered_bytes", size, (kind,)) for kind, size in status.buffered_bytes.items()),
-        Reading("consumerd_memory_budget_bytes", status.memory_budget_bytes),
-    ]
-    for one in status.partitions:
-        labels = (one.topic, one.partition)
-        readings += [
-            Reading("consumerd_position_offset", _or_nan(one.position), labels),
-            Reading("consumerd_acknowledged_offset", _or_nan(one.acknowledged), labels),
-            Reading("consumerd_committed_offset", _or_nan(one.committed), labels),
-            Reading("consumerd_high_watermark_offset", _or_nan(one.high_watermark), labels),
-            Reading("consumerd_lag_records", _or_nan(one.lag), labels),
-        ]
-    return readings
-
-
-def _or_nan(value: int | None) -> float:
-    return math.nan if value is None else value

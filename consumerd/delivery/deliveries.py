@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -112,7 +112,13 @@ class Deliveries:
     @property
     def statuses(self) -> tuple[PartitionStatus, ...]:
         """How each claimed partition stands now, sorted."""
-        return tuple(self._running[partition].pipeline.status for partition in sorted(self._running))
+        return tuple(itertools.chain.from_iterable(self.read_statuses(len(self._running) or 1)))
+
+    def read_statuses(self, at_once: int) -> Iterator[list[PartitionStatus]]:
+        """Yield how each claimed partition stands when its turn comes, sorted, so many at a time; the caller may wait in between."""
+        partitions = iter(sorted(self._running))
+        while some := list(itertools.islice(partitions, at_once)):
+            yield [self._running[one].pipeline.status for one in some if one in self._running]
 
     async def run(self) -> None:
         """Own all pipelines, until cancelled; what is not drained by then is abandoned."""

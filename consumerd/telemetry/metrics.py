@@ -6,12 +6,13 @@ so that none can outlive its partition. ``docs/metrics.md`` lists every series.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
@@ -64,22 +65,25 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
 )
 
 
-class StatusCollector(Collector):
-    """Turns readings into gauges at each scrape."""
+class _Readings(Collector):
+    """Turns readings into gauges, for one scrape."""
 
-    def __init__(self, read: Callable[[], Sequence[Reading]]) -> None:
-        self._read = read
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return the families without values, so that registering needs no status."""
-        return [GaugeMetricFamily(spec.name, spec.help, labels=spec.labels) for spec in GAUGES]
+    def __init__(self, readings: Iterable[Reading]) -> None:
+        self._readings = readings
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return every gauge that has readings."""
         families = {spec.name: GaugeMetricFamily(spec.name, spec.help, labels=spec.labels) for spec in GAUGES}
-        for reading in self._read():
+        for reading in self._readings:
             families[reading.name].add_metric(reading.labels, reading.value)
         return [family for family in families.values() if family.samples]
+
+
+def write_metrics(registry: CollectorRegistry, readings: Iterable[Reading]) -> bytes:
+    """Return a scrape: what the registry counts, and these gauges. May be called in a thread while things are counted."""
+    gauges = CollectorRegistry(auto_describe=False)
+    gauges.register(_Readings(readings))
+    return generate_latest(registry) + generate_latest(gauges)
 
 
 def _by_partition(partition: TopicPartition) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from consumerd.config.load import load_settings
 from consumerd.config.settings import Settings
 from consumerd.daemon.http import make_application
 from tests.support.tools import require_tool
-from tests.unit.daemon.test_status_surface import STATUS
+from tests.unit.daemon.test_status_surface import STATUS, always
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -74,7 +74,7 @@ def parse_seconds(text: str) -> int:
 
 
 def routes() -> set[str]:
-    application = make_application(lambda: STATUS, CollectorRegistry())
+    application = make_application(always(STATUS), CollectorRegistry())
     return {resource.canonical for resource in application.router.resources() if isinstance(resource, web.Resource)}
 
 

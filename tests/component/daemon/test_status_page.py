@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.status import DaemonStatus, EventStatus, PartitionStatus, RebalanceStatus
 from tests.support.tools import require_tool
-from tests.unit.daemon.test_status_surface import STATUS
+from tests.unit.daemon.test_status_surface import STATUS, always
 
 WIDTHS: Final = (320, 375, 768, 1280)
 SCHEMES: Final = ("light", "dark")
@@ -227,9 +227,9 @@ async def measure() -> dict[str, dict[str, Any]]:
     """Serve the pages as a daemon does, and return what the browser found, by frame."""
     application = web.Application()
     for name, status in STATES.items():
-        application.add_subapp(f"/states/{name}/", make_application(lambda status=status: status, CollectorRegistry()))
+        application.add_subapp(f"/states/{name}/", make_application(always(status), CollectorRegistry()))
     for path, text in (("/frames", frames()), ("/bad", BAD)):
-        application.router.add_get(path, always(text))
+        application.router.add_get(path, serving(text))
     async with serve(application, "127.0.0.1", 0) as (host, port):
         document = await asyncio.to_thread(browse, f"http://{host}:{port}/frames")
     match = re.search(r'<pre id="found">(.*?)</pre>', document, re.DOTALL)
@@ -238,7 +238,7 @@ async def measure() -> dict[str, dict[str, Any]]:
     return found
 
 
-def always(text: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+def serving(text: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(text=text, content_type="text/html")
 

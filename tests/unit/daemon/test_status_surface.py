@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -18,7 +20,9 @@ from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents,
 from consumerd.errors import ConfigError
 from consumerd.group.transitions import MemberState
 from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.telemetry.metrics import MetricsHooks
 from consumerd.zk.port import LeasePhase
+from tests.support.lag_probe import LagProbe
 
 STATUS = DaemonStatus(
     version="0.1.0",
@@ -61,10 +65,19 @@ STATUS = DaemonStatus(
 )
 
 
+def always(status: DaemonStatus) -> Callable[[], Awaitable[DaemonStatus]]:
+    async def read() -> DaemonStatus:
+        return status
+
+    return read
+
+
 @asynccontextmanager
-async def served(status: Callable[[], DaemonStatus]) -> AsyncIterator[Callable[[str], object]]:
+async def served(
+    status: DaemonStatus, registry: CollectorRegistry | None = None
+) -> AsyncIterator[Callable[[str], Awaitable[tuple[int, str]]]]:
     async with (
-        serve(make_application(status, CollectorRegistry()), "127.0.0.1", 0) as (host, port),
+        serve(make_application(always(status), registry or CollectorRegistry()), "127.0.0.1", 0) as (host, port),
         aiohttp.ClientSession(f"http://{host}:{port}") as client,
     ):
 
@@ -78,10 +91,10 @@ async def served(status: Callable[[], DaemonStatus]) -> AsyncIterator[Callable[[
 async def test_readiness_says_why_not() -> None:
     """An orchestrator needs the code, a person the reason."""
     unready = replace(STATUS, ready=False, not_ready=("orders/1 is held by lake_other-0",))
-    async with served(lambda: unready) as get:
+    async with served(unready) as get:
         assert await get("/readyz") == (503, "orders/1 is held by lake_other-0\n")
         assert await get("/livez") == (200, "ok\n")
-    async with served(lambda: STATUS) as get:
+    async with served(STATUS) as get:
         assert await get("/readyz") == (200, "ok\n")
 
 
@@ -127,13 +140,41 @@ def test_the_page_adds_up_what_partitions_tell() -> None:
 
 async def test_the_api_is_the_status() -> None:
     """Programs read what the page shows."""
-    async with served(lambda: STATUS) as get:
+    async with served(STATUS) as get:
         code, body = await get("/api/v1/status")
 
     assert code == 200
     assert json.loads(body)["partitions"][0]["lag"] == 66
     assert json.loads(body)["kernel"] == "native (CRC-32C: table)"
     assert json.loads(body)["loop"] == "uvloop 0.21.0"
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/status"])
+async def test_thousands_of_partitions_do_not_hold_the_event_loop_up(path: str) -> None:
+    """The lease in ZooKeeper depends on its turns. What counts is the processor time that the loop's own thread takes."""
+    (one,) = STATUS.partitions
+    registry = CollectorRegistry()
+    hooks = MetricsHooks(registry)
+    partitions = []
+    for number in range(10_000):
+        partitions.append(replace(one, topic=f"t{number // 100}", partition=str(number % 100)))
+        partition = TopicPartition.modern(f"t{number // 100}", number % 100)
+        hooks.batch_delivered(partition, records=number, size=1, position=1)
+    async with served(replace(STATUS, partitions=tuple(partitions)), registry) as get, asyncio.TaskGroup() as tasks:
+        probe = LagProbe()
+        probing = tasks.create_task(probe.run())
+        began = time.process_time()
+        code, text = await get(path)
+        spent = time.process_time() - began
+        probing.cancel()
+
+    assert code == 200
+    assert all(what in text for what in ("t99", "t50"))
+    if path == "/metrics":
+        assert 'consumerd_lag_records{partition="99",topic="t99"} 66.0\n' in text
+        assert 'consumerd_records_delivered_total{partition="99",topic="t99"} 9999.0\n' in text
+    assert spent > 0.1, "a thread had nothing to do: this shows nothing"
+    assert probe.longest < 0.1
 
 
 def test_the_page_escapes_what_comes_from_outside() -> None:
@@ -156,9 +197,9 @@ def test_an_empty_page_renders() -> None:
 
 async def test_a_taken_port_names_the_setting() -> None:
     """The second daemon on a host."""
-    async with serve(make_application(lambda: STATUS, CollectorRegistry()), "127.0.0.1", 0) as (host, port):
+    async with serve(make_application(always(STATUS), CollectorRegistry()), "127.0.0.1", 0) as (host, port):
         with pytest.raises(ConfigError, match="listen"):
-            async with serve(make_application(lambda: STATUS, CollectorRegistry()), host, port):
+            async with serve(make_application(always(STATUS), CollectorRegistry()), host, port):
                 pass
 
 
