@@ -14,7 +14,7 @@ from consumerd import __version__
 from consumerd.aio.loops import describe_loop, explain_loop
 from consumerd.cli.options import daemon_settings
 from consumerd.config.settings import Settings
-from consumerd.daemon.allocator import tune_allocator
+from consumerd.daemon.allocator import keep_loaded, tune_allocator
 from consumerd.daemon.assemble import check_assembly
 from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.routes import SinkRoutes
@@ -33,6 +33,7 @@ async def run(args: argparse.Namespace) -> int:
     configure_logging(settings.log.level, settings.log.format)
     loop = describe_loop(asyncio.get_running_loop())
     _log.info("daemon_starting", version=__version__, kernel=kernel.describe(), loop=loop)
+    keep_loaded()
     await run_until_stopped(settings)
     return 0
 
