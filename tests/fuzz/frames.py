@@ -54,7 +54,7 @@ from consumerd.wire.modern.fetch import (  # noqa: E402
     FetchRequest,
     FetchResponse,
 )
-from consumerd.wire.modern.record_set import decode_record_set, first_unit_size, peek_next_offset  # noqa: E402
+from consumerd.wire.modern.record_set import decode_record_set, first_unit_size  # noqa: E402
 from consumerd.wire.records import Limits, Record, RecordBatch  # noqa: E402
 from consumerd.wire.schema import Request, compile_codec  # noqa: E402
 from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, ClientSession  # noqa: E402
@@ -387,8 +387,6 @@ def _read_record_set(answer: FetchedPartition, data: bytes, case: Case, number: 
     pieces = _either_way(lambda: cut_record_set(data, slice_bytes=400, expansion=4.0))
     if any(piece.end <= piece.begin for piece in pieces):
         raise Violated("a piece of nothing")
-    if _either_way(lambda: peek_next_offset(data, start)) < start:
-        raise Violated("the position would move backwards")
     # of every witness with and without
     high_watermark = answer.high_watermark if number & 2 else None
     following = data if number & 4 else b""

@@ -19,7 +19,7 @@ from consumerd.wire import kernel
 from consumerd.wire.columns import ColumnBuilder
 from consumerd.wire.kernel import Buffer, RecordsKernel
 from consumerd.wire.modern import message_set, record_batch
-from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, MAGIC_AT, find_end
+from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, MAGIC_AT, find_end
 from consumerd.wire.modern.extent import (
     BATCH_MAGIC,
     HEAD_BYTES,
@@ -30,7 +30,6 @@ from consumerd.wire.modern.extent import (
     read_offsets,
 )
 from consumerd.wire.modern.fetch import AbortedTransaction
-from consumerd.wire.modern.message_row import count_alike
 from consumerd.wire.modern.record_batch import AbortedTransactions
 from consumerd.wire.records import Limits, RecordBatch
 
@@ -393,48 +392,12 @@ def _find_stray(data: Buffer, begin: int, high_watermark: int) -> int:
     return begin
 
 
-def peek_next_offset(data: bytes | bytearray | memoryview, start: int) -> int:
-    """Return where decoding ``data`` will end, from the heads of its units alone; ``start`` when none is whole.
-
-    What cannot be read ends it; a unit that turns out to be corrupt inside is not noticed.
-    """
-    position = start
-    end = len(data)
-    at = last_size = 0
-    most = _FIRST_SKIP
-    unpack, unpack_delta = ENTRY.unpack_from, record_batch.LAST_OFFSET_DELTA.unpack_from
-    while end - at > MAGIC_AT:
-        offset, size = unpack(data, at)
-        magic = data[at + MAGIC_AT]
-        stop = at + ENTRY_BYTES + size
-        if magic > BATCH_MAGIC or size < UNIT_SIZES[magic] or stop > end:
-            break
-        if magic == BATCH_MAGIC:
-            offset += unpack_delta(data, at + record_batch.LAST_OFFSET_DELTA_AT)[0]
-        elif size == last_size and not isinstance(data, memoryview | bytearray):
-            skipped = count_alike(data, at, ENTRY_BYTES + size, min((end - at) // (ENTRY_BYTES + size), most))
-            most = most * 8 if skipped == most else _FIRST_SKIP
-            stop = at + skipped * (ENTRY_BYTES + size)
-            (offset, _) = unpack(data, stop - ENTRY_BYTES - size)
-        elif size == last_size:
-            data = bytes(data)
-        if offset >= position:
-            position = offset + 1
-        last_size = size
-        at = stop
-    return position
-
-
 def first_unit_size(data: bytes | bytearray | memoryview) -> int | None:
     """Return how many bytes the first unit has by its own account, or None where that cannot be told."""
     try:
         return find_end(data, 0, UNIT_SIZES)
     except CorruptMessageError:
         return None
-
-
-_FIRST_SKIP: Final = 64
-"""How many messages :func:`peek_next_offset` tries to skip at once; eight times as many after each success."""
 
 
 def _next_offset(data: bytes | bytearray | memoryview, at: int) -> int:

@@ -10,7 +10,7 @@ from consumerd.errors import CorruptMessageError
 from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
 from consumerd.wire.compression import Codec
 from consumerd.wire.modern import message_reader
-from consumerd.wire.modern.record_set import decode_record_set, peek_next_offset
+from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Limits, RecordBatch
 from tests.support.record_sets import LOG_APPEND_TIME, break_lz4_header, compress, message, wrapper
 
@@ -369,14 +369,3 @@ def test_the_output_limit_counts_all_sets_of_a_fetch() -> None:
     assert [0] == offsets(decode(data, limits=Limits(decompressed_bytes=2000)))
     assert [0, 1] == offsets(decode(data, limits=Limits(decompressed_bytes=3000)))
     assert "more than 500 bytes" in str(fault(data, limits=Limits(decompressed_bytes=500)))
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-def test_peeking_skips_rows_and_finds_the_end(magic: int) -> None:
-    """The next fetch is asked for before this one is decoded."""
-    data = b"".join(message(row, b"v" * 50, magic=magic) for row in range(1000))
-    data += b"".join(message(1000 + row, b"v" * (row % 5 * (row % 3)), magic=magic) for row in range(100))
-
-    assert 1100 == peek_next_offset(data, 0)
-    assert 1100 == peek_next_offset(memoryview(data + data[:40]), 0)
-    assert 5000 == peek_next_offset(data, 5000)

@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.model import TimestampType, TopicPartition
 from consumerd.wire.modern.fetch import AbortedTransaction
-from consumerd.wire.modern.record_set import decode_record_set, first_unit_size, peek_next_offset
+from consumerd.wire.modern.record_set import decode_record_set, first_unit_size
 from consumerd.wire.records import Record, RecordBatch
 
 pytestmark = pytest.mark.usefixtures("each_path")
@@ -76,7 +76,6 @@ def test_every_offset_of_a_recorded_set_is_explained_once(case: dict[str, Any]) 
     assert case["missing"].items() <= _reasons(batch).items()
     if case["to_the_end"]:
         assert case["high_watermark"] == batch.next_offset
-    assert peek_next_offset(data, case["start"]) == batch.next_offset
 
 
 def _reasons(batch: RecordBatch) -> dict[str, str]:
@@ -93,7 +92,6 @@ def test_every_prefix_of_a_recorded_set_gives_a_prefix_of_its_records(case: dict
     for cut in [*range(120), *range(120, len(data), step)]:
         batch = _decode(case, data[:cut])
         assert expected[: len(batch)] == list(batch.records())
-        assert peek_next_offset(data[:cut], case["start"]) == batch.next_offset
         if batch.next_offset == case["start"] and cut >= 12:
             size = first_unit_size(data[:cut])
             assert size is not None
