@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _RECORDS: Final = 60_000
 _SECONDS: Final = 12.0
-_EXTRAS: Final = ("pyarrow", "pandas", "rich")
+_EXTRAS: Final = ("pyarrow", "pandas", "pyspark", "rich")
 _SHOWN_DOWNLOADS: Final = 3
 _MIB: Final = 1 << 20
 
@@ -43,7 +43,8 @@ def add_demo_command(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     parser.description = (
         "Start ZooKeeper and a broker, produce orders and clicks with every codec, land them with two daemons in Parquet and "
-        "JSON lines, start a third, kill one, and compare what has landed with what was acknowledged. Needs the extra: "
+        "JSON lines, start a third, kill one, and compare what has landed with what was acknowledged; then audit, bronze and silver "
+        "of the data pipeline, on Spark. Needs the extra: "
         "pip install 'consumerd[demo]'. Everything listens on 127.0.0.1. Ctrl-C ends it at any moment and removes "
         "everything; the files of a finished demo are kept. Exit code 1 if a record is lost, doubled or changed."
     )
@@ -179,9 +180,29 @@ def render_report(outcome: Outcome) -> str:
     ]
     lines += [f"  {outcome.ledger} (the producer's ledger)", "", "look at them:"]
     lines += [f"  {line}" for line in look_lines(outcome.files[0].folder)]
-    verdict = "every record has landed exactly once" if outcome.sound else "THE AUDIT HAS FOUND FAULTS"
+    lines += render_lake(outcome)
+    verdict = (
+        "every record has landed exactly once, and is in the tables once"
+        if outcome.sound
+        else "THE AUDIT HAS FOUND FAULTS"
+    )
     lines += ["", f"{verdict}; the demo took {outcome.seconds:.0f} s"]
     return "".join(f"{line}\n" for line in lines)
+
+
+def render_lake(outcome: Outcome) -> list[str]:
+    """Return what is said of the data pipeline: what its tables hold, their first rows, and how it goes on."""
+    lake = outcome.lake
+    lines = ["", "the data pipeline, over these files (consumerd-spark):"]
+    lines += [f"  ! {finding}" for finding in (*lake.findings, *outcome.disagreements)]
+    for name, table in lake.tables.items():
+        lines.append(f"  {name}: {counted(table.total, 'row')}")
+        if table.first:
+            lines += [f"    {line}" for line in render_table(table.heads, table.first).splitlines()]
+    command = shlex.join(
+        [str(Path(sys.executable).with_name("consumerd-spark")), "audit", "--config", str(lake.settings)]
+    )
+    return [*lines, "", "any of its jobs again:", f"  {command}"]
 
 
 def look_lines(parquet: Path) -> list[str]:

@@ -27,15 +27,15 @@ class ChildFailed(ConsumerdError):
 
 
 class Child:
-    """``python -m consumerd ...`` as a process; ``async with`` starts it, and kills it if it still runs at the end.
+    """``python -m consumerd ...`` (or another module) as a process; ``async with`` starts it, and kills it if it still runs at the end.
 
     Its stderr goes to ``<folder>/<name>.log``.
     """
 
-    def __init__(self, name: str, *arguments: str, folder: Path) -> None:
+    def __init__(self, name: str, *arguments: str, folder: Path, module: str = "consumerd") -> None:
         self.name = name
         self.log = folder / f"{name}.log"
-        self._arguments = arguments
+        self._arguments = ("-m", module, *arguments)
         self._process: asyncio.subprocess.Process | None = None
         self._expected = False
 
@@ -43,7 +43,7 @@ class Child:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CONSUMERD_")}
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *tied_command(sys.executable, "-m", "consumerd", *self._arguments),
+                *tied_command(sys.executable, *self._arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -86,6 +86,12 @@ class Child:
 
     async def read_line(self, timeout_s: float) -> str:
         """Return the next line of its stdout. Raises ChildFailed when it ends or does not say anything in time."""
+        line = await self.find_line(timeout_s)
+        self.check()
+        return line or ""
+
+    async def find_line(self, timeout_s: float) -> str | None:
+        """Return the next line of its stdout, None once it has ended. Raises ChildFailed when neither comes in time."""
         assert self.process.stdout is not None
         try:
             async with timeout(timeout_s):
@@ -94,8 +100,7 @@ class Child:
                     await self.process.wait()
         except TimeoutError:
             raise self.fail(f"said nothing for {timeout_s:.0f} s") from None
-        self.check()
-        return line.decode().rstrip("\n")
+        return line.decode().rstrip("\n") if line else None
 
     async def stop(self, timeout_s: float) -> None:
         """End it in order (SIGTERM). Raises ChildFailed when it does not end in time, or not well."""
@@ -116,8 +121,10 @@ class Child:
         self._expected = True
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                # it leads its session's only group, in which are the processes that it has started itself
+                os.killpg(self._process.pid, signal.SIGKILL)
         # unbounded: nothing survives SIGKILL
         await self._process.wait()
 

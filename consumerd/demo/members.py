@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from consumerd.demo.children import Child
+from consumerd.demo.lake import LAKE, pipeline_settings
 from consumerd.demo.stream import CLICKS, ORDERS
 
 GROUP: Final = "demo"
@@ -54,14 +55,14 @@ class Member(Child):
     """One daemon of the group: orders into Parquet, clicks into JSON lines, in the folders that all members share."""
 
     def __init__(self, name: str, *, zookeeper: str, folder: Path) -> None:
-        self._config = folder / f"{name}.yaml"
+        self.config = folder / f"{name}.yaml"
         self._settings = _settings(zookeeper, folder)
         self._url: str | None = None
-        super().__init__(name, "run", "--config", str(self._config), folder=folder)
+        super().__init__(name, "run", "--config", str(self.config), folder=folder)
 
     def write_settings(self) -> None:
         """Write the settings that it is started with."""
-        self._config.write_text(yaml.safe_dump(self._settings, sort_keys=False))
+        self.config.write_text(yaml.safe_dump(self._settings, sort_keys=False))
 
     def find_url(self) -> str | None:
         """Return where its status page is, once its log says so."""
@@ -116,6 +117,7 @@ def _settings(zookeeper: str, folder: Path) -> dict[str, Any]:
         "fetch": {"max_wait_ms": 250},
         "http": {"listen": "127.0.0.1:0"},
         "log": {"format": "json"},
+        "pipeline": pipeline_settings(folder / LAKE),
     }
 
 

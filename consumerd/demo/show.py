@@ -24,6 +24,7 @@ from consumerd.demo.audit import Landed, TopicAudit, audit, read_json_lines, rea
 from consumerd.demo.children import Child
 from consumerd.demo.display import Display
 from consumerd.demo.group_watch import GroupWatch
+from consumerd.demo.lake import LAKE, Lake, describe_line, parse_lake
 from consumerd.demo.ledger import Ledger
 from consumerd.demo.members import GROUP, SESSION_TIMEOUT_MS, Member, Partition, Rebalance
 from consumerd.demo.outlets import open_outlets
@@ -36,6 +37,7 @@ _CLUSTER: Final = "cluster"
 _START_TIMEOUT_S: Final = 60.0
 _STEP_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 25.0
+_JOB_TIMEOUT_S: Final = 120.0
 _PARTITIONS: Final = 8
 # a disturbance begins when so much of the stream is acknowledged, and no more than so much is sent until it is over:
 # whatever the machine's pace, records flow before, while and after it happens
@@ -69,14 +71,20 @@ class Outcome:
     audits: Sequence[TopicAudit]
     rebalances: Sequence[Rebalance]
     files: Sequence[Files]
+    lake: Lake
     ledger: Path
     began: float
     seconds: float
 
     @property
     def sound(self) -> bool:
-        """Whether the audit found nothing."""
-        return all(one.sound for one in self.audits)
+        """Whether the audits found nothing, and the tables hold what has landed."""
+        return all(one.sound for one in self.audits) and not self.lake.findings and not self.disagreements
+
+    @property
+    def disagreements(self) -> Sequence[str]:
+        """Where the tables do not hold what has landed."""
+        return self.lake.disagreements({one.topic: one.landed for one in self.audits})
 
 
 class Demo:
@@ -105,8 +113,10 @@ class Demo:
         shutil.rmtree(self._settings.folder / _CLUSTER, ignore_errors=True)
         self._display.say("audit: the producer's ledger against the files, read with pyarrow and json")
         audits = await asyncio.to_thread(self._audit)
+        lake = await self._fill_lake(self._members[0].config)
         return Outcome(
             audits=audits,
+            lake=lake,
             rebalances=sorted(
                 itertools.chain.from_iterable(member.rebalances() for member in self._members),
                 key=lambda one: one.ended,
@@ -183,6 +193,19 @@ class Demo:
             f"{SESSION_TIMEOUT_MS / 1000:.0f} s)"
         )
         production.allow(1)
+
+    async def _fill_lake(self, config: Path) -> Lake:
+        """Run the jobs of the data pipeline over what has landed. Raises ChildFailed."""
+        self._display.say("the data pipeline on Spark: audit, bronze, silver")
+        lines: list[str] = []
+        async with Child(LAKE, str(config), folder=self._settings.folder, module="consumerd.demo.lake") as child:
+            while (line := await child.find_line(_JOB_TIMEOUT_S)) is not None:
+                lines.append(line)
+                self._display.say(describe_line(line))
+            lake = parse_lake(lines, config)
+            if not lake.complete:
+                raise child.fail("ended before it was done")
+        return lake
 
     async def _start(self, stack: AsyncExitStack, watch: GroupWatch, zookeeper: str) -> Member:
         member = Member(f"worker-{len(self._members) + 1}", zookeeper=zookeeper, folder=self._settings.folder)

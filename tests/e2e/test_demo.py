@@ -77,7 +77,12 @@ def test_everything_lands_once_and_can_be_looked_at_as_printed(tmp_path: Path) -
     assert len(re.findall(r"^[\d.]+ s +worker-\d ", out, re.MULTILINE)) >= 6, "rebalances with their times"
     assert re.search(r"status page of worker-1, while this runs: http://127\.0\.0\.1:\d+/", out)
     assert "every record has landed exactly once" in out
-    assert {path.suffix or path.name for path in folder.iterdir()} == {".log", ".yaml", ".tsv", "parquet", "jsonl"}
+    assert {path.suffix or path.name for path in folder.iterdir()} == {
+        ".log", ".yaml", ".tsv", ".html", "parquet", "jsonl", "lake",
+    }  # fmt: skip
+    assert "  bronze: 2000 rows\n" in out
+    assert f"  silver/orders: {rows['orders'][0]} rows\n" in out
+    assert f"  silver/clicks: {rows['clicks'][0]} rows\n" in out
 
     (command,) = (line for line in out.splitlines() if " -c " in line)
     looked = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
@@ -111,8 +116,9 @@ def test_the_audit_ends_it_with_exit_code_1_when_a_file_has_gone(tmp_path: Path)
         ("ZooKeeper on", signal.SIGINT),
         ("status page", signal.SIGTERM),
         ("was killed", signal.SIGHUP),
+        ("audit: ", signal.SIGINT),
     ],
-    ids=["at once", "with a cluster", "with members", "with a member dead"],
+    ids=["at once", "with a cluster", "with members", "with a member dead", "with Spark"],
 )
 @pytest.mark.slow
 @pytest.mark.timeout(120)

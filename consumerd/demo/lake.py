@@ -1,0 +1,216 @@
+"""The end of the demo: what has landed, through the jobs of the data pipeline, and the first rows of what comes out.
+
+Runs as a process of its own (``python -m consumerd.demo.lake SETTINGS``), on a member's settings file: audit, bronze and silver in
+one Spark session. It prints one JSON object a line: each job's summary, and last what is in the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from consumerd.config.load import load_job_settings
+from consumerd.demo.stream import CLICKS, ORDERS
+from consumerd.errors import ConsumerdError
+from consumerd.spark import read_table
+from consumerd.spark.job import JobName, Silent, load_job
+from consumerd.spark.report import encode_failure, encode_summary
+from consumerd.spark.session import job_session, stop_session
+from consumerd.telemetry.logs import configure_logging
+from consumerd.telemetry.wording import counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LAKE: Final = "lake"
+JOBS: Final = (JobName("audit"), JobName("bronze"), JobName("silver"))
+_ROWS: Final = 5
+_WIDEST: Final = 24
+_DECODED: Final = ("partition", "offset", "event_time", "key")
+_RECORD: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What is in a table: how many rows of each topic, and the first few of them, as texts."""
+
+    rows: Mapping[str, int]
+    heads: Sequence[str]
+    first: Sequence[Sequence[str]]
+
+    @property
+    def total(self) -> int:
+        """Of all topics."""
+        return sum(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """What came of the jobs. ``summaries`` by job, as their JSON; ``tables`` by name."""
+
+    summaries: Mapping[str, Mapping[str, Any]]
+    tables: Mapping[str, Contents]
+    settings: Path
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What jobs have found, and why one did not get to its end."""
+        found = [(job, finding) for job, one in self.summaries.items() for finding in one.get("findings", ())]
+        found += [(job, one["error"]) for job, one in self.summaries.items() if "error" in one]
+        return tuple(f"{job}: {text}" for job, text in found)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the process got to its end, or said why not."""
+        return bool(self.tables) or any("error" in one for one in self.summaries.values())
+
+    def disagreements(self, landed: Mapping[str, int]) -> tuple[str, ...]:
+        """Return where the tables do not hold what has landed, each record once: in bronze, and in silver and quarantine."""
+        return tuple(
+            f"{topic}: {count} landed, {held} in {what}"
+            for topic, count in landed.items()
+            for what, names in (("bronze", ("bronze",)), ("silver and quarantine", (f"silver/{topic}", "quarantine")))
+            if (held := sum(self.tables[name].rows.get(topic, 0) for name in names if name in self.tables)) != count
+        )
+
+
+def pipeline_settings(lake: Path) -> dict[str, Any]:
+    """Return the section ``pipeline`` of the demo's settings file."""
+    price = "array<struct<article:int,quantity:int,cents:int>>"
+    return {
+        "path": str(lake),
+        # the cluster has ended when the jobs run
+        "audit": {"positions": False, "html": str(lake.with_name("audit.html"))},
+        "silver": {
+            "topics": {
+                ORDERS: {
+                    "key": {"format": "utf8"},
+                    "value": {
+                        "format": "json",
+                        "fields": {
+                            "order": "bigint not null",
+                            "customer": "int",
+                            "placed_ms": "epoch_ms",
+                            "channel": "string",
+                            "total_cents": "bigint",
+                            "lines": price,
+                        },
+                    },
+                    "event_time": "value.placed_ms",
+                },
+                CLICKS: {
+                    "key": {"format": "utf8"},
+                    "value": {
+                        "format": "json",
+                        "fields": {
+                            "click": "bigint not null",
+                            "at_ms": "epoch_ms",
+                            "channel": "string",
+                            "page": "string",
+                            "took_ms": "int",
+                        },
+                    },
+                    "event_time": "value.at_ms",
+                },
+            }
+        },
+    }
+
+
+def parse_lake(lines: Iterable[str], settings: Path) -> Lake:
+    """Read what the process has printed. Raises ValueError where that is not what it prints."""
+    objects = [json.loads(line) for line in lines]
+    summaries = {one["job"]: one for one in objects if "job" in one}
+    tables: Mapping[str, Any] = next((one["tables"] for one in objects if "tables" in one), {})
+    return Lake(
+        summaries=summaries,
+        tables={name: Contents(**contents) for name, contents in tables.items()},
+        settings=settings,
+    )
+
+
+def describe_line(line: str) -> str:
+    """Return one of those lines in words."""
+    one = json.loads(line)
+    if "job" not in one:
+        return "tables: " + ", ".join(
+            f"{name} {sum(held['rows'].values()):,} rows" for name, held in one["tables"].items()
+        )
+    said = one.get("error") or f"{counted(len(one['findings']), 'finding')}"
+    return f"{one['job']}: {said} ({one['seconds']:.1f} s)"
+
+
+def main(config: str) -> int:
+    """Run the jobs and print what came of them; one that fails is the last."""
+    configure_logging("warning", "json")
+    settings = load_job_settings(config=Path(config))
+    session: SparkSession | None = None
+
+    def start() -> SparkSession:
+        nonlocal session
+        if session is None:
+            session = job_session(settings.pipeline.spark, "consumerd demo")
+        return session
+
+    try:
+        for name in JOBS:
+            began = monotonic()
+            try:
+                summary = load_job(name)(start, settings, Silent())
+            except (ConsumerdError, OSError) as error:
+                _print(encode_failure(name, "failed", str(error), monotonic() - began))
+                return 1
+            _print(encode_summary(name, summary, monotonic() - began))
+        tables = {"bronze": _look(read_table(start(), settings.folder("bronze")), _RECORD)}
+        for topic in settings.pipeline.silver.topics:
+            decoded = read_table(start(), settings.folder("silver", topic))
+            tables[f"silver/{topic}"] = _look(decoded, (*_DECODED, "value.*"), topic)
+        tables["quarantine"] = _look(read_table(start(), settings.folder("quarantine")), (*_RECORD, "reason"))
+        _print(json.dumps({"tables": tables}) + "\n")
+    finally:
+        if session is not None:
+            stop_session(session)
+    return 0
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line)
+    sys.stdout.flush()
+
+
+def _look(table: DataFrame, columns: Sequence[str], topic: str | None = None) -> dict[str, object]:
+    """Return how many rows a table has, by topic, and some columns of the first of them, by partition and offset."""
+    if topic is None:
+        rows = {row["topic"]: row["count"] for row in table.groupBy("topic").count().collect()}
+    else:
+        rows = {topic: table.count()}
+    order = [name for name in ("topic", "partition", "offset") if name in table.columns]
+    shown = table.orderBy(*order).select(*columns).limit(_ROWS)
+    shown = shown.selectExpr(*(_as_text(name, kind) for name, kind in shown.dtypes))
+    return {"rows": rows, "heads": shown.columns, "first": [[_cut(text) for text in row] for row in shown.collect()]}
+
+
+def _as_text(name: str, kind: str) -> str:
+    """Return SQL that makes a column readable."""
+    if kind == "timestamp":
+        text = f"date_format(`{name}`, 'yyyy-MM-dd HH:mm:ss.SSS')"
+    elif kind.startswith(("array", "map", "struct")):
+        text = f"to_json(`{name}`)"
+    else:
+        text = f"CAST(`{name}` AS STRING)"
+    return f"{text} AS `{name}`"
+
+
+def _cut(text: str | None) -> str:
+    if text is None:
+        return "-"
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
