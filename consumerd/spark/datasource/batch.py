@@ -82,10 +82,10 @@ def _plan(options: ReadOptions, lookup: ClusterLookup) -> list[OffsetRange]:
     starts = lookup.resolve_start(options, partitions)
     ranges = plan_ranges(starts, lookup.resolve_end(options, partitions))
     held = lookup.log_ranges([one.partition for one in ranges])
-    # "the earliest" is whatever it is by now
-    strict = options.fail_on_data_loss and options.starting is not Edge.EARLIEST
-    kept, lost = fit_ranges(ranges, held, fail_on_data_loss=strict)
-    if options.starting is not Edge.EARLIEST:
-        for one in lost:
-            report_lost(one)
+    if options.starting is Edge.EARLIEST:
+        # whatever it is by now
+        ranges = [replace(one, start=min(max(one.start, held[one.partition].earliest), one.end)) for one in ranges]
+    kept, lost = fit_ranges(ranges, held, fail_on_data_loss=options.fail_on_data_loss)
+    for one in lost:
+        report_lost(one)
     return kept
