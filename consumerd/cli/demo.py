@@ -199,9 +199,7 @@ def render_lake(outcome: Outcome) -> list[str]:
         lines.append(f"  {name}: {counted(table.total, 'row')}")
         if table.first:
             lines += [f"    {line}" for line in render_table(table.heads, table.first).splitlines()]
-    command = shlex.join(
-        [str(Path(sys.executable).with_name("consumerd-spark")), "audit", "--config", str(lake.settings)]
-    )
+    command = shlex.join([sys.executable, "-m", "consumerd.spark", "audit", "--config", str(lake.settings)])
     return [*lines, "", "any of its jobs again:", f"  {command}"]
 
 

@@ -49,7 +49,7 @@ def test_a_sound_outcome_says_so_with_its_figures() -> None:
     assert "/data/parquet (1 file, 3.0 MiB)\n" in text
     assert text.endswith("every record has landed exactly once, and is in the tables once; the demo took 22 s\n")
     assert "  bronze: 9 rows\n    OFFSET  VALUE\n    0       {}\n" in text
-    assert "consumerd-spark audit --config /data/worker-1.yaml\n" in text
+    assert "-m consumerd.spark audit --config /data/worker-1.yaml\n" in text
 
 
 def test_findings_are_told_and_no_success_is() -> None:
