@@ -1,0 +1,122 @@
+"""What is chosen goes into the target, all of it and nothing else, in order; without a target nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
+
+from consumerd.config.job import JobSettings
+from consumerd.config.pipeline import Pipeline
+from consumerd.errors import ConfigError
+from consumerd.spark import replay, silver
+from consumerd.spark.job import Silent, Summary
+from tests.support.bronze import run_bronze
+from tests.support.daemon import wait_until
+from tests.support.embedded import EmbeddedThread
+from tests.support.landing_zone import FIRST_MS, LandingZone
+from tests.support.zookeeper import run_server
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedThread]:
+    with (
+        run_server() as zookeeper,
+        EmbeddedThread(tmp_path_factory.mktemp("broker"), f"{zookeeper.connect_string}/replay") as running,
+    ):
+        yield running
+
+
+def settings(tmp_path: Path, **options: object) -> JobSettings:
+    topics = {"orders": {"key": "utf8", "value": {"format": "json", "fields": {"n": "int"}}}}
+    lake = str(tmp_path / "lake")
+    return JobSettings(
+        pipeline=Pipeline.model_validate({"path": lake, "silver": {"topics": topics}, "replay": options})
+    )
+
+
+def run(spark: SparkSession, given: JobSettings) -> Summary:
+    return replay.run(lambda: spark, given, Silent())
+
+
+def read_values(broker: EmbeddedThread, topic: str, partitions: int) -> list[list[bytes | None]]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "tests", "enable.auto.commit": False})
+    try:
+        here = [TopicPartition(topic, number, 0) for number in range(partitions)]
+        wanted = sum(consumer.get_watermark_offsets(one)[1] for one in here)
+        consumer.assign(here)
+        found: list[tuple[int, int, bytes | None]] = []
+
+        def has_all() -> bool:
+            found.extend((one.partition(), one.offset(), one.value()) for one in consumer.consume(1000, 0.1))
+            return len(found) >= wanted
+
+        wait_until(has_all, f"{wanted} records of {topic}", 30)
+        return [[value for at, _, value in sorted(found) if at == number] for number in range(partitions)]
+    finally:
+        consumer.close()
+
+
+def test_ranges_windows_and_the_quarantine_go_back(
+    spark: SparkSession, zone: LandingZone, broker: EmbeddedThread, tmp_path: Path
+) -> None:
+    """Each partition's records in their order."""
+    zone.land("orders", 0, 0, 100)
+    zone.land("orders", 1, 0, 60)
+    run_bronze(spark, [zone], tmp_path / "lake" / "bronze")
+    silver.run(lambda: spark, settings(tmp_path), Silent())
+    values = {
+        number: [
+            record.value for identity, record in sorted(zone.expected.items()) if identity.partition == str(number)
+        ]
+        for number in (0, 1)
+    }
+    for name in ("ranges", "windows", "bad"):
+        broker.create_topic(name, 2)
+    to = {"topic": "orders", "bootstrap_servers": broker.bootstrap, "keep_partition": True}
+
+    dry = run(
+        spark, settings(tmp_path, **to, target="ranges", partition=0, start_offset=10, end_offset=30, dry_run=True)
+    )
+    nothing = read_values(broker, "ranges", 2)
+    one = run(spark, settings(tmp_path, **to, target="ranges", partition=0, start_offset=10, end_offset=30))
+    start, end = (datetime.fromtimestamp(FIRST_MS / 1000 + second, UTC) for second in (20, 50))
+    run(spark, settings(tmp_path, **to, target="windows", start_time=start, end_time=end))
+    run(spark, settings(tmp_path, **to, target="bad", source="quarantine", reason="bad value"))
+
+    assert ((20, 0), (20, 20)) == (
+        (dry.numbers["records"], dry.numbers["sent"]),
+        (one.numbers["records"], one.numbers["sent"]),
+    )
+    assert (0, 10, 29, 20) == dry.tables[0].rows[0][:4]
+    assert ("a dry run: nothing was sent",) == dry.notes
+    assert [[], []] == nothing
+    assert [values[0][10:30], []] == read_values(broker, "ranges", 2)
+    assert [values[0][20:50], values[1][20:50]] == read_values(broker, "windows", 2)
+    # no value of theirs is JSON, but those that are null delete their keys
+    assert [[value for value in values[number] if value is not None] for number in (0, 1)] == read_values(
+        broker, "bad", 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"pipeline\.replay\.topic: missing"),
+        ({"topic": "orders"}, r"pipeline\.replay\.target: missing; nothing is sent without a target"),
+        ({"topic": "orders", "target": "a/b"}, r"pipeline\.replay\.target: 'a/b' has other characters"),
+        ({"topic": "orders", "target": "there"}, r"pipeline\.replay: there is no cluster to send to"),
+    ],
+)
+def test_nothing_is_sent_without_a_place(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    """Before Spark is asked for anything."""
+
+    def no_session() -> SparkSession:
+        raise AssertionError("no session is needed")
+
+    with pytest.raises(ConfigError, match=message):
+        replay.run(no_session, settings(tmp_path, **options), Silent())
