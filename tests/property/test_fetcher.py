@@ -11,11 +11,10 @@ from consumerd.aio.timeouts import timeout
 from consumerd.errors import CorruptMessageError
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
-from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import BrokerId, TopicPartition
-from consumerd.telemetry.hooks import Hooks
 from tests.support.fake_broker import FakeCluster
+from tests.support.fetching_in_memory import fetching_from
 from tests.support.virtual_time import run
 
 PARTITIONS = [TopicPartition.modern("t", number) for number in range(3)]
@@ -72,18 +71,8 @@ class Ordeal:
 
     async def run(self, misfortunes: list[Misfortune]) -> dict[TopicPartition, list[int]]:
         """Let everything happen; return the offsets that each partition's consumer saw."""
-        fetcher = Fetcher(
-            settings=self.settings,
-            budget=self.budget,
-            leaders=self.cluster,
-            connections=self.cluster,
-            log_ranges=self.cluster,
-            hooks=Hooks(),
-            now=asyncio.get_running_loop().time,
-            random=self.random.random,
-        )
-        async with timeout(300), asyncio.TaskGroup() as group:
-            running = group.create_task(fetcher.run())
+        running = fetching_from(self.cluster, self.budget, self.settings, random=self.random.random)
+        async with timeout(300), running as fetcher, asyncio.TaskGroup() as group:
             feeds = [fetcher.feed(partition, 0) for partition in PARTITIONS]
             group.create_task(self._produce())
             group.create_task(self._suffer(misfortunes))
@@ -91,7 +80,6 @@ class Ordeal:
             seen = {feed.partition: await reader for feed, reader in zip(feeds, readers, strict=True)}
             for feed in feeds:
                 feed.close()
-            running.cancel()
         return seen
 
     async def _produce(self) -> None:

@@ -4,8 +4,8 @@ In real time, since threads take it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -15,10 +15,10 @@ from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
-from consumerd.telemetry.hooks import Hooks
 from consumerd.wire import kernel
 from consumerd.wire.records import RecordBatch
 from tests.support.fake_broker import FakeCluster
+from tests.support.fetching_in_memory import fetching_from
 
 MIB = 1 << 20
 P0, P1 = (TopicPartition.modern("t", number) for number in range(2))
@@ -41,22 +41,8 @@ class World:
             for first in range(0, batches * 10, 10):
                 self.cluster.produce(partition, *(bytes((first + row,)) * VALUE_BYTES for row in range(10)))
 
-    @asynccontextmanager
-    async def fetcher(self) -> AsyncIterator[Fetcher]:
-        fetcher = Fetcher(
-            settings=self.settings,
-            budget=self.budget,
-            leaders=self.cluster,
-            connections=self.cluster,
-            log_ranges=self.cluster,
-            hooks=Hooks(),
-            now=asyncio.get_running_loop().time,
-            random=lambda: 0.0,
-        )
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(fetcher.run())
-            yield fetcher
-            running.cancel()
+    def fetcher(self) -> AbstractAsyncContextManager[Fetcher]:
+        return fetching_from(self.cluster, self.budget, self.settings)
 
 
 async def until(condition: Callable[[], object]) -> None:

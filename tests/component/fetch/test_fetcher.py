@@ -5,8 +5,8 @@ import functools
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.modern.fetch import AbortedTransaction
 from consumerd.wire.records import RecordBatch
 from tests.support.fake_broker import FakeCluster, Range
+from tests.support.fetching_in_memory import fetching_from
 from tests.support.record_sets import TRANSACTIONAL, RecordSpec, batch, marker, message
 from tests.support.virtual_time import run
 
@@ -64,22 +65,8 @@ class World:
         alike = {"native_slice_bytes": settings["slice_bytes"]} if "slice_bytes" in settings else {}
         self.settings = FetchSettings(**{"native_thread_bytes": 1 << 30, **alike, **settings})
 
-    @asynccontextmanager
-    async def fetcher(self) -> AsyncIterator[Fetcher]:
-        fetcher = Fetcher(
-            settings=self.settings,
-            budget=self.budget,
-            leaders=self.cluster,
-            connections=self.cluster,
-            log_ranges=self.cluster,
-            hooks=self.hooks,
-            now=asyncio.get_running_loop().time,
-            random=lambda: 0.0,
-        )
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(fetcher.run())
-            yield fetcher
-            running.cancel()
+    def fetcher(self) -> AbstractAsyncContextManager[Fetcher]:
+        return fetching_from(self.cluster, self.budget, self.settings, hooks=self.hooks)
 
     def broker(self, number: int = 0):
         return self.cluster.brokers[BrokerId(number)]

@@ -3,8 +3,6 @@
 import asyncio
 import gzip
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -12,11 +10,10 @@ from consumerd.aio.timeouts import timeout
 from consumerd.errors import RecordTooLarge
 from consumerd.fetch.buffer import Kind, MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
-from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
-from consumerd.telemetry.hooks import Hooks
 from tests.support.fake_broker import FakeCluster
+from tests.support.fetching_in_memory import fetching_from
 from tests.support.record_sets import RecordSpec, batch, message, record, wrapper
 from tests.support.virtual_time import run
 
@@ -26,24 +23,6 @@ UNITS = 160
 P0 = TopicPartition.modern("t", 0)
 SETTINGS = FetchSettings(max_message_bytes=16 * MIB, thread_bytes=1 << 30, native_thread_bytes=1 << 30)
 """Nothing is decoded in a thread, which virtual time would not wait for."""
-
-
-@asynccontextmanager
-async def fetching(cluster: FakeCluster, budget: MemoryBudget, settings: FetchSettings) -> AsyncIterator[Fetcher]:
-    fetcher = Fetcher(
-        settings=settings,
-        budget=budget,
-        leaders=cluster,
-        connections=cluster,
-        log_ranges=cluster,
-        hooks=Hooks(),
-        now=asyncio.get_running_loop().time,
-        random=lambda: 0.0,
-    )
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(fetcher.run())
-        yield fetcher
-        running.cancel()
 
 
 def test_one_partition_flows_beside_199_whose_sink_stands_still() -> None:
@@ -59,7 +38,7 @@ def test_one_partition_flows_beside_199_whose_sink_stands_still() -> None:
             for offset in range(UNITS if partition is partitions[0] else 16):
                 log.append(struct.pack(">q", offset) + unit[8:])  # no checksum covers the offset
         cluster.announce()
-        async with fetching(cluster, budget, SETTINGS) as fetcher:
+        async with fetching_from(cluster, budget, SETTINGS) as fetcher:
             flowing, *stalled = [fetcher.feed(partition, 0) for partition in partitions]
             budget.charge(16 * MIB)  # what their sink keeps
             async with timeout(60):
@@ -108,7 +87,7 @@ def test_a_unit_that_gives_more_than_it_says_is_given_all_the_room_there_is(magi
         cluster, budget = FakeCluster(version=4 if magic == 2 else 2), MemoryBudget(64 * MIB)
         cluster.lead(P0, 0)
         cluster.logs[P0].append(unit)
-        async with fetching(cluster, budget, SETTINGS) as fetcher:
+        async with fetching_from(cluster, budget, SETTINGS) as fetcher:
             feed = fetcher.feed(P0, 0)
             async with timeout(30):
                 found = await feed.next()
@@ -132,7 +111,7 @@ def test_a_unit_above_the_limit_when_decompressed_is_too_large_and_can_be_passed
         cluster.lead(P0, 0)
         cluster.logs[P0].append(unit)
         cluster.produce(P0, b"next")
-        async with fetching(cluster, budget, SETTINGS) as fetcher:
+        async with fetching_from(cluster, budget, SETTINGS) as fetcher:
             feed: PartitionFeed = fetcher.feed(P0, 0)
             async with timeout(30):
                 with pytest.raises(RecordTooLarge) as caught:
