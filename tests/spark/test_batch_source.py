@@ -289,7 +289,6 @@ def test_retention_between_planning_and_reading(spark: SparkSession, broker: Emb
         ({"subscribe": "", "assign": '{"%s": [5]}'}, "/5: topic %s has no such partition"),
         ({"subscribe": None}, "subscribe, subscribePattern, assign: give exactly one of them"),
         ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "none of 1 brokers answered; last: 127.0.0.1:1: cannot connect"),
-        ({"zookeeper": "127.0.0.1:1"}, "ZooKeeper at 127.0.0.1:1 does not answer"),
         ({"endingOffsets": '{"%s": {"0": 99, "1": 0}}'}, "%s/0: offset 99 is outside the broker's log [0, 5]"),
         ({"startingOffsets": '{"%s": {"0": 9, "1": 0}}'}, "%s/0: the end, offset 5, lies below the start, offset 9"),
         ({"startingOffsets": '{"%s": {"0": 9}}'}, "startingOffsets: %s/1 is read and not named"),

@@ -1,0 +1,58 @@
+"""What the driver hears when a cluster cannot be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consumerd.errors import ConfigError, ConnectionLost, CoordinationError
+from consumerd.spark.datasource.lookup import ClusterLookup
+from consumerd.spark.datasource.options import ClusterOptions, Subscribe, TlsOptions
+from tests.support.kafka import free_port
+
+
+def test_a_zookeeper_that_is_not_there_is_named() -> None:
+    """Not after minutes, and with its address."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    with (
+        pytest.raises(CoordinationError, match=f"ZooKeeper at {nowhere} does not answer"),
+        ClusterLookup(ClusterOptions(zookeeper=nowhere), timeout_s=0.2),
+    ):
+        pytest.fail("it was entered")
+
+
+def test_brokers_that_are_not_there_are_named() -> None:
+    """With the last of them, and why."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    with (
+        ClusterLookup(ClusterOptions(bootstrap=nowhere)) as lookup,
+        pytest.raises(ConnectionLost, match=f"none of 1 brokers answered; last: {nowhere}: cannot connect"),
+    ):
+        lookup.find_partitions(Subscribe(("orders",)))
+
+
+def test_a_cluster_that_is_silent_is_not_waited_for_for_ever() -> None:
+    """Whatever it is that hangs."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = f"127.0.0.1:{server.getsockname()[1]}"
+        with (
+            ClusterLookup(ClusterOptions(bootstrap=silent), timeout_s=0.2) as lookup,
+            pytest.raises(ConnectionLost, match=r"the cluster has not answered within 0\.2 s"),
+        ):
+            lookup.find_partitions(Subscribe(("orders",)))
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """Before anything is connected to."""
+    missing = tmp_path / "ca.pem"
+    with (
+        pytest.raises(ConfigError, match=rf"kafka\.ssl: {missing} cannot be used"),
+        ClusterLookup(ClusterOptions(bootstrap="127.0.0.1:1", tls=TlsOptions(trusted=missing))),
+    ):
+        pytest.fail("it was entered")
+    auth = ClusterOptions(zookeeper="127.0.0.1:1", zookeeper_auth_scheme="digest", zookeeper_auth_file=missing)
+    with pytest.raises(ConfigError, match=r"zookeeper\.auth\.file: cannot be read"), ClusterLookup(auth):
+        pytest.fail("it was entered")
