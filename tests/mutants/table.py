@@ -821,6 +821,62 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="a-warning-that-only-the-log-knows",
+        promise=5,
+        file="zk/session.py",
+        old='            log.warning("zookeeper_history_forgotten", last_zxid=self._last_zxid)\n',
+        new='            log.warning("zookeeper_history_lost", last_zxid=self._last_zxid)\n',
+        tests=(
+            "tests/architecture/test_failures_are_shown.py::test_every_warning_and_error_is_also_counted_and_on_the_page",
+        ),
+    ),
+    Mutant(
+        name="a-hook-that-counts-nothing",
+        promise=5,
+        file="telemetry/metrics.py",
+        old="        self._troubles.labels(kind.value).inc()\n",
+        new="        self._troubles.labels(kind.value)\n",
+        tests=("tests/architecture/test_failures_are_shown.py::test_each_hook_moves_a_series_and_leaves_a_line",),
+    ),
+    Mutant(
+        name="a-page-without-the-last-events",
+        promise=5,
+        file="daemon/page.py",
+        old="    yield _table(_EVENTS, _event_rows(status))\n",
+        new="    yield _table(_EVENTS, ())\n",
+        tests=("tests/architecture/test_failures_are_shown.py::test_each_hook_moves_a_series_and_leaves_a_line",),
+    ),
+    Mutant(
+        name="a-page-that-does-not-say-why-it-is-not-ready",
+        promise=5,
+        file="daemon/page.py",
+        old='        ("Not ready", status.not_ready),\n',
+        new='        ("Not ready", ()),\n',
+        tests=(
+            "tests/architecture/test_failures_are_shown.py::test_what_the_status_shows_has_a_gauge_and_a_place_on_the_page",
+        ),
+    ),
+    Mutant(
+        name="a-part-that-is-given-no-hooks",
+        promise=5,
+        file="daemon/assemble.py",
+        old="        requests = ZooKeeperOffsetRequests(access.zk, settings.group.id, hooks=self._hooks)\n",
+        new="        requests = ZooKeeperOffsetRequests(access.zk, settings.group.id)\n",
+        tests=(
+            "tests/architecture/test_failures_are_shown.py::test_the_daemon_gives_its_hooks_to_everybody_who_takes_some",
+        ),
+    ),
+    Mutant(
+        name="a-hook-that-is-not-called",
+        promise=5,
+        file="delivery/committer.py",
+        old="            self._hooks.foreign_commit(partition, commit.position)\n",
+        new="            pass\n",
+        tests=(
+            "tests/architecture/test_failures_are_shown.py::test_the_hook_that_is_said_to_tell_of_an_event_is_called",
+        ),
+    ),
+    Mutant(
         name="everything-is-drained-at-each-change",
         promise=6,
         file="group/machine.py",
@@ -852,6 +908,41 @@ MUTANTS: Final = (
             SIMULATION,
         ),
         stories=60,
+    ),
+    Mutant(
+        name="a-drain-ends-whatever-runs",
+        promise=6,
+        file="delivery/deliveries.py",
+        old="            for running in ending.values():\n                if not running.pipeline.drain():\n",
+        new="            for running in self._running.values():\n                if not running.pipeline.drain():\n",
+        tests=("tests/unit/delivery/test_claims.py::test_a_drain_flushes_commits_and_ends_at_once",),
+    ),
+    Mutant(
+        name="another-thread-of-ours-is-a-new-claim",
+        promise=6,
+        file="group/machine.py",
+        old=(
+            "                if not record.op and record.due <= self._now and self._can_ask:\n"
+            "                    self._batch.threads[partition] = grant.thread\n"
+        ),
+        new=(
+            "                self._step(partition, record, PartitionTrigger.DENY)\n"
+            "                self._batch.drains.add(partition)\n"
+        ),
+        tests=("tests/unit/group/test_machine.py::test_another_thread_of_ours_takes_over_without_a_pause",),
+    ),
+    Mutant(
+        name="a-member-that-is-not-listed-lets-everything-go",
+        promise=6,
+        file="group/machine.py",
+        old=('            self._open_pass("our registration is gone")\n            self._consumer = None\n'),
+        new=(
+            '            self._open_pass("our registration is gone")\n'
+            "            for partition, record in list(self._records.items()):\n"
+            '                self._drop(partition, record, PartitionTrigger.RENEW, "we are not listed")\n'
+            "            self._consumer = None\n"
+        ),
+        tests=("tests/unit/group/test_machine.py::test_our_missing_registration_is_made_again_while_partitions_flow",),
     ),
     Mutant(
         name="a-log-is-recovered-without-its-checksums",
