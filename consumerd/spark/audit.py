@@ -84,13 +84,13 @@ def summarize(report: AuditReport, *, proven: int | None = None) -> Summary:
         numbers["records_read"] = proven
     if report.positions_of is not None:
         numbers["group"] = report.positions_of
-    notes = [finding.detail for finding in report.notes]
+    notes = [str(finding) for finding in report.notes]
     if len(notes) > _NOTES_TOLD:
         notes = [*notes[:_NOTES_TOLD], f"{len(notes) - _NOTES_TOLD} notes more: see them with --json-file or --html"]
     rows = tuple(tuple(_row(log)) for log in logs)
     return Summary(
         numbers={name: value for name, value in numbers.items() if value is not None},  # what names do not tell
-        findings=tuple(finding.detail for finding in report.errors),
+        findings=tuple(map(str, report.errors)),
         notes=tuple(notes),
         tables=(Table(title="what has been landed", heads=_HEADS, rows=rows),),
     )

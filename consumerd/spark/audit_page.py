@@ -84,7 +84,10 @@ def _badges(report: AuditReport) -> str:
 
 def _errors(errors: Sequence[Finding]) -> Iterator[str]:
     if errors:
-        items = "".join(f"<li>{escape(finding.detail)}</li>" for finding in errors[:FINDINGS_SHOWN])
+        items = "".join(
+            f"<li><b>{escape(str(finding.kind))}</b>: {escape(finding.detail)}</li>"
+            for finding in errors[:FINDINGS_SHOWN]
+        )
         yield f'<div class="note"><strong>To act upon</strong><ul>{items}</ul>{_rest(len(errors))}</div>'
 
 

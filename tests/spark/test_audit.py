@@ -47,7 +47,9 @@ def test_what_only_the_data_show(spark: SparkSession, zone: LandingZone, tmp_pat
 
     findings = prove(spark, zone, lines).findings
 
-    assert any(finding.startswith(f"{flipped}: cannot be read") for finding in findings)
-    assert any(finding.startswith(f"{lost}: has no record of [444, 445)") for finding in findings)
-    assert any(finding.startswith(f"{doubled}: holds records of [6, 7) more than once") for finding in findings)
-    assert {str(flipped), str(lost), str(doubled)} == {finding.partition(":")[0] for finding in findings}
+    assert any(finding.startswith(f"file damaged: {flipped}: cannot be read") for finding in findings)
+    assert any(finding.startswith(f"record missing: {lost}: has no record of [444, 445)") for finding in findings)
+    assert any(
+        finding.startswith(f"record twice: {doubled}: holds records of [6, 7) more than once") for finding in findings
+    )
+    assert {str(flipped), str(lost), str(doubled)} == {finding.split(": ")[1] for finding in findings}

@@ -106,7 +106,7 @@ def test_audit_against_a_groups_positions(server: EmbeddedZooKeeper, tmp_path: P
     assert "audited" == summary.numbers["group"]
     ahead, unlanded = summary.findings
     assert f"orders/0@{made['orders']}: the group has committed 100, and [90, 100) has not been landed" in ahead
-    assert "orders/1-0: the group has committed 3, and none of the roots has a chain of it" == unlanded
+    assert "committed ahead: orders/1-0: the group has committed 3, and none of the roots has a chain of it" == unlanded
 
 
 def test_audit_of_another_groups_landing(server: EmbeddedZooKeeper, tmp_path: Path) -> None:

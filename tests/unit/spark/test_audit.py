@@ -52,7 +52,7 @@ def test_summary_of_a_sound_zone(zone: LandingZone) -> None:
         "errors": 0,
         "warnings": 1,
     }.items() <= summary.numbers.items()
-    assert "orders/0@7: [10, 20) was not landed: retention" in summary.notes
+    assert "gap: orders/0@7: [10, 20) was not landed: retention" in summary.notes
     assert ["clicks <b>/1@7", "orders/0@7"] == [str(row[0]) for row in summary.tables[0].rows]
 
 
@@ -63,7 +63,7 @@ def test_findings_of_a_damaged_zone(zone: LandingZone) -> None:
 
     [finding] = audit(zone).findings
 
-    assert finding.startswith(f"{path}: its metadata cannot be read")
+    assert finding.startswith(f"file damaged: {path}: its metadata cannot be read")
 
 
 def test_names_alone(zone: LandingZone) -> None:
