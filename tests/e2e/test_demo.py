@@ -56,7 +56,7 @@ def read_until(stream: IO[str] | None, text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_everything_lands_once_and_can_be_looked_at_as_printed(tmp_path: Path) -> None:
     """The first two minutes with consumerd; every figure in the report is checked against the files."""
     with demo(tmp_path, *SMALL) as process:
@@ -71,7 +71,7 @@ def test_everything_lands_once_and_can_be_looked_at_as_printed(tmp_path: Path) -
     assert set(rows) == {"orders", "clicks"}
     assert all(produced == landed and not any(faults) for produced, landed, *faults in rows.values())
     assert sum(row[0] for row in rows.values()) == 2000
-    tables = [pq.read_table(path, partitioning=None) for path in folder.rglob("*.parquet")]
+    tables = [pq.read_table(path, partitioning=None) for path in (folder / "parquet").rglob("*.parquet")]
     assert sum(len(table) for table in tables) == rows["orders"][0]
     assert len((folder / "ledger.tsv").read_text().splitlines()) == 1 + 2000
     assert len(re.findall(r"^[\d.]+ s +worker-\d ", out, re.MULTILINE)) >= 6, "rebalances with their times"
@@ -93,7 +93,7 @@ def test_everything_lands_once_and_can_be_looked_at_as_printed(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_the_audit_ends_it_with_exit_code_1_when_a_file_has_gone(tmp_path: Path) -> None:
     """Somebody deletes what has landed, between landing and audit: the demo must not say that all is well."""
     with demo(tmp_path, *SMALL) as process:
