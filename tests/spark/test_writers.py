@@ -191,6 +191,7 @@ def test_a_stream_is_written_trigger_by_trigger(
     spark: SparkSession, broker: EmbeddedThread, topic: str, tmp_path: Path
 ) -> None:
     """From one topic into another, by its checkpoint: started again it writes only what is new."""
+    register(spark)
     broker.create_topic("stream-source", 1)
     frame = (
         spark.readStream.format("consumerd")
