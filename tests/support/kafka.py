@@ -64,10 +64,15 @@ def has_headers(release: str) -> bool:
     return parse_release(release) >= (0, 11)
 
 
+def cache_folder() -> Path:
+    """Return where what was fetched is kept."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "consumerd-kafka"
+    return Path(os.environ.get("CONSUMERD_KAFKA_CACHE", default))
+
+
 def jars(release: str) -> Path:
     """Return the folder with a release's jars, copying them by maven on first use. Raises KafkaUnavailable."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "consumerd-kafka"
-    folder = Path(os.environ.get("CONSUMERD_KAFKA_CACHE", default)) / release
+    folder = cache_folder() / release
     if (folder / ".complete").exists():
         return folder
     if shutil.which("mvn") is None or shutil.which("java") is None:
