@@ -21,7 +21,8 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 from consumerd.errors import ConfigError
 from consumerd.spark.job import Sessions
 from consumerd.spark.table.commit import Operation
-from consumerd.spark.table.files import write_frame
+from consumerd.spark.table.files import WRITTEN, make_writer, parse_written
+from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_files, read_increment, read_table
 from consumerd.spark.table.transaction import Table, create_table
 
@@ -63,7 +64,10 @@ def refresh(spark: Sessions, silver: Table, path: str | Path, *, topic: str) -> 
         before = read_files(session, table, transaction.base.files.values(), columns.json()) if after else None
         rows = added if before is None else before.unionByName(added, allowMissingColumns=True)
         transaction.remove(transaction.base.files)
-        transaction.add(write_frame(transaction, find_latest(rows), bounds=("partition", "offset")))
+        # columns may have been added, which the table learns by this commit
+        write = make_writer(transaction, FileSettings(bounds=("partition", "offset")))
+        written = find_latest(rows).select(*columns.names).mapInArrow(write, WRITTEN).collect()
+        transaction.add(parse_written(row["file"]) for row in written)
         old = table.schema(transaction.base)
         commit = transaction.commit(
             progress={source: newest.version}, schema=None if columns.json() == old else columns.json()

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
@@ -30,6 +32,7 @@ from consumerd.spark.decoding.records import RecordDecoder
 from consumerd.spark.job import Progress, Sessions, Summary
 from consumerd.spark.silver_tables import (
     BOUNDS,
+    IDENTITY,
     QUARANTINE,
     QUARANTINE_FOLDERS,
     QUARANTINE_SCHEMA,
@@ -41,7 +44,7 @@ from consumerd.spark.silver_tables import (
     to_spark,
 )
 from consumerd.spark.table.commit import Commit, DataFile, Operation, encode_file
-from consumerd.spark.table.errors import TableError
+from consumerd.spark.table.errors import TableError, VersionVacuumed
 from consumerd.spark.table.files import parse_written
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, escape_value, to_utc
 from consumerd.spark.table.reading import read_files
@@ -288,8 +291,7 @@ def _decode(
     """Have tasks decode and write; return the files of good and of bad records."""
     if not plan.files:
         return [], []
-    snapshot = tables.bronze.snapshot(plan.until)
-    frame = read_files(spark, tables.bronze, plan.files, tables.bronze.schema(snapshot))
+    frame = _read_planned(spark, tables, plan, transactions)
     write = _make_task(decoder, *transactions)
     rows = frame.select(*(f"`{name}`" for name in READ)).mapInArrow(write, _WRITTEN).collect()
     good, bad = (
@@ -297,6 +299,29 @@ def _decode(
         for quarantined in (False, True)
     )
     return good, bad
+
+
+def _read_planned(
+    spark: SparkSession, tables: TopicTables, plan: TopicPlan, transactions: tuple[Transaction, Transaction]
+) -> DataFrame:
+    """Return a plan's rows, and where compaction and vacuum have taken their files, what of bronze is in neither table yet."""
+    snapshot = tables.bronze.snapshot(plan.until)
+    schema = tables.bronze.schema(snapshot)
+    try:
+        return read_files(spark, tables.bronze, plan.files, schema)
+    except VersionVacuumed:
+        everything = read_files(spark, tables.bronze, _of_topic(snapshot.files.values(), tables.topic), schema)
+    silver, quarantine = (one.base.files.values() for one in transactions)
+    done = [
+        read_files(spark, table, files, table.schema(base)).select(*IDENTITY)
+        for table, files, base in (
+            (tables.silver, silver, transactions[0].base),
+            (tables.quarantine, _of_topic(quarantine, tables.topic), transactions[1].base),
+        )
+    ]
+    known = done[0].unionByName(done[1]).alias("known")
+    same = [everything[name].eqNullSafe(F.col(f"known.{name}")) for name in IDENTITY]
+    return everything.join(known, same, "left_anti")
 
 
 def _make_task(

@@ -30,6 +30,9 @@ _PLACE: Final = [
 ]
 """Whose record it is and when it was, by the record's own word and by its decoded one."""
 
+IDENTITY: Final = ("incarnation", "broker", "partition", "offset", "index")
+"""What tells a topic's records apart."""
+
 READ: Final = (
     "incarnation",
     "broker",
