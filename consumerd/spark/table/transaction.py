@@ -144,10 +144,14 @@ class Transaction:
 
     def __enter__(self) -> Self:
         self._lock = _lock_log(self.table)
-        self.base = self.table.snapshot()
-        self.attempt = f"{self.base.version:020d}-{uuid.uuid4().hex[:12]}"
-        self.staging = self.table.path / STAGING_FOLDER / self.attempt
-        self._files.make_folders(self.staging)
+        try:
+            self.base = self.table.snapshot()
+            self.attempt = f"{self.base.version:020d}-{uuid.uuid4().hex[:12]}"
+            self.staging = self.table.path / STAGING_FOLDER / self.attempt
+            self._files.make_folders(self.staging)
+        except BaseException:
+            self._unlock()
+            raise
         return self
 
     def __exit__(
@@ -158,8 +162,7 @@ class Transaction:
                 self._take_back()
                 shutil.rmtree(self.staging, ignore_errors=True)
         finally:
-            if self._lock is not None:
-                os.close(self._lock)
+            self._unlock()
 
     def find_done(self) -> Commit | None:
         """Return the commit of this plan if there is one: the work is done. Raises TableError, OSError."""
@@ -242,8 +245,8 @@ class Transaction:
             try:
                 self._outcome_unknown = True
                 if self.table.log.publish(commit):
+                    self._linked.clear()  # first: a signal in between must not take back what is committed
                     self._outcome_unknown = False
-                    self._linked.clear()
                     return commit
                 self._outcome_unknown = False
             except OSError as error:
@@ -261,6 +264,11 @@ class Transaction:
                     f"{conflict}; nothing of this run is visible, run it again"
                 )
             commit = _renumber(commit, other.version + 1)
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     def _take_back(self) -> None:
         for path in self._linked:

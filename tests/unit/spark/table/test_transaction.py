@@ -25,12 +25,10 @@ LOG = LogId("orders", PartitionKey(0), Incarnation(7))
 PROGRAM = """
 import sys
 from pathlib import Path
-from tests.support.tables import append, make_rows, make_table
+from tests.unit.spark.table.test_transaction import do_work
 
-table = make_table(Path(sys.argv[1]))
-append(table, make_rows(range(0, 10)), make_rows(range(10, 20), topic="payments"), plan="the work")
+do_work(Path(sys.argv[1]))
 """
-"""A job without Spark: it stages two files and commits them."""
 
 POINTS = [
     "before_table_file=kill",
@@ -60,10 +58,14 @@ def table(tmp_path: Path) -> Table:
     return make_table(tmp_path / "table")
 
 
-def run_job(path: Path, points: str | None = None) -> int:
-    environment = {key: value for key, value in os.environ.items() if key != failpoints.VARIABLE}
-    if points is not None:
-        environment[failpoints.VARIABLE] = points
+def do_work(path: Path) -> None:
+    """Be a job without Spark: stage two files and commit them."""
+    table = make_table(path)
+    append(table, make_rows(range(10)), make_rows(range(10, 20), topic="payments"), plan="the work")
+
+
+def do_work_in_a_process(path: Path, points: str) -> int:
+    environment = {**os.environ, failpoints.VARIABLE: points}
     root = Path(__file__).parents[4]
     return subprocess.run([sys.executable, "-c", PROGRAM, str(path)], env=environment, cwd=root, check=False).returncode
 
@@ -80,14 +82,14 @@ def test_job_killed_at_any_point_and_run_again_has_its_rows_once(tmp_path: Path,
     path = tmp_path / "table"
     expected = list(range(20))
 
-    assert run_job(path, points) == -signal.SIGKILL
+    assert do_work_in_a_process(path, points) == -signal.SIGKILL
     table = open_table(path)
     assert read_offsets(table) in ([], expected)
-    assert run_job(path) == 0
+    do_work(path)
     assert read_offsets(table) == expected
     assert plain_offsets(table) == expected
     assert [commit.plan for commit in table.log.read_after(0)] == ["the work"]
-    assert run_job(path) == 0
+    do_work(path)
     assert read_offsets(table) == plain_offsets(table) == expected
     assert not (table.path / "_staging").exists() or not list((table.path / "_staging").iterdir())
 
