@@ -1,0 +1,236 @@
+"""Silver and quarantine together are bronze, whatever is in it, and whoever dies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from consumerd.config.job import JobSettings
+from consumerd.config.pipeline import Pipeline
+from consumerd.model import Incarnation, TopicPartition
+from consumerd.spark import silver
+from consumerd.spark.compact import compact_table
+from consumerd.spark.decoding.records import BAD_KEY, BAD_VALUE, LATE
+from consumerd.spark.job import Silent, Summary
+from consumerd.spark.latest import read_latest
+from consumerd.spark.table.commit import Operation
+from consumerd.spark.table.errors import TableError
+from consumerd.spark.table.parquet_files import FileSettings
+from consumerd.spark.table.reading import read_table
+from consumerd.spark.table.transaction import open_table
+from consumerd.spark.table.vacuum import vacuum
+from consumerd.wire.records import Record
+from tests.support.bronze import run_bronze
+from tests.support.landing_zone import FIRST_MS, LandingZone
+from tests.support.record_batches import record
+
+FIELDS = {"n": "bigint not null", "at": "epoch_ms"}
+DAY_MS = 86_400_000
+
+
+def make_order(partition: TopicPartition, incarnation: Incarnation, offset: int) -> Record:
+    """Return an order; of every ten one is no JSON, one has a bad key, one is late and one deletes its key."""
+    at = FIRST_MS + offset * 1000
+    kind = offset % 10
+    value: bytes | None = json.dumps({"n": offset, "at": at - (DAY_MS if kind == 3 else 0)}).encode()
+    if kind == 1:
+        value = b"{"
+    if kind == 4:
+        value = None
+    key = b"\xff" if kind == 2 else b"k%d" % (offset % 20)
+    return record(offset, value, key=key, timestamp=at)
+
+
+@pytest.fixture
+def zone(tmp_path: Path) -> LandingZone:
+    return LandingZone(tmp_path / "landing", make=make_order)
+
+
+def settings(tmp_path: Path, **topic: object) -> JobSettings:
+    orders = {
+        "key": "utf8",
+        "value": {"format": "json", "fields": FIELDS},
+        "event_time": "value.at",
+        "late_ms": 3_600_000,
+        "latest": True,
+        **topic,
+    }
+    pipeline = {"path": str(tmp_path / "lake"), "silver": {"topics": {"orders": orders}}}
+    return JobSettings(pipeline=Pipeline.model_validate(pipeline))
+
+
+def rebuilding(given: JobSettings) -> JobSettings:
+    again = given.pipeline.silver.model_copy(update={"rebuild": True})
+    return JobSettings(pipeline=given.pipeline.model_copy(update={"silver": again}))
+
+
+def run(spark: SparkSession, given: JobSettings) -> Summary:
+    return silver.run(lambda: spark, given, Silent())
+
+
+def offsets(spark: SparkSession, path: Path) -> list[int]:
+    return sorted(row["offset"] for row in read_table(spark, path).select("offset").collect())
+
+
+def numbers(summary: Summary) -> tuple[object, ...]:
+    return tuple(summary.numbers[name] for name in ("read", "decoded", "quarantined"))
+
+
+def of_kinds(end: int, kinds: Sequence[int]) -> list[int]:
+    return [offset for offset in range(end) if offset % 10 in kinds]
+
+
+BAD = (1, 2, 3)
+GOOD = (0, 4, 5, 6, 7, 8, 9)
+
+
+def test_each_record_is_decoded_or_in_quarantine(spark: SparkSession, zone: LandingZone, tmp_path: Path) -> None:
+    """Run after run, with nothing decoded twice; other topics stay out."""
+    lake, given = tmp_path / "lake", settings(tmp_path)
+    zone.land("orders", 0, 0, 100, files=2)
+    zone.land("payments", 0, 0, 10)
+    run_bronze(spark, [zone], lake / "bronze")
+
+    first = run(spark, given)
+    again = run(spark, given)
+    zone.land("orders", 0, 100, 150)
+    run_bronze(spark, [zone], lake / "bronze")
+    second = run(spark, given)
+
+    assert [(100, 70, 30), (0, 0, 0), (50, 35, 15)] == [numbers(one) for one in (first, again, second)]
+    assert ("topic orders: 30 records are in quarantine",) == first.findings
+    assert ("bronze has nothing new of these topics",) == again.notes
+    assert of_kinds(150, GOOD) == offsets(spark, lake / "silver" / "orders")
+    bad = read_table(spark, lake / "quarantine").orderBy("offset").collect()
+    assert of_kinds(150, BAD) == [row["offset"] for row in bad]
+    assert {1: BAD_VALUE, 2: BAD_KEY, 3: LATE} == {row["offset"]: row["cause"] for row in bad if row["offset"] < 10}
+    assert [(b"k1", b"{", "orders")] == [
+        (bytes(row["key"]), bytes(row["value"]), row["topic"]) for row in bad if row["offset"] == 1
+    ]
+    good = (
+        read_table(spark, lake / "silver" / "orders")
+        .where("offset = 5")
+        .selectExpr(
+            "key",
+            "value.n",
+            "unix_millis(event_time) AS at",
+            "unix_millis(value.at) AS same",
+            "CAST(day AS string) AS day",
+        )
+    )
+    assert [("k5", 5, FIRST_MS + 5000, FIRST_MS + 5000, "2023-11-14")] == [tuple(row) for row in good.collect()]
+
+
+def test_latest_values_are_those_of_the_highest_offsets(spark: SparkSession, zone: LandingZone, tmp_path: Path) -> None:
+    """By increments, with keys that are deleted; a later run changes what has changed."""
+    lake, given = tmp_path / "lake", settings(tmp_path)
+    zone.land("orders", 0, 40, 60)
+    run_bronze(spark, [zone], lake / "bronze")
+    run(spark, given)
+    before = {row["key"]: row["offset"] for row in read_latest(spark, lake / "latest" / "orders").collect()}
+    zone.land("orders", 0, 60, 75)
+    zone.land("orders", 0, 0, 40, request="what was before")
+    run_bronze(spark, [zone], lake / "bronze")
+    run(spark, given)
+    after = {row["key"]: row["offset"] for row in read_latest(spark, lake / "latest" / "orders").collect()}
+
+    assert _latest(range(40, 60)) == before
+    assert _latest(range(75)) == after
+
+
+def _latest(found: range) -> dict[str, int]:
+    latest = {f"k{offset % 20}": offset for offset in found if offset % 10 in GOOD}
+    return {key: offset for key, offset in latest.items() if offset % 10 != 4}
+
+
+def test_a_run_that_died_between_the_two_commits_is_finished(
+    spark: SparkSession, zone: LandingZone, tmp_path: Path
+) -> None:
+    """The quarantine is ahead of the topic's table then; what has landed since comes in a commit of its own."""
+    lake, given = tmp_path / "lake", settings(tmp_path)
+    zone.land("orders", 0, 0, 100)
+    run_bronze(spark, [zone], lake / "bronze")
+    run(spark, given)
+    zone.land("orders", 0, 100, 150)
+    run_bronze(spark, [zone], lake / "bronze")
+    run(spark, given)
+    # as it was before the last commit, which is the topic's table's
+    newest = open_table(lake / "silver" / "orders")
+    version = newest.snapshot().version
+    (newest.log.path / "_log" / f"{version:020d}.json").unlink()
+    zone.land("orders", 0, 150, 200)
+    run_bronze(spark, [zone], lake / "bronze")
+
+    summary = run(spark, given)
+
+    assert (100, 70, 30) == numbers(summary)
+    assert of_kinds(200, GOOD) == offsets(spark, lake / "silver" / "orders")
+    assert of_kinds(200, BAD) == offsets(spark, lake / "quarantine")
+
+
+def test_what_compaction_and_vacuum_have_moved_is_still_decoded_once(
+    spark: SparkSession, zone: LandingZone, tmp_path: Path
+) -> None:
+    """A pipeline whose silver has stood still for longer than vacuum waits."""
+    lake, given = tmp_path / "lake", settings(tmp_path, latest=False)
+    for start in (0, 20, 40, 60):
+        zone.land("orders", 0, start, start + 20)
+        run_bronze(spark, [zone], lake / "bronze")
+        if start == 0:
+            run(spark, given)
+    bronze = open_table(lake / "bronze")
+    compact_table(lambda: spark, bronze, target_bytes=1 << 20, min_files=2, settings=FileSettings(), progress=Silent())
+    vacuum(bronze, keep_ms=0, now_ms=bronze.log.read(bronze.snapshot().version).time_ms + 1)
+
+    assert (60, 42, 18) == numbers(run(spark, given))
+    assert of_kinds(80, GOOD) == offsets(spark, lake / "silver" / "orders")
+    assert of_kinds(80, BAD) == offsets(spark, lake / "quarantine")
+
+
+def test_columns_may_be_added_but_not_changed(spark: SparkSession, zone: LandingZone, tmp_path: Path) -> None:
+    """Until the topic is decoded anew."""
+    lake = tmp_path / "lake"
+    zone.land("orders", 0, 0, 20)
+    run_bronze(spark, [zone], lake / "bronze")
+    run(spark, settings(tmp_path))
+    zone.land("orders", 0, 20, 40)
+    run_bronze(spark, [zone], lake / "bronze")
+    wider = settings(tmp_path, value={"format": "json", "fields": {**FIELDS, "more": "string"}})
+    other = settings(tmp_path, value={"format": "json", "fields": {"n": "string", "at": "epoch_ms"}}, latest=False)
+    table = lake / "silver" / "orders"
+
+    with pytest.raises(TableError, match=r"value\.n was bigint and is to be string"):
+        run(spark, other)
+    run(spark, wider)
+    assert [None] * len(of_kinds(40, (0, *GOOD[2:]))) == [
+        row["more"] for row in read_table(spark, table).where("value IS NOT NULL").select("value.more").collect()
+    ]
+    rebuilt = run(spark, rebuilding(other))
+
+    # a number is no text
+    assert (40, 4, 36) == numbers(rebuilt)
+    assert of_kinds(40, (4,)) == offsets(spark, table)
+    assert sorted({*range(40)} - {*of_kinds(40, (4,))}) == offsets(spark, lake / "quarantine")
+    assert [Operation.REPLACE] == [commit.operation for commit in open_table(table).log.read_after(2, 3)]
+
+
+def test_counts_that_differ_are_a_finding(spark: SparkSession, zone: LandingZone, tmp_path: Path) -> None:
+    """Each run holds bronze against what came of it."""
+    lake, given = tmp_path / "lake", settings(tmp_path, latest=False)
+    zone.land("orders", 0, 0, 20)
+    run_bronze(spark, [zone], lake / "bronze")
+    run(spark, given)
+    table = open_table(lake / "quarantine")
+    with table.begin(plan="by hand", job="test", operation=Operation.REPLACE) as transaction:
+        transaction.remove(transaction.base.files)
+        transaction.commit()
+
+    [finding] = run(spark, given).findings
+
+    assert finding.startswith(
+        "topic orders: bronze has 20 records at version 1, but there are 14 decoded ones and 0 in"
+    )

@@ -1,0 +1,50 @@
+"""Figures by topic and hour are those of the ledger."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from consumerd.config.job import JobSettings
+from consumerd.config.pipeline import Pipeline
+from consumerd.spark import stats
+from consumerd.spark.job import Silent
+from consumerd.spark.table.reading import read_table
+from tests.support.bronze import run_bronze
+from tests.support.landing_zone import LandingZone
+
+HOUR_MS = 3_600_000
+
+
+def test_hours_count_what_has_landed(spark: SparkSession, zone: LandingZone, tmp_path: Path) -> None:
+    """Records, bytes and nulls exactly; keys are few, so that their number is exact, too."""
+    lake = tmp_path / "lake"
+    zone.land("orders", 0, 0, 5000)
+    zone.land("payments", 0, 0, 10)
+    run_bronze(spark, [zone], lake / "bronze")
+    settings = JobSettings(pipeline=Pipeline(path=str(lake)))
+
+    summary = stats.run(lambda: spark, settings, Silent())
+    again = stats.run(lambda: spark, settings, Silent())
+
+    expected: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    keys: dict[tuple[str, int], set[bytes | None]] = defaultdict(set)
+    for identity, record in zone.expected.items():
+        place = identity.topic, record.timestamp // HOUR_MS * HOUR_MS
+        size = len(record.key or b"") + len(record.value or b"")
+        for column, number in enumerate((1, record.key is None, record.value is None, size)):
+            expected[place][column] += number
+        keys[place].add(record.key)
+    names = "records", "null_keys", "null_values", "bytes", "distinct_keys"
+    rows = read_table(spark, lake / "stats").selectExpr("*", "unix_millis(hour) AS at").collect()
+    assert {place: (*counts, len(keys[place])) for place, counts in expected.items()} == {
+        (row["topic"], row["at"]): tuple(row[name] for name in names) for row in rows
+    }
+    assert len(expected) == len(rows) == len(summary.tables[0].rows)
+    assert all(row["value_bytes_p50"] <= row["value_bytes_p90"] <= row["value_bytes_max"] for row in rows)
+    assert all(0 < row["lag_ms_p50"] <= row["lag_ms_p99"] <= row["lag_ms_max"] for row in rows)
+    figures = "records", "bytes", "hours"
+    total = 5010, sum(counts[3] for counts in expected.values()), len(expected)
+    assert [total] * 2 == [tuple(one.numbers[name] for name in figures) for one in (summary, again)]
