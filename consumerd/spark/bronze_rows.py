@@ -112,10 +112,12 @@ def _known(piece: Piece, batch: pa.RecordBatch) -> _Mask:
     span = RangeSet.of([(batch["offset"][0].as_py(), batch["offset"][-1].as_py() + 1)])
     others = [read_identities(file, span) for file in piece.earlier]
     others += [_tabled_identities(piece, path, span) for path in piece.tabled]
+    found = np.zeros(len(batch), np.bool_)
+    if not others:  # what is doubtful of a log may well lie beside all that there is of it
+        return found
     known = pa.concat_tables(others).append_column("known", pa.repeat(True, sum(map(len, others))))  # noqa: FBT003
     rows = pa.table({"offset": batch["offset"], "index": batch["index"], "row": np.arange(len(batch))})
     both = rows.join(known, keys=["offset", "index"], join_type="left semi", use_threads=False)
-    found = np.zeros(len(batch), np.bool_)
     found[both["row"].to_numpy()] = True
     return found
 

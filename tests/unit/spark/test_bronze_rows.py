@@ -65,6 +65,13 @@ def test_contested_offsets_are_taken_where_neither_file_nor_table_has_them(tmp_p
     assert offsets_of(piece) == [0, 1, 3, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18]
 
 
+def test_contested_offsets_that_no_file_can_have_are_taken(tmp_path: Path) -> None:
+    """By their bounds neither the files before this one nor those of the table reach them."""
+    (path,) = LandingZone(tmp_path).land("orders", 0, 0, 20)
+
+    assert offsets_of(make_piece(path, 20, EMPTY, RangeSet.of([(3, 6)]))) == [3, 4, 5]
+
+
 def test_rows_have_the_columns_of_bronze(tmp_path: Path) -> None:
     """Spark is told this schema, and takes columns by their place."""
     (path,) = LandingZone(tmp_path).land("orders", 0, 0, 3)
