@@ -8,7 +8,6 @@ cut off or changed after it had been published.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -124,7 +123,7 @@ def _read_lines(file: LandedContent) -> Iterator[pa.RecordBatch]:
             digest.update(piece)
             try:
                 batch = _parse_lines(piece)
-            except (pa.ArrowException, binascii.Error) as error:
+            except (pa.ArrowException, ValueError) as error:  # the latter: base64, or text, that is none
                 raise DamagedFile(file.path, f"cannot be read: {error}") from error
             count += len(batch)
             yield batch
@@ -152,6 +151,8 @@ def _parse_lines(piece: bytes) -> pa.RecordBatch:
     options = pa.json.ParseOptions(explicit_schema=_LINE, unexpected_field_behavior="ignore")
     reading = pa.json.ReadOptions(use_threads=False, block_size=len(piece) + 1)
     lines = pa.json.read_json(pa.BufferReader(piece), read_options=reading, parse_options=options)
+    if not len(lines):
+        raise pa.ArrowInvalid("there are lines, and no records")
     batch = lines.combine_chunks().to_batches()[0]
     count = len(batch)
     none = pa.scalar(int(TimestampType.NONE), pa.int8())

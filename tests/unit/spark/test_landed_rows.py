@@ -125,6 +125,31 @@ def test_damaged_file_is_named(tmp_path: Path, kind: Kind, damage: Callable[[Pat
     assert caught.value.path == str(path)
 
 
+@pytest.mark.parametrize("broken", ["é".encode(), b"\xff\xfe", b"*"])
+def test_bytes_that_are_no_base64_any_more_are_damage(tmp_path: Path, broken: bytes) -> None:
+    """Whatever a disk has made of them; the file is left out, and the rest of the zone is taken over."""
+    zone = LandingZone(tmp_path, "jsonl", make=make_odd)
+    (path,) = zone.land("odd", 0, 0, 8)
+    (file,) = content(zone)
+    data = path.read_bytes()
+    place = data.index(b'"value_base64":"') + 20
+    path.write_bytes(data[:place] + broken + data[place + len(broken) :])
+
+    with pytest.raises(DamagedFile, match=str(path)):
+        list(read_rows(file))
+
+
+def test_lines_without_records_are_damage(tmp_path: Path) -> None:
+    """A file of as many bytes as it had, of which none is left."""
+    zone = LandingZone(tmp_path, "jsonl")
+    (path,) = zone.land("orders", 0, 0, 8)
+    (file,) = content(zone)
+    path.write_bytes(b"\n" * path.stat().st_size)
+
+    with pytest.raises(DamagedFile, match=str(path)):
+        list(read_rows(file))
+
+
 def test_file_that_has_gone_is_no_damaged_one(tmp_path: Path) -> None:
     """An unmounted volume is to stop the job, not to be counted as files that it may leave out."""
     file = LandedContent(path=str(tmp_path / "gone.parquet"), extension="parquet", count=1)
