@@ -36,8 +36,10 @@ def vacuum(table: Table, *, keep_ms: int, now_ms: int) -> Vacuumed:
         snapshot = table.snapshot()
         replaced: set[str] = set()
         kept = set(snapshot.files)
+        committed_ms = 0
         for commit in table.log.read_after(0, snapshot.version):
-            (replaced if commit.time_ms < until_ms else kept).update(commit.removed)
+            committed_ms = max(committed_ms, commit.time_ms)  # a clock that went back makes no commit older than it is
+            (replaced if committed_ms < until_ms else kept).update(commit.removed)
         size = 0
         gone = 0
         for path in replaced - kept:

@@ -41,6 +41,17 @@ def test_replaced_files_go_when_their_time_is_over(tmp_path: Path) -> None:
     assert plain_offsets(table) == read_offsets(table) == [1, 2, 3]
 
 
+def test_commit_is_no_older_than_those_before_it(tmp_path: Path) -> None:
+    """Where a clock went back for a while: readers of what was replaced meanwhile are still at work."""
+    table = make_table(tmp_path / "table")
+    append(table, make_rows([1]), now_ms=50_000)
+    compact(table, now_ms=1000)
+
+    assert vacuum(table, keep_ms=5000, now_ms=52_000).replaced == 0
+    assert read_offsets(table, 1) == [1]
+    assert vacuum(table, keep_ms=5000, now_ms=56_000).replaced == 1
+
+
 def test_files_of_no_version_go_unless_a_job_may_be_about_to_commit_them(tmp_path: Path) -> None:
     """They are what is left where a file system has no locks by which the next job knows that it is alone."""
     table = make_table(tmp_path / "table")
