@@ -87,6 +87,16 @@ def test_bounds_are_those_of_all_row_groups_and_leave_out_what_has_none(
     assert pq.ParquetFile(tmp_path / file.path).num_row_groups == 3
 
 
+def test_bounds_of_times_that_no_calendar_of_pythons_has(tmp_path: Path) -> None:
+    """A producer may write any number into a timestamp, and its record is still to be kept."""
+    low, high = -(1 << 63), (1 << 63) - 1
+    writer = PartitionedWriter(tmp_path, prefix="task", partition_by=(), settings=FileSettings(bounds=("at",)))
+    writer.append(pa.record_batch({"at": pa.array([high, None, low], pa.timestamp("us", "UTC"))}))
+    (file,) = writer.finish()
+
+    assert file.bounds == {"at": Bounds(low=low, high=high)}
+
+
 def test_files_open_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer whose clock is wrong makes as many days as it likes."""
     monkeypatch.setattr(parquet_files, "MOST_OPEN", 3)
