@@ -22,12 +22,17 @@ def make_tls(tls: TlsOptions) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.trusted)
         if tls.identity is not None:
-            context.load_cert_chain(tls.identity)
+            context.load_cert_chain(tls.identity, password=_refuse_encrypted)
     except (OSError, ssl.SSLError) as error:
         named = " or ".join(str(path) for path in (tls.trusted, tls.identity) if path is not None)
         raise ConfigError(f"kafka.ssl: {named} cannot be used: {error}") from error
     context.check_hostname = tls.checks_host
     return context
+
+
+def _refuse_encrypted() -> str:
+    """Asked for a key's password. Without this OpenSSL would ask on the terminal, or on a worker's stdin, and wait."""
+    raise OSError("its key is encrypted; a key without a password is needed")
 
 
 def make_pool(

@@ -6,6 +6,7 @@ Pure. An offset here is the next one to be read, as everywhere in consumerd, so 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,6 +19,9 @@ JsonOffsets = dict[str, dict[str, int]]
 """What a checkpoint holds: topic, partition as text, next offset."""
 
 _MOST: Final = (1 << 63) - 1
+_MOST_PARTITION: Final = (1 << 31) - 1
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
+"""Nothing else, such as 00: one partition would have two names."""
 
 
 def to_json(offsets: PartitionOffsets) -> JsonOffsets:
@@ -96,7 +100,7 @@ def _check_topic(topic: str, what: str) -> None:
 
 
 def _read_partition(topic: str, key: str, what: str) -> TopicPartition:
-    if not key.isascii() or not key.isdecimal():
+    if not _NUMBER.fullmatch(key) or int(key) > _MOST_PARTITION:
         raise ConfigError(f"{what}: {topic}: expected a partition's number, got {key!r}")
     return TopicPartition(topic, PartitionKey(int(key)))
 

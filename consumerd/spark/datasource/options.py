@@ -55,11 +55,15 @@ _WITHOUT_EFFECT: Final = (
 )
 """What jobs give to Spark's own source and means nothing here: there is no consumer group, no poll and no cache."""
 
+_PLAIN_PEM: Final = "files in PEM are read that need none"
 _REFUSED: Final = {
     "kafka.auto.offset.reset": "give startingOffsets instead",
     "kafka.enable.auto.commit": "nothing is committed by a reader",
     "kafka.key.deserializer": "keys are bytes; decode the column",
     "kafka.value.deserializer": "values are bytes; decode the column",
+    "kafka.ssl.key.password": _PLAIN_PEM,
+    "kafka.ssl.keystore.password": _PLAIN_PEM,
+    "kafka.ssl.truststore.password": _PLAIN_PEM,
     "path": "topics are named by subscribe, subscribePattern or assign; call load() without a path",
 }
 
@@ -337,7 +341,7 @@ class OptionReader:
         text = self.text(name)
         if text is None:
             return None
-        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= _MOST_NUMBER:
+        if not re.fullmatch("[0-9]{1,19}", text) or not least <= int(text) <= _MOST_NUMBER:
             raise ConfigError(f"{name}: expected a whole number from {least} on, got {text!r}")
         return int(text)
 

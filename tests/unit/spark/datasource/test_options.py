@@ -156,6 +156,8 @@ def test_options_travel_to_executors() -> None:
         ({"zookeeper__auth__scheme": "digest"}, "zookeeper.auth.scheme and zookeeper.auth.file"),
         ({"brokerVersion": "0.7"}, "brokerVersion: expected auto or a release"),
         ({"minPartitions": "0"}, "minPartitions: expected a whole number from 1 on, got '0'"),
+        ({"minPartitions": "9" * 5000}, "minPartitions: expected a whole number"),
+        ({"kafka__ssl__key__password": "hidden"}, "kafka.ssl.key.password: cannot be given: files in PEM"),
         ({"minPartitions": "٣"}, "minPartitions: expected a whole number"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss: expected true or false, got 'no'"),
         ({"startingOffsets": "lates"}, "startingOffsets: expected earliest, latest, group:<name>, or JSON"),
