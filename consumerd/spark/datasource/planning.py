@@ -10,11 +10,15 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from consumerd.client.log_range import LogRange
-from consumerd.errors import OffsetError, OffsetOutOfRange
+from consumerd.errors import ConfigError, OffsetError, OffsetOutOfRange
 from consumerd.model import TopicPartition
 from consumerd.spark.datasource.offsets import PartitionOffsets
+
+_MOST_PARTS: Final = 1_000_000
+"""Spark partitions of one read: each is an object on the driver, and a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +103,16 @@ def divide_ranges(
 ) -> list[OffsetRange]:
     """Divide ranges so that there are at least ``min_partitions`` (as far as there are offsets) of about one size, none
     of which has more than ``max_records`` offsets. Parts of a partition stay in order.
+
+    Raises ConfigError where those would be more than a driver can plan.
     """
     counts = [1 if max_records is None else -(-len(one) // max_records) for one in ranges]
+    asked = max(sum(counts), min(min_partitions or 0, sum(map(len, ranges))))
+    if asked > _MOST_PARTS:
+        name = "minPartitions" if asked > sum(counts) else "maxRecordsPerPartition"
+        raise ConfigError(
+            f"{name}: that makes {asked:,} Spark partitions of what is there; {_MOST_PARTS:,} are the most"
+        )
     missing = (min_partitions or 0) - sum(counts)
     if missing > 0:
         # whoever has the largest parts gets one more

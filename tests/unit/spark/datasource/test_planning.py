@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.client.log_range import LogRange
-from consumerd.errors import OffsetError, OffsetOutOfRange
+from consumerd.errors import ConfigError, OffsetError, OffsetOutOfRange
 from consumerd.model import TopicPartition
 from consumerd.spark.datasource.planning import Lost, OffsetRange, divide_ranges, fit_ranges, limit_ranges, plan_ranges
 
@@ -66,6 +66,20 @@ def test_without_limits_each_range_is_one_task() -> None:
     ranges = [of(T0, 3, 4), of(T1, 0, 1 << 40)]
     assert divide_ranges(ranges) == ranges
     assert divide_ranges([], min_partitions=3) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"max_records": 1 << 19}, "maxRecordsPerPartition: that makes 2,097,152 Spark"),
+        ({"min_partitions": 1_000_001}, "minPartitions"),
+    ],
+)
+def test_more_parts_than_can_be_planned_are_refused(limits: dict[str, int], named: str) -> None:
+    """The driver would run out of memory over offsets that are far apart, and say nothing of why."""
+    with pytest.raises(ConfigError, match=named):
+        divide_ranges([of(T0, 0, 1 << 40)], **limits)
+    assert len(divide_ranges([of(T0, 0, 7)], min_partitions=1 << 60)) == 7
 
 
 @given(several_ranges(), st.integers(1, 5000))
