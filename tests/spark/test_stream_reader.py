@@ -20,11 +20,13 @@ ALL = ReadAllAvailable()
 
 
 class _Cluster:
-    """Logs by partition, and how often they were looked for; ``hidden`` partitions are found from the nth look on."""
+    """Logs by partition. ``hidden`` partitions are found from the nth look on, ``grown`` logs are there with the second."""
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, LogRange] = {}
         self.hidden: dict[TopicPartition, int] = {}
+        self.grown: dict[TopicPartition, LogRange] = {}
+        self.starts: dict[TopicPartition, int] = {}
         self.open = 0
         self.slept = 0.0
         self.now = 0.0
@@ -39,6 +41,7 @@ class _Cluster:
     def sleep(self, seconds: float) -> None:
         self.slept += seconds
         self.hidden = {one: looks - 1 for one, looks in self.hidden.items()}
+        self.logs |= self.grown
 
     def bootstrap(self) -> str:
         return "elsewhere:9092"
@@ -56,7 +59,7 @@ class _Cluster:
         return {one: self.logs[one] for one in partitions}
 
     def resolve_start(self, _options: ReadOptions, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        return {one: self.logs[one].latest for one in partitions}
+        return {one: self.starts.get(one, self.logs[one].latest) for one in partitions}
 
 
 def _reader(cluster: _Cluster, **options: str) -> ConsumerdStreamReader:
@@ -152,6 +155,50 @@ def test_a_partition_is_gone_only_if_it_is_missed_again_and_again() -> None:
 
     assert {"orders": {"0": 5, "1": 5}} == _reader(cluster).latestOffset({"orders": {"0": 5, "1": 1}}, ALL)
     assert cluster.slept > 0
+
+
+def test_a_log_has_lost_its_end_only_if_it_is_seen_again_and_again() -> None:
+    """A new leader hears moments late up to where its predecessor has shown records."""
+    cluster = _cluster(p0=(0, 95))
+    cluster.grown = {A: LogRange(0, 102)}
+    with capture_logs() as logs:
+        end = _reader(cluster, failOnDataLoss="false").latestOffset({"orders": {"0": 100}}, ALL)
+
+    assert {"orders": {"0": 102}} == end, "else what was read comes twice"
+    assert [] == logs
+
+
+def test_a_log_that_has_lost_its_end_is_believed_in_the_end() -> None:
+    """A topic that was made again, say."""
+    cluster = _cluster(p0=(0, 95))
+    with pytest.raises(OffsetError, match=r"orders/0: offset 100 is outside the broker's log \[0, 95\]"):
+        _reader(cluster).latestOffset({"orders": {"0": 100}}, ALL)
+
+    assert 2.0 == cluster.slept
+
+
+@pytest.mark.parametrize("start", [3, 91])
+def test_a_start_that_the_log_does_not_hold_is_not_noted(start: int) -> None:
+    """From a checkpoint on no other startingOffsets would count."""
+    cluster = _cluster(p0=(50, 90))
+    cluster.starts = {A: start}
+    named = {"startingOffsets": f'{{"orders": {{"0": {start}}}}}'}
+    with pytest.raises(OffsetError, match=f"orders/0: offset {start} is outside the broker's log .* failOnDataLoss"):
+        _reader(cluster, **named).latestOffset({}, ALL)
+
+    assert {"orders": {"0": start}} == _reader(cluster, failOnDataLoss="false", **named).latestOffset({}, ALL)
+
+
+def test_an_assigned_partition_that_is_gone_is_left_out_where_that_is_allowed() -> None:
+    """As with topics: the others go on."""
+    cluster = _cluster(p0=(0, 5), p1=(0, 9))
+    assigned = {"assign": '{"orders": [0, 3], "clicks": [0]}', "subscribe": ""}
+    start = {"clicks": {"0": 9}, "orders": {"0": 1, "3": 4}}
+    with capture_logs() as logs:
+        end = _reader(cluster, failOnDataLoss="false", **assigned).latestOffset(start, ALL)
+
+    assert {"orders": {"0": 5}} == end
+    assert ["clicks/0", "orders/3"] == [line["reason"].partition(":")[0] for line in logs]
 
 
 def test_a_partition_that_is_gone_ends_the_query() -> None:

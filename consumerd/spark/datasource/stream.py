@@ -7,6 +7,7 @@ the first time; ``availableNow`` reads all there is.)
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,7 @@ from consumerd.model import TopicPartition
 from consumerd.spark.datasource.batch import make_partitions, read_partition
 from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.offsets import JsonOffsets, PartitionOffsets, from_json, to_json
-from consumerd.spark.datasource.options import ReadOptions, Subscribe
+from consumerd.spark.datasource.options import Assign, Edge, ReadOptions, Subscribe, SubscribePattern
 from consumerd.spark.datasource.triggers import TriggerPlan, plan_trigger, ranges_between
 from consumerd.spark.datasource.worker_logs import log_warnings
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOOKS: Final = 3
-"""How often a partition must be missing, one after the other, to be gone: a broker that has just started knows few of them."""
+"""How often a partition must be missing, one after the other, to be gone: a broker that has just started knows few of them. So
+often must a log end below a position, too, for its end to be lost: a new leader hears moments late of what it may show."""
 _LOOK_AGAIN_S: Final = 1.0
 
 _MOST_DELAY_MS: Final = 15 * 60_000
@@ -131,37 +133,43 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _begin(self) -> PartitionOffsets:
         """Return where the query begins; nothing as long as there is no partition."""
-        lookup = self._connected()
-        partitions = lookup.find_partitions(self._options.selection)
-        return lookup.resolve_start(self._options, partitions)
+        lookup, options = self._connected(), self._options
+        partitions = lookup.find_partitions(options.selection)
+        starts = lookup.resolve_start(options, partitions)
+        if options.fail_on_data_loss and not isinstance(options.starting, Edge):
+            # while nothing is in the checkpoint: from then on no other startingOffsets would count
+            self._report(plan_trigger(starts, lookup.log_ranges(partitions)))
+        return starts
 
     def _look(self, known: PartitionOffsets | None = None) -> Mapping[TopicPartition, LogRange]:
-        """Return the logs of what is selected. A partition that is known is gone only if it is not found several times."""
+        """Return the logs of what is selected. What is ``known`` is lost only if it is not there several times."""
         lookup = self._connected()
-        found: set[TopicPartition] = set()
-        for look in range(_LOOKS):
-            if look:
-                self._sleep(_LOOK_AGAIN_S)
+        looks = 1
+        while True:
+            last = known is None or looks == _LOOKS
             try:
-                found = set(self._find(lookup, strict=self._options.fail_on_data_loss))
+                logs = lookup.log_ranges(sorted(self._find(lookup, strict=self._options.fail_on_data_loss)))
             except NotFound:
-                if look == _LOOKS - 1 or known is None:
+                if last:
                     raise
-            if known is None or found.issuperset(known):
-                break
-        return lookup.log_ranges(sorted(found))
+            else:
+                if last or known is None or _reach(logs, known):
+                    return logs
+            looks += 1
+            self._sleep(_LOOK_AGAIN_S)
 
     def _find(self, lookup: ClusterLookup, *, strict: bool) -> Iterator[TopicPartition]:
-        """Find what is selected. Unless it is ``strict`` a topic that was deleted is left out."""
+        """Find what is selected. Unless it is ``strict`` topics and partitions that are not there any more are left out."""
         selection = self._options.selection
-        if strict or not isinstance(selection, Subscribe):
+        if strict or isinstance(selection, SubscribePattern):
             yield from lookup.find_partitions(selection)
             return
-        for topic in selection.topics:
-            try:
-                yield from lookup.find_partitions(Subscribe((topic,)))
-            except NotFound:
-                continue
+        assigned = set(selection.partitions) if isinstance(selection, Assign) else None
+        topics = selection.topics if isinstance(selection, Subscribe) else sorted({one.topic for one in assigned or ()})
+        for topic in topics:
+            with contextlib.suppress(NotFound):
+                found = lookup.find_partitions(Subscribe((topic,)))
+                yield from (one for one in found if assigned is None or one in assigned)
 
     # -- what is lost, and what is too little
 
@@ -184,6 +192,11 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         most_delay_ms = self._options.max_trigger_delay_ms
         delay_s = (_MOST_DELAY_MS if most_delay_ms is None else most_delay_ms) / 1000
         return self._last_taken is not None and self._now() - self._last_taken < delay_s
+
+
+def _reach(logs: Mapping[TopicPartition, LogRange], known: PartitionOffsets) -> bool:
+    """Whether the logs are there, and end nowhere below what has been read of them."""
+    return all(one in logs and position <= logs[one].latest for one, position in known.items())
 
 
 def _ends(logs: Mapping[TopicPartition, LogRange]) -> dict[TopicPartition, int]:
