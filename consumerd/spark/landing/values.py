@@ -16,7 +16,11 @@ from consumerd.spark.landing.findings import Finding
 from consumerd.spark.landing.ranges import Span
 
 ChainRef = NewType("ChainRef", str)
-"""A chain's name, wherever its root is mounted: ``<root id>:topic=<T>/partition=<P>/chain=<n>``."""
+"""A chain's name, wherever its root is mounted, which no other chain ever has:
+``<root id>:topic=<T>/partition=<P>/chain=<n>:<incarnation>:<origin>:<writer>``.
+
+Numbers begin anew where a partition's folder was moved away; what ``_chain.json`` says tells such chains apart.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -106,7 +110,8 @@ class LandedChain:
     def ref(self) -> ChainRef:
         """Its name, wherever the root is mounted."""
         topic, name = partition_folder(self.partition)
-        return ChainRef(f"{self.root.record.root}:{topic}/{name}/{chain_folder(self.number)}")
+        made = f"{self.record.incarnation}:{self.record.origin}:{self.record.writer}"
+        return ChainRef(f"{self.root.record.root}:{topic}/{name}/{chain_folder(self.number)}:{made}")
 
     @property
     def end(self) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 
 from consumerd.spark.landing import footers
 from consumerd.spark.landing.coverage import Coverage
+from consumerd.spark.landing.intake import plan_intake
 from consumerd.spark.landing.ranges import RangeSet
 from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.landing.values import LandedFile
@@ -50,6 +51,16 @@ def test_only_what_is_wanted_is_read(zone: LandingZone) -> None:
     assert [False, False, True, True] == [file.metadata is not None for file in new.files]
     assert [False, False, False, True] == [file.metadata is not None for file in ends.files]
     assert 100 == ends.end
+
+
+def test_chain_of_a_number_that_was_taken_is_another_chain(zone: LandingZone) -> None:
+    """The topic was deleted, what had landed of it was moved away, and then it was made again: numbers and offsets begin anew."""
+    zone.land("orders", 0, 0, 100, files=2)
+    covered = plan_intake([zone.path]).adds
+    shutil.rmtree(zone.home("orders", 0))
+    zone.land("orders", 0, 0, 40, czxid=9)
+
+    assert [40] == [planned.metadata.count for planned in plan_intake([zone.path], covered=covered).files]
 
 
 def test_seals_are_seen(zone: LandingZone) -> None:

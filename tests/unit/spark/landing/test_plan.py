@@ -101,7 +101,7 @@ def test_files_without_overlap_are_taken_whole() -> None:
 
     assert [(1, [(0, 10)], True), (1, [(10, 20)], True)] == given_by(plan)
     assert {"orders/0@7": [[0, 20]]} == plan.adds.encode()["covered"]
-    assert {"r0:topic=orders/partition=0/chain=1": [[0, 20]]} == plan.adds.encode()["taken"]
+    assert {"r0:topic=orders/partition=0/chain=1:7:0:w": [[0, 20]]} == plan.adds.encode()["taken"]
 
 
 def test_highest_chain_gives_what_chains_share() -> None:
@@ -146,7 +146,7 @@ def test_files_without_records_are_taken_note_of() -> None:
     plan = plan_landing(landing)
 
     assert [(1, [(10, 12)], True)] == given_by(plan)
-    assert {"r0:topic=orders/partition=0/chain=1": [[0, 12]]} == plan.adds.encode()["taken"]
+    assert {"r0:topic=orders/partition=0/chain=1:7:0:w": [[0, 12]]} == plan.adds.encode()["taken"]
 
 
 def test_markers_are_nobodys_records() -> None:

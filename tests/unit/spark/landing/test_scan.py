@@ -29,7 +29,8 @@ def test_names_tell_chains_and_where_files_end(tmp_path: Path) -> None:
     assert [(0, 50), (50, 100), (100, None)] == [(file.position, file.name_end) for file in first.files]
     assert [(30, None)] == [(file.position, file.name_end) for file in second.files]
     assert first.log == second.log
-    assert f"{landing.roots[0].record.root}:topic=web.x/partition=1/chain=1" == third.ref
+    made = f"7:5:{third.record.writer}"
+    assert f"{landing.roots[0].record.root}:topic=web.x/partition=1/chain=1:{made}" == third.ref
     assert 5 == landing.file_count
     assert () == landing.findings
     assert ["orders", "orders"] == [
