@@ -13,15 +13,34 @@ Without pyspark the rest of consumerd works, and so do the modules here that onl
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumerd.spark.session import local_session
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["local_session", "read_table", "register"]
+
+# Each process that Spark starts for Python imports this package, and most need one module of it: so these load theirs when called.
+
+
+def local_session(
+    name: str = "consumerd",
+    *,
+    master: str = "local[*]",
+    driver_memory: str = "1g",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start a session on this machine, or return the process's if it has one. Blocks for about five seconds.
+
+    ``settings`` are Spark's own, and win over ours; with a session that is there already nothing of this counts. Raises
+    ConfigError where pyspark or a Java is missing, or the JVM does not start.
+    """
+    from consumerd.spark.session import local_session as start
+
+    return start(name, master=master, driver_memory=driver_memory, settings=settings)
 
 
 def register(spark: SparkSession) -> None:

@@ -24,12 +24,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.config.pipeline import Session as SessionSettings
 from consumerd.errors import ConfigError
 from consumerd.java import get_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from consumerd.config.pipeline import Session as SessionSettings
 
 _HERE: Final = Path(__file__).parent
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -51,11 +52,7 @@ def local_session(
     driver_memory: str = "1g",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a session on this machine, or return the process's if it has one. Blocks for about five seconds.
-
-    ``settings`` are Spark's own, and win over ours; with a session that is there already nothing of this counts. Raises
-    ConfigError where pyspark or a Java is missing, or the JVM does not start.
-    """
+    """See :func:`consumerd.spark.local_session`."""
     _check_pyspark()
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession

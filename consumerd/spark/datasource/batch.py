@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.options import Edge, ReadOptions
 from consumerd.spark.datasource.planning import OffsetRange, divide_ranges, fit_ranges, plan_ranges
 from consumerd.spark.datasource.reading import ReadTask, read_range, report_lost
@@ -16,6 +15,8 @@ from consumerd.spark.datasource.worker_logs import log_warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from consumerd.spark.datasource.lookup import ClusterLookup
 
 
 class RangePartition(InputPartition):
@@ -34,6 +35,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan. Raises ConfigError, NotFound, OffsetError, OffsetOutOfRange, ConnectionLost, CoordinationError."""
+        from consumerd.spark.datasource.lookup import ClusterLookup  # executors do without
+
         log_warnings()
         options = self._options
         with ClusterLookup(options.cluster, read_committed=options.fetch.read_committed) as lookup:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 from consumerd.errors import ConfigError
-from consumerd.spark.datasource.batch import BatchReader
 from consumerd.spark.datasource.options import ReadOptions, parse_read_options
 from consumerd.spark.datasource.schema import ddl
 
@@ -48,6 +47,8 @@ class ConsumerdSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Raises ConfigError."""
+        from consumerd.spark.datasource.batch import BatchReader
+
         options = parse_read_options(self.options, streaming=False)
         _check_schema(schema, options)
         return BatchReader(options)
