@@ -56,7 +56,7 @@ def read_until(stream: IO[str] | None, text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_everything_lands_once_and_can_be_looked_at_as_printed(tmp_path: Path) -> None:
     """The first two minutes with consumerd; every figure in the report is checked against the files."""
     with demo(tmp_path, *SMALL) as process:
@@ -93,7 +93,7 @@ def test_everything_lands_once_and_can_be_looked_at_as_printed(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_audit_ends_it_with_exit_code_1_when_a_file_has_gone(tmp_path: Path) -> None:
     """Somebody deletes what has landed, between landing and audit: the demo must not say that all is well."""
     with demo(tmp_path, *SMALL) as process:
@@ -121,7 +121,7 @@ def test_the_audit_ends_it_with_exit_code_1_when_a_file_has_gone(tmp_path: Path)
     ids=["at once", "with a cluster", "with members", "with a member dead", "with Spark"],
 )
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, said: str | None, number: signal.Signals) -> None:
     """Whoever has seen enough must not have to clean up, whenever that is."""
     with demo(tmp_path, *SMALL) as process:

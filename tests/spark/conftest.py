@@ -12,7 +12,7 @@ from consumerd.spark.session import local_session
 from tests.support.landing_zone import LandingZone
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 180
+TIMEOUT_S = 400
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

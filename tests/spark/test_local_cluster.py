@@ -29,7 +29,7 @@ MASTER: Final = "local-cluster[2,1,1024]"
 PARTITIONS: Final = 4
 RECORDS: Final = 4000
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_topic_read_by_two_executors_is_what_was_produced(
     stream = SparkRead(format="consumerd", options=limited, to=str(tmp_path / "stream"), streaming=True)
     job = SparkJob(reads=[batch, stream], master=MASTER, settings=settings)
 
-    run_reads(job, driver, environment=environment(driver, tmp_path), timeout_s=200)
+    run_reads(job, driver, environment=environment(driver, tmp_path), timeout_s=500)
 
     found = pq.read_table(batch.to)
     assert Counter(tuple(line.split(b"\t")) for line in lines) == Counter(
@@ -122,7 +122,7 @@ def test_bronze_made_by_two_executors_holds_each_record_once(
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=500,
         cwd=driver,
         env=environment(driver, tmp_path),
     )

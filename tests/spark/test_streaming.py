@@ -70,7 +70,7 @@ def _run(frame: DataFrame, folder: Path) -> None:
         .start(str(folder / "sink"))
     )
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
     finally:
         query.stop()
 
@@ -190,7 +190,7 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_trigger_is_waited_for(
         .start()
     )
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
     finally:
         query.stop()
 

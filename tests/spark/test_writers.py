@@ -213,7 +213,7 @@ def test_a_stream_is_written_trigger_by_trigger(
             .start()
         )
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(300)
         finally:
             query.stop()
 
