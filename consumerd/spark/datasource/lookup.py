@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self, TypeVar, assert_never
 
@@ -87,7 +87,7 @@ class ClusterLookup:
 
     def bootstrap(self) -> str:
         """Return the addresses of the brokers that are there, for executors: ``host:port,host:port``."""
-        return ",".join(dict.fromkeys(str(one.address) for one in self._thread.resource.brokers))
+        return ",".join(dict.fromkeys(str(one.address) for one in self._thread.resource.known_brokers()))
 
     def find_partitions(self, selection: Selection) -> tuple[TopicPartition, ...]:
         """Return the partitions that are selected, in order. Never makes a topic.
@@ -144,13 +144,22 @@ class ClusterLookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """The same on the event loop. ``zk`` is there where ZooKeeper was given, ``brokers`` are those that were found first."""
+    """The same on the event loop. ``zk`` is there where ZooKeeper was given.
+
+    ``brokers`` are those that were found first, ``seen`` those of the last answer: a stream may outlive the former.
+    """
 
     cluster: ClusterOptions
     brokers: tuple[Broker, ...]
     pool: ConnectionPool
     zk: AiozkClient | None
     read_committed: bool
+    seen: list[Broker] = field(default_factory=list)
+
+    def known_brokers(self) -> tuple[Broker, ...]:
+        """Return the brokers to ask, or to have asked: each address once."""
+        by_address = {one.address: one for one in (*self.brokers, *self.seen)}
+        return tuple(by_address.values())
 
     async def find_partitions(self, selection: Selection) -> tuple[TopicPartition, ...]:
         """Return the selected partitions; see :meth:`ClusterLookup.find_partitions`."""
@@ -211,9 +220,11 @@ class Connections:
 
     async def _read(self, topics: Collection[str] | None) -> ClusterView:
         source = BrokerSource(
-            self.pool, lambda: self.brokers, random=random.random, timeout_s=self.cluster.request_timeout_s
+            self.pool, self.known_brokers, random=random.random, timeout_s=self.cluster.request_timeout_s
         )
-        return await source.read(topics)
+        view = await source.read(topics)
+        self.seen[:] = view.brokers.values()
+        return view
 
     async def _find_topics(self, topics: Collection[str]) -> ClusterView:
         """Return a view of these topics. Raises NotFound that names those that are not there."""
@@ -235,7 +246,7 @@ class Connections:
             lambda known: BrokerSource(
                 self.pool, known, random=random.random, timeout_s=self.cluster.request_timeout_s
             ),
-            self.brokers,
+            self.known_brokers(),
             sorted({one.topic for one in partitions}),
             random=random.random,
         )

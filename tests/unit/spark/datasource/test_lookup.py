@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
+from consumerd.cluster.view import Broker, ClusterView
 from consumerd.errors import ConfigError, ConnectionLost, CoordinationError
+from consumerd.model import BrokerId
+from consumerd.spark.datasource import lookup as lookups
 from consumerd.spark.datasource.lookup import ClusterLookup
-from consumerd.spark.datasource.options import ClusterOptions, Subscribe, TlsOptions
+from consumerd.spark.datasource.options import ClusterOptions, Subscribe, SubscribePattern, TlsOptions
 from tests.support.kafka import free_port
 
 
@@ -56,3 +60,25 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     auth = ClusterOptions(zookeeper="127.0.0.1:1", zookeeper_auth_scheme="digest", zookeeper_auth_file=missing)
     with pytest.raises(ConfigError, match=r"zookeeper\.auth\.file: cannot be read"), ClusterLookup(auth):
         pytest.fail("it was entered")
+
+
+def test_brokers_that_came_later_are_asked_when_the_first_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream runs for months, and its cluster moves from machine to machine meanwhile."""
+    asked: list[list[str]] = []
+
+    class Source:
+        def __init__(self, _pool: object, known: Callable[[], Collection[Broker]], **_settings: object) -> None:
+            self._known = known
+
+        async def read(self, _topics: object) -> ClusterView:
+            asked.append([one.host for one in self._known()])
+            moved = Broker(id=BrokerId(1), host="new" if len(asked) == 1 else "newer", port=9092)
+            return ClusterView(brokers={moved.id: moved}, topics={})
+
+    monkeypatch.setattr(lookups, "BrokerSource", Source)
+    with ClusterLookup(ClusterOptions(bootstrap="first:9092")) as lookup:
+        for _ in range(3):
+            lookup.find_partitions(SubscribePattern("orders"))
+
+        assert [["first"], ["first", "new"], ["first", "newer"]] == asked
+        assert "first:9092,newer:9092" == lookup.bootstrap()
