@@ -34,6 +34,7 @@ from typing import Final, Self
 
 from consumerd import failpoints
 from consumerd.sinks.filesystem import FileSystem
+from consumerd.sinks.publish import remove_hidden
 from consumerd.spark.landing.coverage import NOTHING, Coverage
 from consumerd.spark.landing.ranges import EMPTY
 from consumerd.spark.table.commit import LOG_FOLDER, STAGING_FOLDER, Commit, DataFile, Operation, TableRecord
@@ -231,8 +232,8 @@ class Transaction:
             if target.parent not in folders:
                 self._files.make_folders(target.parent)
                 folders.add(target.parent)
+            self._linked.append(target)  # first: a signal behind the link must not leave a name that nobody takes back
             self._files.link(self.staging / file.path, target)
-            self._linked.append(target)
             if failpoints.ENABLED:
                 failpoints.reach("after_table_link")
         for folder in sorted(_with_parents(folders, self.table.path), reverse=True):
@@ -303,6 +304,8 @@ def clean_up(table: Table) -> None:
             for path in _staged(staging / attempt):
                 _unlink_if_same(table.path / path, staging / attempt / path)
         shutil.rmtree(staging / attempt, ignore_errors=True)
+    for folder in (table.path, table.path / LOG_FOLDER):
+        remove_hidden(table.log.files, folder)
 
 
 @contextlib.contextmanager
