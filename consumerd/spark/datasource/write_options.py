@@ -90,6 +90,15 @@ def _parse_settings(reader: OptionReader) -> ProducerSettings:
     if "max_request_bytes" in given:
         # a buffer that nobody has asked for has room for a few of the largest requests
         given.setdefault("buffer_bytes", max(_DEFAULTS.buffer_bytes, 2 * given["max_request_bytes"]))
+    linger_s, delivery_s = (
+        given.get("linger_s", _DEFAULTS.linger_s),
+        given.get("delivery_timeout_s", _DEFAULTS.delivery_timeout_s),
+    )
+    if linger_s >= delivery_s > 0:  # ProducerSettings would say so in seconds
+        raise ConfigError(
+            f"kafka.linger.ms: {linger_s * 1000:.0f} leaves no time to send; expected less than "
+            f"kafka.delivery.timeout.ms, {delivery_s * 1000:.0f}"
+        )
     acks = _ACKS[reader.choice("kafka.acks", list(_ACKS))]
     codec = Codec[reader.choice("kafka.compression.type", [codec.name.lower() for codec in Codec]).upper()]
     try:

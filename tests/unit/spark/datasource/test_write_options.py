@@ -60,7 +60,11 @@ def test_settings_of_javas_producer_count_in_their_units() -> None:
         ("kafka.acks", "2", "kafka.acks: expected all or"),
         ("kafka.compression.type", "brotli", "kafka.compression.type: expected none or gzip"),
         ("kafka.linger.ms", "-1", "kafka.linger.ms: expected a whole number"),
-        ("kafka.linger.ms", "120000", "kafka.linger.ms: 120 leaves no time to send; expected less than kafka.delivery"),
+        (
+            "kafka.linger.ms",
+            "120000",
+            "kafka.linger.ms: 120000 leaves no time to send; expected less than kafka.delivery.timeout.ms, 120000",
+        ),
         ("kafka.buffer.memory", "1000", "kafka.buffer.memory: 1000 cannot hold one record of kafka.max.request.size"),
         ("partitioner", "mine", "partitioner: expected murmur2 or"),
         ("kafka.key.serializer", "x", "kafka.key.serializer"),
