@@ -1,10 +1,11 @@
 """The job ``silver``: bronze decoded, a table a topic; what cannot be decoded, and what is late, in quarantine.
 
 A run decodes what has been appended to bronze since the last one, in one commit a topic. Rows are decoded once: a task writes the
-good ones for the topic's table and the bad ones for the quarantine. The quarantine is committed first, then the topic's
-table; both commits bear the name of one plan, which says from which version of bronze to which. A run that dies between them
-is followed by one with the same plan, which finds the quarantine done. Nothing is committed unless
-bronze = silver + quarantine, by the counts of the files.
+good ones for the topic's table and the bad ones for the quarantine. The quarantine is committed first, be there bad ones or
+none, then the topic's table; both commits bear the name of one plan, which says from which version of bronze to which. A run that
+dies between them is followed by one with the same plan, which finds the quarantine done; and of two runs at the same time the one
+whose quarantine comes second is refused. Decoding anew that died between them is begun once more. Nothing is
+committed unless bronze = silver + quarantine, by the counts of the files.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ from consumerd.spark.silver_tables import (
     to_spark,
 )
 from consumerd.spark.table.commit import Commit, DataFile, Operation, encode_file
-from consumerd.spark.table.errors import TableError, VersionVacuumed
+from consumerd.spark.table.errors import TableConflict, TableError, VersionVacuumed
 from consumerd.spark.table.files import parse_written
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, escape_value, to_utc
 from consumerd.spark.table.reading import read_files
+from consumerd.spark.table.snapshot import Snapshot
 from consumerd.spark.table.transaction import Table, Transaction, create_table, open_table
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 JOB: Final = "silver"
 _WRITTEN: Final = "quarantined boolean, file string"
+_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +156,19 @@ def decode_new(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, *, 
     """Decode what bronze has of a topic and its table has not; all of it, in place of what was decoded, with ``rebuild``.
 
     Raises TableError where the table's columns are not those of the decoder any more, where bronze is another table than
-    before, or where counts differ; TableConflict where another job does the same; VersionVacuumed, ConsumerdError, OSError, and
-    what Spark raises where a task fails.
+    before, or where counts differ; TableConflict where other jobs do the same all the time; VersionVacuumed,
+    ConsumerdError, OSError, and what Spark raises where a task fails.
     """
     done = DecodedTopic(topic=tables.topic)
+    conflicts = 0
     while (plan := _plan(tables, rebuild=rebuild)) is not None:
-        commit = _carry_out(spark, tables, decoder, plan)
+        try:
+            commit = _carry_out(spark, tables, decoder, plan)
+        except TableConflict:
+            conflicts += 1
+            if conflicts == _TRIES:
+                raise
+            continue
         done = DecodedTopic(
             topic=tables.topic,
             read=done.read + plan.rows,
@@ -187,11 +197,12 @@ def check_counts(tables: TopicTables) -> list[str]:
 
 def _plan(tables: TopicTables, *, rebuild: bool) -> TopicPlan | None:
     """Return what is to be decoded next, None where there is nothing."""
+    quarantine = tables.quarantine.snapshot()
     snapshot = tables.silver.snapshot()
     newest = tables.bronze.snapshot().version
-    if rebuild:
+    if rebuild or _is_half_rebuilt(tables, snapshot, quarantine):
         return TopicPlan(
-            name=f"silver:{tables.topic}:rebuild:{uuid.uuid4().hex}",
+            name=f"{_rebuilding(tables.topic)}{uuid.uuid4().hex}",
             operation=Operation.REPLACE,
             after=0,
             until=newest,
@@ -204,7 +215,7 @@ def _plan(tables: TopicTables, *, rebuild: bool) -> TopicPlan | None:
             f"{tables.silver.path} was decoded from another table than {tables.bronze.path}; decode it anew with "
             "pipeline.silver.rebuild"
         )
-    quarantined = tables.quarantine.snapshot().progress.get(tables.quarantine_source, 0)
+    quarantined = quarantine.progress.get(tables.quarantine_source, 0)
     until = quarantined if quarantined > after else newest
     files = _appended(tables, after, until)
     if not files:
@@ -216,6 +227,21 @@ def _plan(tables: TopicTables, *, rebuild: bool) -> TopicPlan | None:
         until=until,
         files=files,
     )
+
+
+def _rebuilding(topic: str) -> str:
+    return f"silver:{topic}:rebuild:"
+
+
+def _is_half_rebuilt(tables: TopicTables, silver: Snapshot, quarantine: Snapshot) -> bool:
+    """Tell whether a run that was to decode everything anew has come as far as the quarantine: it holds bad records of all
+    versions then, and the topic's table good ones of the old settings.
+    """
+    began = _rebuilding(tables.topic)
+    newest = max(
+        ((version, name) for name, version in quarantine.plans.items() if name.startswith(began)), default=None
+    )
+    return newest is not None and newest[1] not in silver.plans
 
 
 def _appended(tables: TopicTables, after: int, until: int) -> tuple[DataFile, ...]:
@@ -240,6 +266,7 @@ def _carry_out(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, pla
             stack.enter_context(table.begin(plan=plan.name, job=JOB, operation=plan.operation))
             for table in (tables.silver, tables.quarantine)
         )
+        _check_bases(tables, plan, silver, quarantine)
         old = tables.silver.schema(silver.base)
         misfit = find_misfit(old, schema)
         if misfit is not None and plan.operation is not Operation.REPLACE:
@@ -249,14 +276,24 @@ def _carry_out(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, pla
         if plan.operation is Operation.REPLACE:
             silver.remove(silver.base.files)
             quarantine.remove(file.path for file in _of_topic(quarantine.base.files.values(), tables.topic))
-        good, bad = _decode(spark(), tables, decoder, plan, (silver, quarantine))
-        counts = {"read": plan.rows, "decoded": _rows(good), "quarantined": _rows(bad)}
+        good, bad, moved = _decode(spark(), tables, decoder, plan, (silver, quarantine))
+        done = quarantine.find_done()
+        # what has moved was read without the records that an earlier run of the plan has put into quarantine
+        quarantined = done.rows if done is not None and moved else _rows(bad)
+        counts = {"read": plan.rows, "decoded": _rows(good), "quarantined": quarantined}
         if counts["read"] != counts["decoded"] + counts["quarantined"]:
             raise TableError(
                 f"{tables.bronze.path}: versions {plan.after} to {plan.until} have {counts['read']} records of "
                 f"{tables.topic}, but {counts['decoded']} were decoded and {counts['quarantined']} were not; nothing was committed"
             )
-        _quarantine(quarantine, tables, plan, bad, counts)
+        if done is None:
+            quarantine.add(bad)
+            done = quarantine.commit(progress={tables.quarantine_source: plan.until}, counts=counts)
+        if done.rows != quarantined:
+            raise TableError(
+                f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and now there "
+                f"are {quarantined}: its settings have changed between two runs; decode it anew with pipeline.silver.rebuild"
+            )
         silver.add(good)
         columns = schema.json()
         return silver.commit(
@@ -264,21 +301,22 @@ def _carry_out(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, pla
         )
 
 
-def _quarantine(
-    transaction: Transaction, tables: TopicTables, plan: TopicPlan, bad: Sequence[DataFile], counts: dict[str, int]
-) -> None:
-    """Commit a plan's bad records, unless an earlier run of it has."""
-    done = transaction.find_done()
-    if done is not None:
-        if done.rows != _rows(bad):
-            raise TableError(
-                f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and now there are "
-                f"{_rows(bad)}: its settings have changed between two runs; decode it anew with pipeline.silver.rebuild"
-            )
+def _check_bases(tables: TopicTables, plan: TopicPlan, silver: Transaction, quarantine: Transaction) -> None:
+    """Raise TableConflict where another run has come between this one's plan and its beginning."""
+    if plan.operation is Operation.REPLACE:
         return
-    if bad or plan.operation is Operation.REPLACE:
-        transaction.add(bad)
-        transaction.commit(progress={tables.quarantine_source: plan.until}, counts=counts)
+    decoded = silver.base.progress.get(tables.source, 0)
+    quarantined = quarantine.base.progress.get(tables.quarantine_source, 0)
+    if (
+        decoded != plan.after
+        or (quarantined > plan.after and plan.name not in quarantine.base.plans)
+        or _is_half_rebuilt(tables, silver.base, quarantine.base)
+    ):
+        raise TableConflict(
+            f"{tables.silver.path}: another run has decoded {tables.topic} up to version {max(decoded, quarantined)} of "
+            f"{tables.bronze.path} while this one made its plan; nothing of this run is visible, run it again (and where that "
+            "does not help, decode it anew with pipeline.silver.rebuild)"
+        )
 
 
 def _decode(
@@ -287,30 +325,34 @@ def _decode(
     decoder: RecordDecoder,
     plan: TopicPlan,
     transactions: tuple[Transaction, Transaction],
-) -> tuple[list[DataFile], list[DataFile]]:
-    """Have tasks decode and write; return the files of good and of bad records."""
+) -> tuple[list[DataFile], list[DataFile], bool]:
+    """Have tasks decode and write; return the files of good and of bad records, and whether compaction has moved the plan's."""
     if not plan.files:
-        return [], []
-    frame = _read_planned(spark, tables, plan, transactions)
+        return [], [], False
+    frame, moved = _read_planned(spark, tables, plan, transactions)
     write = _make_task(decoder, *transactions)
     rows = frame.select(*(f"`{name}`" for name in READ)).mapInArrow(write, _WRITTEN).collect()
     good, bad = (
         [parse_written(row["file"]) for row in rows if row["quarantined"] is quarantined]
         for quarantined in (False, True)
     )
-    return good, bad
+    return good, bad, moved
 
 
 def _read_planned(
     spark: SparkSession, tables: TopicTables, plan: TopicPlan, transactions: tuple[Transaction, Transaction]
-) -> DataFrame:
-    """Return a plan's rows, and where compaction and vacuum have taken their files, what of bronze is in neither table yet."""
+) -> tuple[DataFrame, bool]:
+    """Return a plan's rows; where compaction and vacuum have taken their files, what of bronze is in neither table yet, and True."""
     snapshot = tables.bronze.snapshot(plan.until)
     schema = tables.bronze.schema(snapshot)
     try:
-        return read_files(spark, tables.bronze, plan.files, schema)
+        return read_files(spark, tables.bronze, plan.files, schema), False
     except VersionVacuumed:
+        pass
+    try:
         everything = read_files(spark, tables.bronze, _of_topic(snapshot.files.values(), tables.topic), schema)
+    except VersionVacuumed as error:
+        raise VersionVacuumed(f"{error}; or decode {tables.topic} anew with pipeline.silver.rebuild") from error
     silver, quarantine = (one.base.files.values() for one in transactions)
     done = [
         read_files(spark, table, files, table.schema(base)).select(*IDENTITY)
@@ -321,7 +363,7 @@ def _read_planned(
     ]
     known = done[0].unionByName(done[1]).alias("known")
     same = [everything[name].eqNullSafe(F.col(f"known.{name}")) for name in IDENTITY]
-    return everything.join(known, same, "left_anti")
+    return everything.join(known, same, "left_anti"), True
 
 
 def _make_task(

@@ -1,0 +1,157 @@
+"""Silver and quarantine together are bronze, each record once, however runs come between each other's steps: without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from consumerd.config.pipeline import Pipeline
+from consumerd.spark import silver
+from consumerd.spark.decoding.loading import load_decoder
+from consumerd.spark.silver import TopicPlan, TopicTables
+from consumerd.spark.table.commit import DataFile
+from consumerd.spark.table.errors import TableConflict
+from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
+from consumerd.spark.table.transaction import Table, Transaction, open_table
+from tests.support.tables import append, make_rows, make_table, read_offsets
+
+SETTINGS = Pipeline.model_validate({"silver": {"topics": {"orders": {"key": "raw", "value": "raw"}}}})
+DECODER = load_decoder("orders", SETTINGS.silver.topics["orders"])
+
+
+class Interrupted(Table):
+    """A table on which something else happens just before each transaction begins."""
+
+    def __init__(self, table: Table, before: Callable[[], object]) -> None:
+        super().__init__(table.record, table.log)
+        self._before = before
+
+    def begin(self, **how: Any) -> Transaction:
+        self._before()
+        return super().begin(**how)
+
+
+def decode(
+    _: object, tables: TopicTables, __: object, plan: TopicPlan, transactions: tuple[Transaction, ...]
+) -> object:
+    """Be the tasks of a run: every tenth record is bad."""
+    offsets = [offset for file in plan.files for offset in read_file(tables.bronze.path / file.path)]
+    staged: list[list[DataFile]] = []
+    for transaction, is_bad in zip(transactions, (False, True), strict=True):
+        folders = transaction.table.record.partition_by
+        rows = make_rows([offset for offset in offsets if (offset % 10 == 0) is is_bad])
+        writer = PartitionedWriter(
+            transaction.staging, prefix=transaction.attempt, partition_by=folders, settings=FileSettings()
+        )
+        writer.append(rows.select(["offset", *folders]))
+        staged.append(writer.finish())
+    return *staged, False
+
+
+def read_file(path: Path) -> list[int]:
+    return pq.read_table(path, columns=["offset"], partitioning=None)["offset"].to_pylist()
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TopicTables:
+    monkeypatch.setattr(silver, "_decode", decode)
+    bronze = make_table(tmp_path / "bronze")
+    return silver.open_tables(
+        "orders", DECODER, bronze=bronze, silver=tmp_path / "silver", quarantine=tmp_path / "quarantine"
+    )
+
+
+def run(tables: TopicTables, *, rebuild: bool = False, session: Callable[[], Any] = lambda: None) -> int:
+    """Decode what is new, and return how many records that was."""
+    return silver.decode_new(session, tables, DECODER, rebuild=rebuild).read
+
+
+def forget_newest(table: Table) -> None:
+    """Make a table what it was before its last commit, as if the job had died just before that."""
+    (table.log.path / "_log" / f"{table.snapshot().version:020d}.json").unlink()
+
+
+def assert_each_once(tables: TopicTables, offsets: range) -> None:
+    assert read_offsets(tables.silver) == [offset for offset in offsets if offset % 10]
+    assert read_offsets(tables.quarantine) == [offset for offset in offsets if not offset % 10]
+    assert silver.check_counts(tables) == []
+
+
+def test_run_that_comes_between_plan_and_beginning(tables: TopicTables) -> None:
+    """It has decoded what was planned, and more; the plan is made anew."""
+    append(tables.bronze, make_rows(range(50)))
+    others: list[int] = []
+
+    def other() -> None:
+        if not others:
+            append(tables.bronze, make_rows(range(50, 80)))
+            others.append(run(tables))
+
+    assert run(replace(tables, silver=Interrupted(tables.silver, other))) == 0
+    assert others == [80]
+    assert_each_once(tables, range(80))
+
+
+def test_run_is_refused_where_others_come_between_all_the_time(tables: TopicTables) -> None:
+    """By an error that says what has happened, and nothing of it is visible."""
+    append(tables.bronze, make_rows(range(10)))
+
+    def other() -> None:
+        run(tables)
+        end = tables.bronze.snapshot().rows
+        assert end < 100
+        append(tables.bronze, make_rows(range(end, end + 10)))
+
+    with pytest.raises(TableConflict, match="another run has decoded orders up to version"):
+        run(replace(tables, silver=Interrupted(tables.silver, other)))
+    run(tables)
+    assert_each_once(tables, range(tables.bronze.snapshot().rows))
+
+
+def test_run_that_died_beside_one_without_bad_records(tables: TopicTables) -> None:
+    """Only one of them may say from where to where the next commit is, even if it has nothing for the quarantine."""
+    append(tables.bronze, make_rows(range(1, 10)))
+    others: list[int] = []
+
+    def session() -> None:
+        if not others:
+            append(tables.bronze, make_rows(range(10, 20)))
+            others.append(run(tables))
+            forget_newest(tables.silver)
+
+    run(tables, session=session)
+    run(tables)
+
+    assert others == [19]
+    assert_each_once(tables, range(1, 20))
+
+
+def test_decoding_anew_that_died_halfway_is_begun_once_more(tables: TopicTables) -> None:
+    """The quarantine is that of all versions then, and must not be added to."""
+    append(tables.bronze, make_rows(range(50)))
+    run(tables)
+    append(tables.bronze, make_rows(range(50, 80)))
+    run(tables, rebuild=True)
+    forget_newest(tables.silver)
+    append(tables.bronze, make_rows(range(80, 95)))
+
+    assert run(tables) == 95
+    assert run(tables) == 0
+    assert_each_once(tables, range(95))
+
+
+def test_run_that_died_between_its_commits_is_finished(tables: TopicTables) -> None:
+    """The quarantine is ahead of the topic's table then; what is new comes in a commit of its own."""
+    append(tables.bronze, make_rows(range(50)))
+    run(tables)
+    forget_newest(open_table(tables.silver.path))
+    append(tables.bronze, make_rows(range(50, 80)))
+
+    assert run(tables) == 80
+    assert [commit.rows for commit in tables.quarantine.log.read_after(0)] == [5, 3]
+    assert_each_once(tables, range(80))
