@@ -69,6 +69,15 @@ class JobSettings(BaseSettings):
             place = f"{self.pipeline.path.rstrip('/')}/{table}"
         return place if topic is None else f"{place.rstrip('/')}/{topic}"
 
+    def bronze_to_read(self) -> str:
+        """Return where bronze is, for jobs that go by its log. Raises ConfigError where it has no place, or is a Delta table."""
+        if self.pipeline.bronze.format == "delta":
+            raise ConfigError(
+                "pipeline.bronze.format: delta: this job reads bronze of Parquet files only; "
+                "read the Delta table with Spark itself, or keep bronze as parquet"
+            )
+        return self.location("bronze")
+
     def folder(self, table: TableName, topic: str | None = None) -> Path:
         """Return where a table is, as a folder of a mounted file system, absolute.
 

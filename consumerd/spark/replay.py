@@ -33,7 +33,8 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     replay = settings.pipeline.replay
     topic, target = _check(replay)
     cluster = {} if replay.dry_run else _cluster(settings)
-    table = open_table(settings.location(replay.source))
+    place = settings.bronze_to_read() if replay.source == "bronze" else settings.location(replay.source)
+    table = open_table(place)
     version = table.snapshot().version
     progress.step(f"choosing records of {topic} in version {version} of {table.path}")
     session = spark()

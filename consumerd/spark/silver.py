@@ -116,7 +116,7 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     if not chosen:
         raise ConfigError("pipeline.silver.topics: no topic is named, so there is nothing to decode")
     decoders = {topic: load_decoder(topic, topics[topic]) for topic in chosen}
-    bronze = open_table(settings.location("bronze"))
+    bronze = open_table(settings.bronze_to_read())
     rebuild = settings.pipeline.silver.rebuild
     done: list[DecodedTopic] = []
     findings: list[str] = []

@@ -54,7 +54,7 @@ quantiles are approximate, to one in ten thousand, and so is the number of keys,
 def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     """Make the table anew from bronze. See ``job.Run``."""
     started = time.monotonic()
-    bronze = open_table(settings.location("bronze"))
+    bronze = open_table(settings.bronze_to_read())
     version = bronze.snapshot().version
     error = settings.pipeline.stats.distinct_error
     progress.step(f"counting version {version} of {bronze.path}")

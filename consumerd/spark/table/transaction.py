@@ -115,8 +115,8 @@ def local_path(path: str | Path) -> Path:
         return Path(text).absolute()
     if scheme != "file" or not rest.startswith("/"):
         raise TableError(
-            f"{text}: a table of Parquet files needs a file system that driver and executors share (link, fsync); "
-            "on an object store use format: delta"
+            f"{text}: tables need a file system that driver and executors share (with link and fsync), and no object store: "
+            "give a local path"
         )
     return Path("/" + rest.lstrip("/"))
 
