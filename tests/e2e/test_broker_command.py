@@ -45,6 +45,7 @@ def test_it_serves_keeps_its_data_and_its_port_and_ends_in_order(tmp_path: Path)
     wait_gone(tmp_path)
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("started", [True, False])
 def test_a_signal_leaves_no_process_and_no_temporary_folder(

@@ -132,11 +132,16 @@ def limit_ranges(ranges: Sequence[OffsetRange], most: int) -> list[OffsetRange]:
     Each keeps one offset at least, so that none waits for ever; only with fewer offsets than ranges that is more than
     ``most``.
     """
-    total = sum(map(len, ranges))
+    total, count = sum(map(len, ranges)), len(ranges)
     if total <= most:
         return list(ranges)
+    spare = max(0, most - count)  # beyond the first offset of each
     return [
-        OffsetRange(partition=one.partition, start=one.start, end=one.start + max(1, len(one) * most // total))
+        OffsetRange(
+            partition=one.partition,
+            start=one.start,
+            end=one.start + 1 + (len(one) - 1) * spare // max(1, total - count),
+        )
         for one in ranges
     ]
 

@@ -118,9 +118,8 @@ async def test_what_moves_costs_a_few_requests_each(server: EmbeddedZooKeeper) -
         counter = world.counter
         assert moved == 120
         assert counter.inside["delete"] == moved, str(counter)
-        assert counter.inside["create"] < 2 * moved, str(
-            counter
-        )  # some come too early, and are left out of the next multi
+        # some come too early, and are left out of the next multi: more of them, the slower the members that release
+        assert counter.inside["create"] < 4 * moved, str(counter)
         assert counter.reads < 3 * moved + 150, str(counter)
         assert counter.total - counter.reads < 60, str(counter)
 

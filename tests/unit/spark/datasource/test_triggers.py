@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from consumerd.client.log_range import LogRange
@@ -116,6 +116,7 @@ _logs = st.dictionaries(
 
 
 @given(start=st.dictionaries(st.sampled_from([A, B, C]), _offsets), logs=_logs, most=st.none() | st.integers(1, 60))
+@example(start={}, logs={A: LogRange(0, 1), B: LogRange(0, 1), C: LogRange(0, 4)}, most=3)
 def test_triggers_come_to_the_ends_of_logs_and_read_each_offset_once(
     start: dict[TopicPartition, int], logs: dict[TopicPartition, LogRange], most: int | None
 ) -> None:
