@@ -27,7 +27,7 @@ from typing import Final, Literal, get_args
 
 from consumerd.errors import ConfigError
 
-Point = Literal[
+MemberPoint = Literal[
     "before_register",
     "after_register",
     "before_claim",
@@ -42,6 +42,9 @@ Point = Literal[
     "after_commit",
     "before_release",
     "after_release",
+]
+"""What a member of a group comes to."""
+TablePoint = Literal[
     "before_table_file",
     "after_table_file",
     "before_table_links",
@@ -49,8 +52,11 @@ Point = Literal[
     "before_table_commit",
     "after_table_commit",
 ]
+"""What a job that changes a table comes to."""
+Point = Literal[MemberPoint, TablePoint]
 
 VARIABLE: Final = "CONSUMERD_FAIL_POINTS"
+MEMBER_POINTS: Final[tuple[MemberPoint, ...]] = get_args(MemberPoint)
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
 
 _ENTRY = re.compile(r"(?P<point>[a-z_]+)=(?P<action>[a-z]+)(?:@(?P<count>[1-9][0-9]*))?")

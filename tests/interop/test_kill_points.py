@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.failpoints import POINTS
+from consumerd.failpoints import MEMBER_POINTS
 from tests.interop.conftest import FULL, MAIN_RELEASE, ClusterFactory, Figure
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Cluster, JavaConsumer
@@ -69,8 +69,10 @@ def plan_deaths(release: str, dice: random.Random) -> list[tuple[str, bool]]:
     In every second round it is; where there is one round only, each of those points has its turn again.
     """
     rounds = FULL_ROUNDS if FULL and release == MAIN_RELEASE else 1
-    deaths = [(point, number % 2 == 1) for number in range(rounds) for point in dice.sample(POINTS, len(POINTS))]
-    return deaths if rounds > 1 else [*deaths, *((point, True) for point in POINTS if point.endswith("release"))]
+    deaths = [
+        (point, number % 2 == 1) for number in range(rounds) for point in dice.sample(MEMBER_POINTS, len(MEMBER_POINTS))
+    ]
+    return deaths if rounds > 1 else [*deaths, *((point, True) for point in MEMBER_POINTS if point.endswith("release"))]
 
 
 def kill_at_each_point(cluster: Cluster, name: str, sink: str, folder: Path, figure: Figure, *, java: bool) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.failpoints import POINTS
+from consumerd.failpoints import MEMBER_POINTS
 from tests.interop.conftest import FULL, ClusterFactory, Figure
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Cluster
@@ -90,8 +90,10 @@ def test_a_member_stopped_at_each_point_past_its_session_overlaps_nothing_and_mo
         group = Group(registry, name, commits, cluster.zk_port)
         with SteadyLoad(producer, {name: PARTITIONS}, per_second=PER_PARTITION):
             heir.wait(lambda: group.owned_by(1), "the heir owns everything")
-            with Daemon(tmp_path, "sleeper", settings, fail_points=",".join(f"{p}=stop" for p in POINTS)) as sleeper:
-                for _ in POINTS[:-2]:
+            with Daemon(
+                tmp_path, "sleeper", settings, fail_points=",".join(f"{p}=stop" for p in MEMBER_POINTS)
+            ) as sleeper:
+                for _ in MEMBER_POINTS[:-2]:
                     stops.append(sleeper.wait_stopped(LIMIT_S))
                     group.wait_taken_over(sleeper, 1)
                     sleeper.resume()
@@ -115,7 +117,7 @@ def test_a_member_stopped_at_each_point_past_its_session_overlaps_nothing_and_mo
 
     figure("stops", len(stops))
     figure("records", len(ledger))
-    assert sorted(stops) == sorted(POINTS)
+    assert sorted(stops) == sorted(MEMBER_POINTS)
     assert commits.regressions == []
     assert find_faults(landing, ledger) == []
 
