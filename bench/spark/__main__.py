@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 from datetime import UTC, datetime
 from importlib import metadata
@@ -30,6 +31,8 @@ _DOCS: Final = Path("docs")
 def main() -> None:
     """Measure, print, write."""
     args = _parse()
+    # brokers, sessions and folders go with whoever ends this
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     run = Run(
         at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         command=shlex.join(["python", "-m", "bench.spark", *sys.argv[1:]]),
