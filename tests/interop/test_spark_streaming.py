@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.interop.conftest import MAIN_RELEASE, ClusterFactory
+from tests.interop.conftest import FULL, MAIN_RELEASE, ClusterFactory
 from tests.support.daemon import wait_until
 from tests.support.kafka import CODECS, Cluster, Sent, has_headers, parse_release
 from tests.support.spark_stream import StreamJob, StreamProcess
@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PARTITIONS = 3
 RELEASES = ("0.8.2.2", "1.1.1", "2.8.2")
+KILLS = 10 if FULL else 3
 
 Place = tuple[str, int, int]
 
@@ -148,7 +149,7 @@ def test_a_stream_is_what_was_produced_and_can_be_written_again(
     assert _by_partition(ledger) == _consume(cluster, copy, len(ledger))
 
 
-def test_killed_in_the_middle_of_a_trigger_ten_times_each_offset_is_there_once(
+def test_killed_in_the_middle_of_triggers_each_offset_is_there_once(
     shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """The whole of it, driver, JVM and workers, by SIGKILL; all that is left is the checkpoint."""
@@ -157,7 +158,7 @@ def test_killed_in_the_middle_of_a_trigger_ten_times_each_offset_is_there_once(
     cluster.create_topic(topic, PARTITIONS)
     ledger = _produce_numbers(cluster, topic, 60_000, PARTITIONS)
     job = StreamJob(folder=str(tmp_path), source=_source(cluster, topic, maxOffsetsPerTrigger=2000))
-    for _ in range(10):
+    for _ in range(KILLS):
         with StreamProcess(job) as process:
             process.wait_for_trigger(job.triggers()[1] + 2)
     with StreamProcess(job) as process:
