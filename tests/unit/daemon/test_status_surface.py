@@ -173,8 +173,8 @@ async def test_thousands_of_partitions_do_not_hold_the_event_loop_up(path: str) 
     if path == "/metrics":
         assert 'consumerd_lag_records{partition="99",topic="t99"} 66.0\n' in text
         assert 'consumerd_records_delivered_total{partition="99",topic="t99"} 9999.0\n' in text
-    assert spent > 0.1, "a thread had nothing to do: this shows nothing"
-    assert probe.longest < 0.1
+    # on the loop, all of it would be one turn
+    assert probe.longest < 0.7 * spent
 
 
 def test_the_page_escapes_what_comes_from_outside() -> None:
