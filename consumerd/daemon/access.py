@@ -23,6 +23,7 @@ from consumerd.errors import ConfigError
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool
 from consumerd.net.stream import TcpConnector
+from consumerd.net.tls import make_context
 from consumerd.net.versions import parse_broker_version
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.aiozk_client import AiozkClient
@@ -66,15 +67,13 @@ def make_tls(tls: config.Tls) -> ssl.SSLContext | None:
     """Make the TLS context, None where TLS is off. Raises ConfigError that names the file."""
     if not tls.enabled:
         return None
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        if tls.certificate_file is not None:
-            context.load_cert_chain(tls.certificate_file, tls.key_file)
-    except (OSError, ssl.SSLError) as error:
-        named = [str(path) for path in (tls.ca_file, tls.certificate_file, tls.key_file) if path is not None]
-        raise ConfigError(f"cluster.tls: {' or '.join(named)} cannot be used: {error}") from error
-    context.check_hostname = tls.check_hostname
-    return context
+    return make_context(
+        "cluster.tls",
+        trusted=tls.ca_file,
+        certificate=tls.certificate_file,
+        key=tls.key_file,
+        check_hostname=tls.check_hostname,
+    )
 
 
 @asynccontextmanager

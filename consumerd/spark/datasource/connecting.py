@@ -9,30 +9,19 @@ from dataclasses import replace
 from consumerd.aio.clock import monotonic
 from consumerd.client.opening import parse_bootstrap
 from consumerd.cluster.view import Broker
-from consumerd.errors import ConfigError
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool
 from consumerd.net.stream import TcpConnector
+from consumerd.net.tls import make_context
 from consumerd.net.versions import parse_broker_version
 from consumerd.spark.datasource.options import ClusterOptions, TlsOptions
 
 
 def make_tls(tls: TlsOptions) -> ssl.SSLContext:
     """Make a TLS context of files in PEM. Raises ConfigError that names the file."""
-    try:
-        context = ssl.create_default_context(cafile=tls.trusted)
-        if tls.identity is not None:
-            context.load_cert_chain(tls.identity, password=_refuse_encrypted)
-    except (OSError, ssl.SSLError) as error:
-        named = " or ".join(str(path) for path in (tls.trusted, tls.identity) if path is not None)
-        raise ConfigError(f"kafka.ssl: {named} cannot be used: {error}") from error
-    context.check_hostname = tls.checks_host
-    return context
-
-
-def _refuse_encrypted() -> str:
-    """Asked for a key's password. Without this OpenSSL would ask on the terminal, or on a worker's stdin, and wait."""
-    raise OSError("its key is encrypted; a key without a password is needed")
+    return make_context(
+        "kafka.ssl", trusted=tls.trusted, certificate=tls.identity, key=None, check_hostname=tls.checks_host
+    )
 
 
 def make_pool(
