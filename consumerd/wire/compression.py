@@ -61,7 +61,8 @@ def decompress(
         whole = _unsnappy_natively(data, limit, room)
         return _unsnappy(data, limit) if whole is None else whole
     if codec == Codec.LZ4:
-        return _unlz4(_mend_lz4(bytes(data)) if magic == 0 else data, limit)
+        whole = _unlz4_natively(data, limit, room, any_checksum=magic == 0)
+        return _unlz4(_mend_lz4(bytes(data)) if magic == 0 else data, limit) if whole is None else whole
     if codec == Codec.ZSTD and magic >= 2:
         return _unzstd(data, limit, room)
     raise CorruptMessageError(_no_codec(codec, magic))
@@ -374,6 +375,20 @@ def _mend_lz4(data: bytes) -> bytes:
 
 _LZ4_MOST_RATIO: Final = 255
 """More than that no block gives for each of its bytes."""
+
+
+def _unlz4_natively(
+    data: Buffer, limit: int, room: memoryview | None, *, any_checksum: bool
+) -> bytes | memoryview | None:
+    """Read it with the kernel, or return None."""
+    native = kernel.lz4
+    if native is None:
+        return None
+    if room is not None:
+        size = native.decompress_into(data, room[:limit], any_checksum)
+        if size >= 0:
+            return room[:size]
+    return native.decompress(data, limit, any_checksum)
 
 
 def _unlz4(data: Buffer, limit: int) -> bytes:

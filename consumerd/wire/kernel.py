@@ -174,6 +174,24 @@ class SnappyKernel(Protocol):
         """
 
 
+class Lz4Kernel(Protocol):
+    """LZ4 frames. What is not sound to the last byte, or odd, is left to the library; what follows a frame is not looked at.
+
+    With ``any_checksum`` the one of the frame's header does not matter.
+    """
+
+    def xxh32(self, data: Buffer, /) -> int:
+        """Return the xxHash-32 of ``data``, seed 0."""
+
+    def decompress(self, data: Buffer, limit: int, any_checksum: bool, /) -> bytes | None:  # noqa: FBT001 - by position
+        """Return what ``data`` holds; None for more than ``limit`` bytes and where it is not sound."""
+
+    def decompress_into(self, data: Buffer, room: memoryview, any_checksum: bool, /) -> int:  # noqa: FBT001
+        """Write what ``data`` holds to the beginning of ``room`` and return its size; -1 where it has more than there is
+        room for, or is not sound. What stands behind it in the room may have changed.
+        """
+
+
 class FramePool(Protocol):
     """Memory for received frames; see :class:`MemoryKernel`."""
 
@@ -276,6 +294,7 @@ def _find(name: str) -> Any:
 records: RecordsKernel | None = _find("records")
 messages: MessagesKernel | None = _find("messages")
 snappy: SnappyKernel | None = _find("snappy")
+lz4: Lz4Kernel | None = _find("lz4")
 gather: GatherKernel | None = _find("gather")
 lines: LinesKernel | None = _find("lines")
 memory: MemoryKernel | None = _find("memory")

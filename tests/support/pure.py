@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from consumerd.wire import kernel
 
-_PARTS = ("records", "messages", "snappy", "gather", "lines", "memory", "fold")
+_PARTS = ("records", "messages", "snappy", "lz4", "gather", "lines", "memory", "fold")
 
 
 @contextmanager

@@ -5,6 +5,7 @@
 #ifndef CONSUMERD_HEADS_H
 #define CONSUMERD_HEADS_H
 
+#include "lz4.h"
 #include "records.h"
 #include "snappy.h"
 
@@ -12,10 +13,7 @@
 #define UNIT_HEAD 26
 #define LEAST_UNIT 14
 #define LEAST_GZIP 18
-#define LZ4_FRAME 0x184D2204u
-#define LZ4_CONTENT_SIZE 0x08
 #define LZ4_DICTIONARY 0x01
-#define LZ4_BLOCK_CHECKSUM 0x10
 #define UNKNOWN (-1)
 
 enum { CODEC_GZIP = 1, CODEC_SNAPPY = 2, CODEC_LZ4 = 3 };
@@ -27,7 +25,7 @@ ALWAYS_INLINE uint32_t load32_little(const uint8_t *data) {
 /* Add up the blocks of a frame that says no size of its own. */
 static int64_t expected_lz4(const uint8_t *data, int64_t size) {
     int64_t at, block, sum = 0;
-    if (size < 11 || load32_little(data) != LZ4_FRAME || data[4] & LZ4_CONTENT_SIZE)
+    if (size < 11 || load32_little(data) != LZ4_MAGIC || data[4] & LZ4_SAYS_SIZE)
         return UNKNOWN;
     block = (int64_t)256 << 2 * (data[5] >> 4 & 7);
     at = 7 + (data[4] & LZ4_DICTIONARY ? 4 : 0);
@@ -40,7 +38,7 @@ static int64_t expected_lz4(const uint8_t *data, int64_t size) {
             return sum;
         length = word & 0x7FFFFFFF;
         sum += length == word ? block : length;
-        at += 4 + (int64_t)length + (data[4] & LZ4_BLOCK_CHECKSUM ? 4 : 0);
+        at += 4 + (int64_t)length + (data[4] & LZ4_BLOCK_CHECKSUMS ? 4 : 0);
     }
 }
 

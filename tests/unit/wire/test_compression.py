@@ -331,6 +331,7 @@ def test_a_missing_library_is_named(codec: Codec, module: str, package: str, mon
     packed = compress(codec, b"text")
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(kernel, "snappy", None)
+    monkeypatch.setattr(kernel, "lz4", None)
 
     with pytest.raises(CorruptMessageError, match=f"package {package} is not usable"):
         read(codec, packed)
