@@ -63,6 +63,21 @@ class RecordsKernel(Protocol):
         ``left_out`` of the columns are brought up to date. ``shift`` turns positions in ``data`` into such in the buffer.
         """
 
+    def read_packed(
+        self,
+        data: Buffer,
+        at: int,
+        end: int,
+        columns: ColumnBuilder,
+        limit: int,
+        transactional: bool,  # noqa: FBT001
+        /,
+    ) -> int:
+        """Read the run of batches at ``at`` that are plain as :meth:`read_batches` says, but for being compressed by snappy or
+        LZ4, into the room of the columns; return where it ends, which is ``at`` where there is no room, and where the first
+        needs more, or more than ``limit`` bytes with all that was decompressed before.
+        """
+
     def read_block(
         self,
         data: Buffer,

@@ -33,21 +33,30 @@ CONTROL, TRANSACTIONAL, LOG_APPEND_TIME = 0x20, 0x10, 8
 INTERESTING = (0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 
 
-def outcome(data: Buffer, start: int, aborted: list[AbortedTransaction] | None, following: bytes) -> object:
-    """Return all that decoding gives, or all that its error says."""
+def outcome(
+    data: Buffer,
+    start: int,
+    aborted: list[AbortedTransaction] | None,
+    following: bytes,
+    *,
+    room: int | None = None,
+    limits: Limits = LIMITS,
+) -> tuple[object, ...]:
+    """Return all that decoding gives, or all that its error says; the last is what the batch holds in memory."""
     try:
         found = decode_record_set(
             data,
             partition=PARTITION,
             start=start,
-            limits=LIMITS,
+            limits=limits,
             read_committed=aborted is not None,
             aborted=aborted,
             following=following,
             attested=bool(following),
+            make_room=None if room is None else lambda: memoryview(bytearray(room)),
         )
     except CorruptMessageError as error:
-        return type(error), str(error), error.partition, error.offset, error.next_offset, error.raw
+        return type(error), str(error), error.partition, error.offset, error.next_offset, error.raw, 0
     return (
         *(found.start, found.next_offset, bytes(found.buffer), found.offsets, found.timestamps, found.timestamp_types),
         *(found.key_starts, found.key_ends, found.value_starts, found.value_ends, found.header_starts),
@@ -61,6 +70,12 @@ def check(data: bytes, start: int, aborted: list[AbortedTransaction] | None = No
     assert expected == outcome(data, start, aborted, following)
     padded = b"\0" + data + b"\0"
     assert expected == outcome(memoryview(padded)[1:-1], start, aborted, following)
+    for room in (1 << 21, 1 << 16, 300, 90):
+        assert expected[:-1] == outcome(data, start, aborted, following, room=room)[:-1]
+    few = Limits(decompressed_bytes=250, nesting=2)
+    with without_kernel():
+        expected = outcome(data, start, aborted, following, limits=few)
+    assert expected[:-1] == outcome(data, start, aborted, following, limits=few, room=1 << 16)[:-1]
 
 
 @functools.cache
@@ -141,7 +156,7 @@ def batches(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, int]]]:
             offset,
             specs,
             attributes=flags,
-            codec=draw(st.sampled_from([0, 0, 0, 2])),
+            codec=draw(st.sampled_from([0, 0, 0, 2, 3, 3])),
             base_timestamp=draw(st.sampled_from([0, 1_700_000_000_000, (1 << 63) - 9000])),
             max_timestamp=draw(st.integers(-1, 1 << 50)),
             producer_id=draw(st.integers(0, 2)) if flags & TRANSACTIONAL else -1,

@@ -16,8 +16,6 @@
 #define LZ4_DICTIONARY 0x01
 #define UNKNOWN (-1)
 
-enum { CODEC_GZIP = 1, CODEC_SNAPPY = 2, CODEC_LZ4 = 3 };
-
 ALWAYS_INLINE uint32_t load32_little(const uint8_t *data) {
     return (uint32_t)data[3] << 24 | (uint32_t)data[2] << 16 | (uint32_t)data[1] << 8 | data[0];
 }

@@ -27,6 +27,10 @@
 #define LEAST_RECORD 7
 #define NULL_SPAN (-1)
 #define CODEC_MASK 0x07
+#define CODEC_NONE 0
+#define CODEC_GZIP 1
+#define CODEC_SNAPPY 2
+#define CODEC_LZ4 3
 #define LOG_APPEND_TIME 0x08
 #define TRANSACTIONAL 0x10
 #define CONTROL 0x20
@@ -207,7 +211,7 @@ typedef struct {
     int64_t base_offset, base_timestamp, max_timestamp, stop;
     int32_t count;
     uint32_t checksum;
-    int log_append_time;
+    int log_append_time, codec;
 } head_t;
 
 /* Where offsets stand while batches go by: the first that is due, the one behind the last batch, the first to keep. */
@@ -223,8 +227,10 @@ static int follows(const head_t *head, int32_t last_delta, int64_t size, const p
            head->count <= size / LEAST_RECORD;
 }
 
-/* Read the head of the batch at `at` of `size` bytes; tells whether it is a plain one that follows without a hole. */
-static int read_plain_head(const uint8_t *data, int64_t at, int64_t size, const place_t *place, head_t *head) {
+/* Read the head of the batch at `at` of `size` bytes, whose records are `most` bytes at most where they are compressed; tells
+ * whether it is one of the codecs, a bit for each, and else a plain one that follows without a hole. */
+static int read_head(
+    const uint8_t *data, int64_t at, int64_t size, int codecs, int64_t most, const place_t *place, head_t *head) {
     const uint8_t *from = data + at;
     int32_t length, last_delta;
     uint16_t attributes;
@@ -234,7 +240,8 @@ static int read_plain_head(const uint8_t *data, int64_t at, int64_t size, const 
     if (length < LEAST_LENGTH || length > size - at - 12)
         return 0;
     attributes = (uint16_t)(from[21] << 8 | from[22]);
-    if (attributes & (CODEC_MASK | CONTROL) || (attributes & TRANSACTIONAL && !place->transactional))
+    head->codec = attributes & CODEC_MASK;
+    if (!(codecs >> head->codec & 1) || attributes & CONTROL || (attributes & TRANSACTIONAL && !place->transactional))
         return 0;
     head->base_offset = load64(from);
     head->stop = at + 12 + length;
@@ -244,7 +251,11 @@ static int read_plain_head(const uint8_t *data, int64_t at, int64_t size, const 
     head->max_timestamp = load64(from + 35);
     head->count = (int32_t)load32(from + 57);
     head->log_append_time = attributes & LOG_APPEND_TIME;
-    return follows(head, last_delta, head->stop - at - BATCH_HEAD, place);
+    return follows(head, last_delta, head->codec ? most : head->stop - at - BATCH_HEAD, place);
+}
+
+static int read_plain_head(const uint8_t *data, int64_t at, int64_t size, const place_t *place, head_t *head) {
+    return read_head(data, at, size, 1 << CODEC_NONE, 0, place, head);
 }
 
 /* Note that a batch was read. */
@@ -314,14 +325,19 @@ static int read_block(
     return READ_ON;
 }
 
+/* Tell whether the checksum of the batch in [at, head->stop) is right. */
+static int is_intact(const uint8_t *data, int64_t at, const head_t *head) {
+    const uint8_t *checked = data + at + CHECKED_FROM;
+    return crc32c_of(checked, (size_t)(data + head->stop - checked)) == head->checksum;
+}
+
 /* Read the run of plain batches at `*at`, which is moved on with all else; says why it ended. */
 static int read_run(
     const uint8_t *data, int64_t *at, int64_t size, int64_t shift, place_t *place, columns_t *to) {
     head_t head;
     while (read_plain_head(data, *at, size, place, &head)) {
-        const uint8_t *checked = data + *at + CHECKED_FROM;
         int how;
-        if (crc32c_of(checked, (size_t)(data + head.stop - checked)) != head.checksum)
+        if (!is_intact(data, *at, &head))
             return READ_STOPPED;
         how = read_block(data, *at + BATCH_HEAD, head.stop, &head, shift, place, to);
         if (how != READ_ON)

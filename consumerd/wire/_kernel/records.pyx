@@ -1,12 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Record batches of magic 2, and the heads of units of any magic. Contract: ``consumerd.wire.kernel``.
 
-What reads bytes is C, in ``records.h`` and ``heads.h``; here columns are made large enough for it, and cut to what it wrote.
+What reads bytes is C, in ``records.h``, ``packed.h`` and ``heads.h``; here columns are made large enough for it, and cut to what it wrote.
 """
 
 from cpython cimport array
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.pyport cimport PY_SSIZE_T_MAX
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 cdef extern from "records.h" nogil:
@@ -62,6 +63,12 @@ cdef extern from "records.h" nogil:
         const uint8_t *data, int64_t *at, int64_t size, int64_t count, int64_t shift, int64_t base_timestamp,
         columns_t *to, segments_t *segments)
 
+cdef extern from "packed.h" nogil:
+    int64_t count_packed(const uint8_t *data, int64_t at, int64_t size, int64_t room, place_t place)
+    int read_packed_run(
+        const uint8_t *data, int64_t *at, int64_t size, uint8_t *out, int64_t room, int64_t *used, int64_t shift,
+        place_t *place, columns_t *to)
+
 cdef extern from "columns.h":
     bint COLUMN_IS_LENT(array.array column)
 
@@ -78,6 +85,7 @@ CRC32C = crc32c_choose().decode()
 # What takes less time than this many bytes do is not worth giving the interpreter's lock away, and waiting for it.
 cdef enum:
     WORTH_RELEASING = 1 << 16
+    WORTH_RELEASING_PACKED = 1 << 13
 
 
 # Shorter columns have so little to give back that asking takes longer.
@@ -269,6 +277,63 @@ def read_batches(data, Py_ssize_t at, Py_ssize_t end, int64_t shift, columns, bi
         PyBuffer_Release(&view)
     if stop > at:
         note(columns, &place)
+    return stop
+
+
+def read_packed(data, Py_ssize_t at, Py_ssize_t end, columns, Py_ssize_t limit, bint transactional, /):
+    cdef Py_buffer view
+    cdef place_t place
+    where(columns, &place)
+    place.transactional = transactional
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        end = min(end, view.len)
+        if at < 0 or at >= end or not count_packed(<const uint8_t *>view.buf, at, end, PY_SSIZE_T_MAX, place):
+            return at
+        room = columns.free_room(at)
+        limit -= columns.decompressed_bytes
+        if room is None or limit <= 0:
+            return at
+        return unpack_into(room[:limit], &view, at, end, columns, &place)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef unpack_into(room, Py_buffer *view, Py_ssize_t at, Py_ssize_t end, columns, place_t *place):
+    """Read packed batches into the room, book them, and return where they end."""
+    cdef Py_buffer target
+    cdef _Columns to
+    cdef int64_t count, stop = at, used = 0, shift = columns.peek_shift(0)
+    cdef bint releases = end - at >= WORTH_RELEASING_PACKED
+    cdef int how
+    PyObject_GetBuffer(room, &target, PyBUF_WRITABLE)
+    try:
+        count = count_packed(<const uint8_t *>view.buf, at, end, target.len, place[0])
+        if count == 0:
+            return at
+        to = _Columns(columns, True)
+        to.widen(count)
+        try:
+            while True:
+                if releases:
+                    with nogil:
+                        how = read_packed_run(
+                            <const uint8_t *>view.buf, &stop, end, <uint8_t *>target.buf, target.len, &used, shift,
+                            place, &to.to)
+                else:
+                    how = read_packed_run(
+                        <const uint8_t *>view.buf, &stop, end, <uint8_t *>target.buf, target.len, &used, shift, place,
+                        &to.to)
+                if how != READ_NEEDS_HEADERS:
+                    break
+                to.widen_headers()
+        finally:
+            to.narrow()
+    finally:
+        PyBuffer_Release(&target)
+    if stop > at:
+        columns.add_block(at, room[:used])
+        note(columns, place)
     return stop
 
 

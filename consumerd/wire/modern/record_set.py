@@ -203,8 +203,11 @@ class _Fetched:
         end = len(raw)
         native = kernel.records
         while True:
-            if native is not None and not _is_packed(raw, at):
-                at = _read_plain(native, raw, at, columns, transactional=not transactions)
+            if native is not None:
+                if _is_packed(raw, at):
+                    at = native.read_packed(raw, at, end, columns, self.limits.decompressed_bytes, not transactions)
+                else:
+                    at = _read_plain(native, raw, at, columns, transactional=not transactions)
             try:
                 stop = find_end(raw, at, UNIT_SIZES)
                 if stop is None or stop > end:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
-from consumerd.errors import DecompressedTooLarge
+from consumerd.errors import CorruptMessageError, DecompressedTooLarge
 from consumerd.model import TopicPartition
 from consumerd.wire import kernel
 from consumerd.wire.compression import Codec
+from consumerd.wire.kernel import Buffer
+from consumerd.wire.modern import record_batch
 from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Limits, Record, RecordBatch
-from tests.support.record_sets import RecordSpec, batch, message, wrapper
+from tests.support.pure import without_kernel
+from tests.support.record_sets import RecordSpec, batch, compress, message, record, wrapper
 
 PARTITION = TopicPartition.modern("t", 0)
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -118,3 +122,90 @@ def test_a_corrupt_unit_leaves_those_before_it_in_the_room() -> None:
 
     assert records(decode(good)) == records(found)
     assert found.next_offset == 80
+
+
+def packed_run(codec: Codec) -> bytes:
+    """Return batches with a plain one among them, one of another codec, and headers in the last."""
+    last = [RecordSpec(delta=0, value=VALUE), RecordSpec(delta=1, value=VALUE, headers=[(b"key", b"value")])]
+    return (
+        b"".join(packed_batch(40 * number, codec) for number in range(5))
+        + batch(200, [RecordSpec(delta=0, value=b"plain")])
+        + packed_batch(201, Codec.ZSTD)
+        + packed_batch(241, codec)
+        + batch(281, last, codec=codec)
+    )
+
+
+@needs_kernel
+@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4])
+def test_a_run_of_batches_is_read_at_once(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python sees none of those that there is room for."""
+    expected = records(decode(packed_run(codec)))
+    seen = []
+    read = record_batch.decompress
+
+    def note(codec: int, data: Buffer, *, limit: int, magic: int, room: memoryview | None) -> bytes | memoryview:
+        seen.append(codec)
+        return read(codec, data, limit=limit, magic=magic, room=room)
+
+    monkeypatch.setattr(record_batch, "decompress", note)
+
+    found = decode(packed_run(codec), lambda: memoryview(bytearray(100_000)))
+
+    assert records(found) == expected
+    assert seen == [Codec.ZSTD]
+
+
+@needs_kernel
+@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4])
+def test_a_run_of_batches_is_the_same_whatever_room_there_is(codec: Codec) -> None:
+    """It may end within any batch, and so may the limit."""
+    data = packed_run(codec)
+    expected = decode(data)
+    step = len(expected.buffer) // 37
+
+    for size in range(0, len(expected.buffer) + 2 * step, step):
+        found = decode(data, lambda size=size: memoryview(bytearray(size)))  # type: ignore[misc]
+        assert records(found) == records(expected)
+        assert bytes(found.buffer) == bytes(expected.buffer)
+        if size > 9_500:
+            limited = decode(data, lambda: memoryview(bytearray(1 << 20)), limit=size)
+            assert records(limited) == records(decode(data, limit=size))
+
+
+@needs_kernel
+@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4])
+def test_a_damaged_batch_ends_the_run_in_front_of_it(codec: Codec) -> None:
+    """Its checksum tells, or what is compressed, or the records in that."""
+    good = packed_batch(0, codec) + packed_batch(40, codec)
+    value = [RecordSpec(delta=0, value=VALUE)]
+    packed = compress(codec, record(value[0]))
+    for bad in (
+        packed_batch(80, codec)[:-1] + b"\xff",
+        batch(80, value, codec=codec, compressed=packed[:-7] + bytes((packed[-7] ^ 1,)) + packed[-6:]),
+        batch(80, value, codec=codec, compressed=packed[:20]),
+        batch(80, value * 2, codec=codec),
+        batch(80, value, codec=codec, count=2, last_delta=1),
+        batch(39, value, codec=codec),
+    ):
+        data = good + bad + packed_batch(81, codec)
+        with without_kernel():
+            expected = decode(data)
+        found = decode(data, lambda: memoryview(bytearray(40_000)))
+        assert records(found) == records(expected)
+        assert found.next_offset == expected.next_offset
+
+
+@needs_kernel
+def test_a_head_that_claims_too_much_makes_nothing_larger() -> None:
+    """Columns are made for no more rows than there is room for."""
+    huge = batch(0, [RecordSpec(delta=0, value=VALUE)], codec=Codec.LZ4, count=(1 << 31) - 1, last_delta=(1 << 31) - 2)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptMessageError):
+            decode(huge, lambda: memoryview(bytearray(40_000)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20
