@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from typing import cast
 
 from consumerd.model import BrokerId, Gap, SessionEpoch, TopicPartition
 
@@ -158,22 +159,25 @@ class Hooks:
         """Somebody else wrote the position of a partition that we own; ``position`` is ours, written over theirs."""
 
 
-def _forward(name: str) -> Callable[..., None]:
-    def forward(self: FanOutHooks, *args: object, **kwargs: object) -> None:
-        for hooks in self.targets:
-            getattr(hooks, name)(*args, **kwargs)
+def _forward(targets: tuple[Hooks, ...], name: str) -> Callable[..., None]:
+    """Return what tells those of the targets that listen to one hook; the base class's own does nothing."""
+    silent = getattr(Hooks, name)
+    told = [getattr(one, name) for one in targets]
+    listeners = [one for one in told if getattr(one, "__func__", None) is not silent]
+    if len(listeners) == 1:
+        return cast("Callable[..., None]", listeners[0])
 
-    forward.__name__ = name
-    forward.__doc__ = getattr(Hooks, name).__doc__
+    def forward(*args: object, **kwargs: object) -> None:
+        for listener in listeners:
+            listener(*args, **kwargs)
+
     return forward
 
 
 class FanOutHooks(Hooks):
-    """Tells every hook to several listeners, in order."""
+    """Tells every hook to several listeners, in order. Who listens to what is found out once: some are told of every request."""
 
     def __init__(self, *targets: Hooks) -> None:
-        self.targets = targets
-
-
-for _name in [name for name in vars(Hooks) if not name.startswith("_")]:
-    setattr(FanOutHooks, _name, _forward(_name))
+        for name in vars(Hooks):
+            if not name.startswith("_"):
+                setattr(self, name, _forward(targets, name))

@@ -202,8 +202,21 @@ class MetricsHooks(Hooks):
             ("kind",),
             registry=registry,
         )
-        self._labelled: tuple[MetricWrapperBase, ...] = (self._delivered, self._delivered_bytes, self._fetched)
+        self._labelled: Final = (self._fetched, self._delivered, self._delivered_bytes)
+        # kept, since to look them up takes as long as to count
+        self._by_batch: dict[TopicPartition, tuple[Counter, Counter, Counter]] = {}
+        self._by_api: dict[str, Histogram] = {}
         self._seen_extra: dict[tuple[str, str], set[tuple[MetricWrapperBase, tuple[str, ...]]]] = {}
+
+    def _count_batches(self, partition: TopicPartition) -> tuple[Counter, Counter, Counter]:
+        """Return what counts a partition's records fetched, records delivered, and bytes delivered."""
+        found = self._by_batch.get(partition)
+        if found is None:
+            fetched, delivered, delivered_bytes = self._labelled
+            key = _by_partition(partition)
+            found = fetched.labels(*key), delivered.labels(*key), delivered_bytes.labels(*key)
+            self._by_batch[partition] = found
+        return found
 
     def _count_extra(self, counter: Counter, partition: TopicPartition, *labels: str, amount: float = 1) -> None:
         key = _by_partition(partition)
@@ -231,7 +244,10 @@ class MetricsHooks(Hooks):
         self._lost.inc()
 
     def request_finished(self, broker: BrokerId | None, api: str, seconds: float) -> None:
-        self._requests.labels(api).observe(seconds)
+        histogram = self._by_api.get(api)
+        if histogram is None:
+            histogram = self._by_api[api] = self._requests.labels(api)
+        histogram.observe(seconds)
 
     def request_failed(self, broker: BrokerId | None, api: str, error: str) -> None:
         self._request_failures.labels(api, error).inc()
@@ -243,15 +259,16 @@ class MetricsHooks(Hooks):
         self._metadata.labels(source, "failed" if failed else "ok").inc()
 
     def batch_fetched(self, partition: TopicPartition, *, records: int, size: int, high_watermark: int) -> None:
-        self._fetched.labels(*_by_partition(partition)).inc(records)
+        fetched, _, _ = self._count_batches(partition)
+        fetched.inc(records)
 
     def fetch_error(self, partition: TopicPartition, error: str) -> None:
         self._count_extra(self._fetch_errors, partition, error)
 
     def batch_delivered(self, partition: TopicPartition, *, records: int, size: int, position: int) -> None:
-        key = _by_partition(partition)
-        self._delivered.labels(*key).inc(records)
-        self._delivered_bytes.labels(*key).inc(size)
+        _, delivered, delivered_bytes = self._count_batches(partition)
+        delivered.inc(records)
+        delivered_bytes.inc(size)
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         self._count_extra(self._gaps, partition, gap.reason.value, amount=gap.end - gap.start)
@@ -287,8 +304,8 @@ class MetricsHooks(Hooks):
     def partition_released(self, partition: TopicPartition) -> None:
         """Drop the partition's label sets, so that a process that has seen many does not carry them for ever."""
         key = _by_partition(partition)
-        for metric in self._labelled:
-            metric.labels(*key)  # remove() warns where there is no such label set
-            metric.remove(*key)
+        if self._by_batch.pop(partition, None) is not None:
+            for counter in self._labelled:
+                counter.remove(*key)
         for metric, labels in self._seen_extra.pop(key, ()):
             metric.remove(*key, *labels)
