@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 from tests.support.kafka import Sent
@@ -17,14 +17,24 @@ _JOIN_S: Final = 30.0
 class SteadyLoad:
     """Sends ``per_second`` records a second to each partition, in bursts ``tick_s`` apart, from a thread of its own.
 
-    A tick that comes late is made up for, so that the rate holds on a busy machine. A context manager.
+    A tick that comes late is made up for, so that the rate holds on a busy machine. ``make_value`` says what the record of
+    a number has. A context manager.
     """
 
-    def __init__(self, producer: Sends, topics: Mapping[str, int], *, per_second: float, tick_s: float = 0.05) -> None:
+    def __init__(
+        self,
+        producer: Sends,
+        topics: Mapping[str, int],
+        *,
+        per_second: float,
+        tick_s: float = 0.05,
+        make_value: Callable[[int], bytes] = b"value %d".__mod__,
+    ) -> None:
         self._producer = producer
         self._partitions = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
         self._per_second = per_second
         self._tick_s = tick_s
+        self._make_value = make_value
         self._number = itertools.count()
         self._stopping = threading.Event()
         self._error: Exception | None = None
@@ -58,4 +68,4 @@ class SteadyLoad:
 
     def _make(self, topic: str, partition: int) -> Sent:
         number = next(self._number)
-        return Sent(topic, partition, f"key {number}".encode(), f"value {number}".encode())
+        return Sent(topic, partition, b"key %d" % number, self._make_value(number))

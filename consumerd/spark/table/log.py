@@ -56,8 +56,10 @@ class TableLog:
 
         Raises TableError, OSError.
         """
+        missing = [one for one in self.path.parents if not one.exists()]
         self.files.make_folders(self._folder)
-        self.files.sync_folder(self.path.parent)
+        for folder in (self.path, *missing):
+            self.files.sync_folder(folder.parent)
         publish_record(self.files, folder=self.path, name=TABLE_RECORD, data=record.encode(), file_id=new_file_id())
         found = self.find_record()
         if found is None:

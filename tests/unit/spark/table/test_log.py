@@ -19,6 +19,7 @@ from consumerd.spark.table.errors import TableError
 from consumerd.spark.table.log import TableLog
 from consumerd.spark.table.snapshot import EMPTY, Snapshot
 from consumerd.spark.table.transaction import create_table, find_table, local_path, open_table
+from tests.support.faulty_files import RecordingFileSystem
 from tests.support.tables import SCHEMA, make_table
 
 LOG = LogId("orders", PartitionKey(3), Incarnation(7, 1))
@@ -160,6 +161,17 @@ def test_table_is_made_once_and_stays_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="there is no table"):
         open_table(tmp_path)
     assert TableRecord.parse(made.record.encode()) == made.record
+
+
+def test_folders_that_a_table_brings_are_durable_before_it_is(tmp_path: Path) -> None:
+    """A power cut that took a folder above the table would take all that was ever committed."""
+    files = RecordingFileSystem()
+    create_table(tmp_path / "lake" / "deep" / "table", name="rows", schema=SCHEMA, partition_by=("day",), files=files)
+
+    synced = [name for operation, name in files.calls if operation == "sync_folder"]
+    published = [operation for operation, _ in files.calls].index("link")
+    assert {"deep", "lake", tmp_path.name} <= {name for _, name in files.calls[:published]}
+    assert synced[:3] == ["deep", "lake", tmp_path.name]
 
 
 def test_place_that_cannot_link_is_refused() -> None:
