@@ -15,6 +15,14 @@
 #define LEAST_GZIP 18
 #define LZ4_DICTIONARY 0x01
 #define UNKNOWN (-1)
+#define LINE 64
+#define AHEAD 2048 /* bytes that are on their way from memory while sizes are read */
+
+#if defined(__GNUC__)
+#define FETCH_LINE(address) __builtin_prefetch(address)
+#else
+#define FETCH_LINE(address) ((void)(address))
+#endif
 
 ALWAYS_INLINE uint32_t load32_little(const uint8_t *data) {
     return (uint32_t)data[3] << 24 | (uint32_t)data[2] << 16 | (uint32_t)data[1] << 8 | data[0];
@@ -61,9 +69,15 @@ static int64_t payload_at(const uint8_t *data, int64_t at, int64_t end) {
 }
 
 /* Step over messages by their sizes, which may be absurd, while they begin at or before `until`. Tells where the next
- * one begins, and before it the last and the one before that. */
+ * one begins, and before it the last and the one before that.
+ *
+ * Where a size stands is known by the one before it only, so that each would be waited for as long as memory takes: what
+ * is ahead is asked for meanwhile. */
 static void step_messages(const uint8_t *data, int64_t until, int64_t *at, int64_t *last, int64_t *before) {
+    int64_t asked = *at;
     while (*at <= until) {
+        for (asked = asked < *at ? *at : asked; asked <= until && asked < *at + AHEAD; asked += LINE)
+            FETCH_LINE(data + asked);
         *before = *last;
         *last = *at;
         *at += UNIT_PREFIX + (int64_t)load32(data + *at + 8);
