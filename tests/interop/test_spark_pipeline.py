@@ -47,10 +47,10 @@ POINTS: tuple[TablePoint, ...] = (
 )
 TASK_POINTS = POINTS[:2]
 """Those are a task's, whose death fails the job; at the others it is the job itself that dies."""
-DEATHS = (
+DEATHS: list[tuple[TablePoint, TablePoint]] = (
     [(bronze, silver) for bronze in POINTS for silver in POINTS]
     if FULL
-    else list(zip(POINTS[::2], POINTS[1::2], strict=True))
+    else [("after_table_link", "after_table_file"), ("before_table_commit", "after_table_commit")]
 )
 """Where bronze dies in a round, and where silver does."""
 
