@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,9 @@ EXTENSION: Final = "parquet"
 FOOTER_KEY: Final = b"consumerd"
 ROW_GROUP_BYTES: Final = 8 << 20
 BESIDE_FROM_BYTES: Final = 4 * ROW_GROUP_BYTES
-"""With less for all writers together, a row group is written before the next is collected."""
+"""With less for all writers together, a row group is written before the next is collected, and what it frees is given back at once."""
+RELEASE_BYTES: Final = 8 * ROW_GROUP_BYTES
+"""With more, after so many bytes of row groups."""
 
 WRITER_BYTES: Final = 24 << 10
 ROW_GROUP_KEPT_BYTES: Final = 8 << 10
@@ -77,13 +80,37 @@ class ParquetOptions(ChainOptions):
         return self.compression_level if self.compression == "zstd" else None
 
 
+class FreedMemory:
+    """What the row groups of a sink have freed since Arrow's pool was last told to give back what it does not use: it is
+    told when that is ``most_bytes``.
+
+    Without being told it keeps tens of MiB. Told with each row group it has the next pages from the system one by one,
+    which is a third of the time that landing takes.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, size: int) -> None:
+        """Note that a row group of so many bytes was written and let go of. In any thread."""
+        with self._lock:
+            self._bytes += size
+            if self._bytes < self._most_bytes:
+                return
+            self._bytes = 0
+        pa.default_memory_pool().release_unused()
+
+
 class ParquetEncoder:
     """Collects batches and writes them as row groups, full ones ``beside`` what goes on."""
 
-    def __init__(self, hidden: HiddenFile, codec: Codec, *, beside: bool) -> None:
+    def __init__(self, hidden: HiddenFile, codec: Codec, *, beside: bool, freed: FreedMemory) -> None:
         self._hidden = hidden
         self._beside = beside
         self._codec = codec
+        self._freed = freed
         self._batches: list[pa.RecordBatch] = []
         self._writer: pq.ParquetWriter | None = None
         self._batch_bytes = 0
@@ -121,9 +148,7 @@ class ParquetEncoder:
                 self._begin_row_group()
 
     def spill(self) -> None:
-        """See FileEncoder: write a row group. Arrow's pool gives back what that frees in its own time: asked to do so at once,
-        here or at a file's end, it had the next pages from the system one by one, a third of the time that landing takes.
-        """
+        """See FileEncoder: write a row group."""
         self._writing.wait()
         batches = self._take_batches()
         if batches:
@@ -147,8 +172,12 @@ class ParquetEncoder:
     def _write_row_group(self, batches: list[pa.RecordBatch]) -> None:
         with _arrow_failures():
             table = pa.Table.from_batches(batches, schema=SCHEMA)
+            batches.clear()  # whoever gives them holds the list until this returns
             self._get_writer(table).write_table(table, row_group_size=len(table))
         self._row_groups += 1
+        size = table.nbytes
+        del table
+        self._freed.add(size)
 
     def finish(self, metadata: FileMetadata) -> None:
         """See FileEncoder: write the last row group and the footer."""
@@ -209,13 +238,14 @@ class ParquetFormat:
     def __init__(self, compression: Compression, level: int | None = None, *, beside: bool = False) -> None:
         self._codec = Codec(compression, level)
         self._beside = beside
+        self._freed = FreedMemory(RELEASE_BYTES if beside else 0)
 
     def open(
         self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, ParquetEncoder]:
         """See FileFormat."""
         hidden = HiddenFile(files, folder=folder, name=data_name(position, EXTENSION), file_id=file_id)
-        return hidden, ParquetEncoder(hidden, self._codec, beside=self._beside)
+        return hidden, ParquetEncoder(hidden, self._codec, beside=self._beside, freed=self._freed)
 
     def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:  # noqa: ARG002 - the port's
         """Read a file's footer. Raises MalformedRecord, OSError."""
