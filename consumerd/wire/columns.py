@@ -93,11 +93,22 @@ class ColumnBuilder:
 
     def free_room(self, at: int) -> memoryview | None:
         """Return where the unit at ``at`` is best decompressed to, at the beginning of that: nothing is copied then."""
+        self._open_room()
+        self._end_stretch(at)
+        return None if self._room is None else self._room[self._blocks_bytes :]
+
+    def peek_room(self, at: int) -> tuple[memoryview | None, int]:
+        """Return what :meth:`free_room` would, without taking what stands before ``at`` into the buffer, and the shift for
+        positions in it.
+        """
+        self._open_room()
+        shift = self._blocks_bytes if self._stretch is None else self._blocks_bytes + at - self._stretch
+        return None if self._room is None else self._room[shift:], shift
+
+    def _open_room(self) -> None:
         if self._make_room is not None and not self._blocks:
             self._room = self._make_room()
         self._make_room = None
-        self._end_stretch(at)
-        return None if self._room is None else self._room[self._blocks_bytes :]
 
     def add_block(self, at: int, block: Buffer) -> int:
         """Take decompressed bytes of the unit at ``at``; returns the shift for positions in them."""

@@ -283,6 +283,7 @@ def read_batches(data, Py_ssize_t at, Py_ssize_t end, int64_t shift, columns, bi
 def read_packed(data, Py_ssize_t at, Py_ssize_t end, columns, Py_ssize_t limit, bint transactional, /):
     cdef Py_buffer view
     cdef place_t place
+    cdef int64_t shift
     where(columns, &place)
     place.transactional = transactional
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -290,20 +291,20 @@ def read_packed(data, Py_ssize_t at, Py_ssize_t end, columns, Py_ssize_t limit, 
         end = min(end, view.len)
         if at < 0 or at >= end or not count_packed(<const uint8_t *>view.buf, at, end, PY_SSIZE_T_MAX, place):
             return at
-        room = columns.free_room(at)
+        room, shift = columns.peek_room(at)
         limit -= columns.decompressed_bytes
         if room is None or limit <= 0:
             return at
-        return unpack_into(room[:limit], &view, at, end, columns, &place)
+        return unpack_into(room[:limit], shift, &view, at, end, columns, &place)
     finally:
         PyBuffer_Release(&view)
 
 
-cdef unpack_into(room, Py_buffer *view, Py_ssize_t at, Py_ssize_t end, columns, place_t *place):
+cdef unpack_into(room, int64_t shift, Py_buffer *view, Py_ssize_t at, Py_ssize_t end, columns, place_t *place):
     """Read packed batches into the room, book them, and return where they end."""
     cdef Py_buffer target
     cdef _Columns to
-    cdef int64_t count, stop = at, used = 0, shift = columns.peek_shift(0)
+    cdef int64_t count, stop = at, used = 0
     cdef bint releases = end - at >= WORTH_RELEASING_PACKED
     cdef int how
     PyObject_GetBuffer(room, &target, PyBUF_WRITABLE)

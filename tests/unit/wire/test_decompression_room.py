@@ -197,6 +197,18 @@ def test_a_damaged_batch_ends_the_run_in_front_of_it(codec: Codec) -> None:
 
 
 @needs_kernel
+@pytest.mark.parametrize("damaged", [packed_batch(5, Codec.SNAPPY), packed_messages(5, Codec.SNAPPY)])
+def test_a_damaged_unit_behind_what_is_not_compressed_leaves_that_where_it_is(damaged: bytes) -> None:
+    """Nothing is copied into the room before something comes to stand there."""
+    data = plain_messages(0) + damaged[:-1] + bytes((damaged[-1] ^ 1,))
+
+    found = decode(data, lambda: memoryview(bytearray(40_000)))
+
+    assert found.buffer is data
+    assert found.next_offset == 5
+
+
+@needs_kernel
 def test_a_head_that_claims_too_much_makes_nothing_larger() -> None:
     """Columns are made for no more rows than there is room for."""
     huge = batch(0, [RecordSpec(delta=0, value=VALUE)], codec=Codec.LZ4, count=(1 << 31) - 1, last_delta=(1 << 31) - 2)
