@@ -33,7 +33,7 @@ SWITCH: Final = "CONSUMERD_KERNEL"
 
 
 class RecordsKernel(Protocol):
-    """Magic 2: batches, their records, CRC-32C; and the heads of units of any magic."""
+    """Magic 2: batches, their records, CRC-32C; compressed wrappers of magic 0 and 1; and the heads of units of any magic."""
 
     CRC32C: str
     """How CRC-32C is computed here: ``sse4.2``, ``armv8`` or ``table``."""
@@ -76,6 +76,15 @@ class RecordsKernel(Protocol):
         """Read the run of batches at ``at`` that are plain as :meth:`read_batches` says, but for being compressed by snappy or
         LZ4, into the room of the columns; return where it ends, which is ``at`` where there is no room, and where the first
         needs more, or more than ``limit`` bytes with all that was decompressed before.
+        """
+
+    def read_wrappers(self, data: Buffer, at: int, end: int, columns: ColumnBuilder, limit: int, /) -> int:
+        """Read the run of plain wrappers of magic 0 and 1 at ``at`` into the room of the columns; return where it ends, as
+        :meth:`read_packed` does.
+
+        A plain wrapper is whole and intact, and compressed by snappy or LZ4. In it are messages that are not compressed,
+        one at least, with consecutive offsets, of which the last is the wrapper's own; the first is ``columns.position``, or
+        below and not below ``columns.end``. So no hole arises. Rows below the position that was asked for are kept.
         """
 
     def read_block(

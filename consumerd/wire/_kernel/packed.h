@@ -18,17 +18,18 @@ static int64_t count_packed(const uint8_t *data, int64_t at, int64_t size, int64
     head_t head;
     while (read_head(data, at, size, PACKED_CODECS, room, &place, &head) && count + head.count <= room / LEAST_RECORD) {
         count += head.count;
-        pass_batch(&place, &head);
+        pass_unit(&place, head.base_offset + head.count);
         at = head.stop;
     }
     return count;
 }
 
-/* Decompress the records of the batch in [at, head->stop); returns their size, which is negative where that is not done. */
-static int64_t unpack(const uint8_t *data, int64_t at, const head_t *head, uint8_t *out, int64_t room) {
-    const uint8_t *packed = data + at + BATCH_HEAD;
-    const int64_t size = head->stop - at - BATCH_HEAD;
-    return head->codec == CODEC_LZ4 ? lz4_decompress(packed, size, 0, out, room) : snappy_decompress(packed, size, out, room);
+/* Decompress [at, end) of what has such a codec; returns the size of what it gives, which is negative where that is not done. */
+static int64_t unpack(
+    const uint8_t *data, int64_t at, int64_t end, int codec, int any_checksum, uint8_t *out, int64_t room) {
+    if (codec == CODEC_LZ4)
+        return lz4_decompress(data + at, end - at, any_checksum, out, room);
+    return snappy_decompress(data + at, end - at, out, room);
 }
 
 /* Read the run of packed batches at `*at`, their records one behind the other into the room from `*used` on; both are moved on
@@ -42,7 +43,7 @@ static int read_packed_run(
         int how;
         if (!is_intact(data, *at, &head))
             return READ_STOPPED;
-        given = unpack(data, *at, &head, out + *used, room - *used);
+        given = unpack(data, *at + BATCH_HEAD, head.stop, head.codec, 0, out + *used, room - *used);
         if (given < 0)
             return READ_STOPPED;
         how = read_block(out, *used, *used + given, &head, shift, place, to);

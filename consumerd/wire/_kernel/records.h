@@ -34,7 +34,8 @@
 #define LOG_APPEND_TIME 0x08
 #define TRANSACTIONAL 0x10
 #define CONTROL 0x20
-#define TYPE_CREATE_TIME 1 /* as in the column of types */
+#define TYPE_NONE 0 /* as in the column of types */
+#define TYPE_CREATE_TIME 1
 #define TYPE_LOG_APPEND_TIME 2
 
 /* Where rows go. The arrays of headers are as long as the last row that has some, and NULL until one does. */
@@ -50,7 +51,7 @@ typedef struct {
     int32_t delta;
 } record_t;
 
-enum { READ_ON = 0, READ_STOPPED = 1, READ_NEEDS_HEADERS = 2, READ_NEEDS_SEGMENTS = 3 };
+enum { READ_ON = 0, READ_STOPPED = 1, READ_NEEDS_HEADERS = 2, READ_NEEDS_SEGMENTS = 3, READ_NEEDS_ROWS = 4 };
 
 ALWAYS_INLINE uint32_t load32(const uint8_t *data) {
     return (uint32_t)data[0] << 24 | (uint32_t)data[1] << 16 | (uint32_t)data[2] << 8 | data[3];
@@ -214,16 +215,27 @@ typedef struct {
     int log_append_time, codec;
 } head_t;
 
-/* Where offsets stand while batches go by: the first that is due, the one behind the last batch, the first to keep. */
+/* Where offsets stand while units go by: the first that is due, the one behind the last unit, the first to keep. */
 typedef struct {
     int64_t position, end, start;
     int transactional, left_out;
 } place_t;
 
+/* Tell whether so many records from offset `first` on follow without a hole. */
+static int is_due(int64_t first, int64_t count, const place_t *place) {
+    return first >= place->end && first <= place->position && !overflows(first, count);
+}
+
+/* Note that a unit was read that ends before `end`. */
+static void pass_unit(place_t *place, int64_t end) {
+    place->end = end;
+    if (end > place->position)
+        place->position = end;
+}
+
 /* Tell whether a batch follows without a hole, and has none at its end, and whether as many records fit into its bytes. */
 static int follows(const head_t *head, int32_t last_delta, int64_t size, const place_t *place) {
-    return head->count > 0 && last_delta == head->count - 1 && head->base_offset >= place->end &&
-           head->base_offset <= place->position && !overflows(head->base_offset, head->count) &&
+    return head->count > 0 && last_delta == head->count - 1 && is_due(head->base_offset, head->count, place) &&
            head->count <= size / LEAST_RECORD;
 }
 
@@ -258,20 +270,13 @@ static int read_plain_head(const uint8_t *data, int64_t at, int64_t size, const 
     return read_head(data, at, size, 1 << CODEC_NONE, 0, place, head);
 }
 
-/* Note that a batch was read. */
-static void pass_batch(place_t *place, const head_t *head) {
-    place->end = head->base_offset + head->count;
-    if (place->end > place->position)
-        place->position = place->end;
-}
-
 /* Return how many records the plain batches have, by their heads, that stand in a run at `at`. */
 static int64_t count_records(const uint8_t *data, int64_t at, int64_t size, place_t place) {
     int64_t count = 0;
     head_t head;
     while (read_plain_head(data, at, size, &place, &head)) {
         count += head.count;
-        pass_batch(&place, &head);
+        pass_unit(&place, head.base_offset + head.count);
         at = head.stop;
     }
     return count;
@@ -321,7 +326,7 @@ static int read_block(
     }
     if (head->base_offset < place->start)
         place->left_out = 1;
-    pass_batch(place, head);
+    pass_unit(place, head->base_offset + head->count);
     return READ_ON;
 }
 

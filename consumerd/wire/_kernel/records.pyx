@@ -1,7 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Record batches of magic 2, and the heads of units of any magic. Contract: ``consumerd.wire.kernel``.
+"""Record batches of magic 2, compressed wrappers of magic 0 and 1, and the heads of units of any magic. Contract:
+``consumerd.wire.kernel``.
 
-What reads bytes is C, in ``records.h``, ``packed.h`` and ``heads.h``; here columns are made large enough for it, and cut to what it wrote.
+What reads bytes is C, in ``records.h``, ``packed.h``, ``wrappers.h`` and ``heads.h``; here columns are made large enough for
+it, and cut to what it wrote.
 """
 
 from cpython cimport array
@@ -15,6 +17,7 @@ cdef extern from "records.h" nogil:
         READ_ON
         READ_NEEDS_HEADERS
         READ_NEEDS_SEGMENTS
+        READ_NEEDS_ROWS
         LEAST_RECORD
 
     ctypedef struct columns_t:
@@ -69,6 +72,22 @@ cdef extern from "packed.h" nogil:
         const uint8_t *data, int64_t *at, int64_t size, uint8_t *out, int64_t room, int64_t *used, int64_t shift,
         place_t *place, columns_t *to)
 
+cdef extern from "wrappers.h" nogil:
+    ctypedef struct wrapper_t:
+        pass
+
+    ctypedef struct wrapper_run_t:
+        int64_t at
+        int64_t used
+        int64_t count
+        int64_t wanted
+
+    int crc32_setup()
+    int read_wrapper_head(const uint8_t *data, int64_t at, int64_t size, wrapper_t *wrapper)
+    int read_wrapper_run(
+        const uint8_t *data, int64_t size, uint8_t *out, int64_t room, int64_t shift, wrapper_run_t *run,
+        place_t *place, columns_t *to)
+
 cdef extern from "columns.h":
     bint COLUMN_IS_LENT(array.array column)
 
@@ -81,6 +100,7 @@ cdef extern from "heads.h" nogil:
 
 
 CRC32C = crc32c_choose().decode()
+crc32_setup()
 
 # What takes less time than this many bytes do is not worth giving the interpreter's lock away, and waiting for it.
 cdef enum:
@@ -336,6 +356,60 @@ cdef unpack_into(room, int64_t shift, Py_buffer *view, Py_ssize_t at, Py_ssize_t
         columns.add_block(at, room[:used])
         note(columns, place)
     return stop
+
+
+def read_wrappers(data, Py_ssize_t at, Py_ssize_t end, columns, Py_ssize_t limit, /):
+    cdef Py_buffer view
+    cdef wrapper_t wrapper
+    cdef int64_t shift
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        end = min(end, view.len)
+        if at < 0 or at >= end or not read_wrapper_head(<const uint8_t *>view.buf, at, end, &wrapper):
+            return at
+        room, shift = columns.peek_room(at)
+        limit -= columns.decompressed_bytes
+        if room is None or limit <= 0:
+            return at
+        return unwrap_into(room[:limit], shift, &view, at, end, columns)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef unwrap_into(room, int64_t shift, Py_buffer *view, Py_ssize_t at, Py_ssize_t end, columns):
+    """Read wrappers into the room, book them, and return where they end."""
+    cdef Py_buffer target
+    cdef place_t place
+    cdef wrapper_run_t run
+    cdef _Columns to = _Columns(columns, True)
+    cdef bint releases = end - at >= WORTH_RELEASING_PACKED
+    cdef int how
+    where(columns, &place)
+    run.at = at
+    run.used = run.count = 0
+    PyObject_GetBuffer(room, &target, PyBUF_WRITABLE)
+    try:
+        try:
+            while True:
+                if releases:
+                    with nogil:
+                        how = read_wrapper_run(
+                            <const uint8_t *>view.buf, end, <uint8_t *>target.buf, target.len, shift, &run, &place,
+                            &to.to)
+                else:
+                    how = read_wrapper_run(
+                        <const uint8_t *>view.buf, end, <uint8_t *>target.buf, target.len, shift, &run, &place, &to.to)
+                if how != READ_NEEDS_ROWS:
+                    break
+                to.widen(run.wanted)
+        finally:
+            to.narrow()
+    finally:
+        PyBuffer_Release(&target)
+    if run.at > at:
+        columns.add_block(at, room[:run.used])
+        note(columns, &place)
+    return run.at
 
 
 def read_block(

@@ -16,7 +16,7 @@ from typing import Final
 from consumerd.errors import CorruptMessageError, DecompressedTooLarge
 from consumerd.model import GapReason, TopicPartition
 from consumerd.wire import kernel
-from consumerd.wire.columns import ColumnBuilder
+from consumerd.wire.columns import ColumnBuilder, Patience
 from consumerd.wire.kernel import Buffer, RecordsKernel
 from consumerd.wire.modern import message_set, record_batch
 from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, MAGIC_AT, find_end
@@ -93,9 +93,35 @@ def _reads_views() -> bool:
     return kernel.records is not None and kernel.messages is not None
 
 
-def _is_packed(data: Buffer, at: int) -> bool:
-    """Tell whether at least a batch's attributes are there, and say that its records are compressed."""
-    return len(data) - at > _CODEC_AT and data[at + MAGIC_AT] == BATCH_MAGIC and data[at + _CODEC_AT] & CODEC_MASK != 0
+def _read_run(
+    native: RecordsKernel,
+    data: Buffer,
+    at: int,
+    columns: ColumnBuilder,
+    limits: Limits,
+    patience: Patience,
+    *,
+    transactional: bool,
+) -> int:
+    """Read the units at ``at`` of one kind that the kernel takes, if there are any; returns where they end.
+
+    Messages that are not compressed are for ``message_reader``. Of a wrapper nobody knows what it holds before it is
+    decompressed, so that what the kernel does not take is decompressed once more; ``patience`` sees to it that this is
+    seldom where all of them have holes.
+    """
+    end = len(data)
+    if end - at <= _CODEC_AT:
+        return at
+    if data[at + MAGIC_AT] != BATCH_MAGIC:
+        rows = len(columns)
+        if not data[at + MAGIC_AT + 1] & CODEC_MASK or limits.nesting < 1 or patience.left(rows) > 0:
+            return at
+        stop = native.read_wrappers(data, at, end, columns, limits.decompressed_bytes)
+        patience.note(rows, gained=stop > at)
+        return stop
+    if data[at + _CODEC_AT] & CODEC_MASK:
+        return native.read_packed(data, at, end, columns, limits.decompressed_bytes, transactional)
+    return _read_plain(native, data, at, columns, transactional=transactional)
 
 
 _CODEC_AT: Final = record_batch.CHECKED_FROM + 1
@@ -201,13 +227,10 @@ class _Fetched:
         raw = self.raw
         transactions = AbortedTransactions(self.aborted) if self.read_committed else None
         end = len(raw)
-        native = kernel.records
+        native, patience = kernel.records, Patience()
         while True:
             if native is not None:
-                if _is_packed(raw, at):
-                    at = native.read_packed(raw, at, end, columns, self.limits.decompressed_bytes, not transactions)
-                else:
-                    at = _read_plain(native, raw, at, columns, transactional=not transactions)
+                at = _read_run(native, raw, at, columns, self.limits, patience, transactional=not transactions)
             try:
                 stop = find_end(raw, at, UNIT_SIZES)
                 if stop is None or stop > end:
