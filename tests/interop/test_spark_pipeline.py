@@ -50,7 +50,7 @@ TASK_POINTS = POINTS[:2]
 DEATHS: list[tuple[TablePoint, TablePoint]] = (
     [(bronze, silver) for bronze in POINTS for silver in POINTS]
     if FULL
-    else [("after_table_link", "after_table_file"), ("before_table_commit", "after_table_commit")]
+    else [("before_table_commit", "after_table_commit")]
 )
 """Where bronze dies in a round, and where silver does."""
 
