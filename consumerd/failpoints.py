@@ -57,6 +57,7 @@ Point = Literal[MemberPoint, TablePoint]
 
 VARIABLE: Final = "CONSUMERD_FAIL_POINTS"
 MEMBER_POINTS: Final[tuple[MemberPoint, ...]] = get_args(MemberPoint)
+TABLE_POINTS: Final[tuple[TablePoint, ...]] = get_args(TablePoint)
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
 
 _ENTRY = re.compile(r"(?P<point>[a-z_]+)=(?P<action>[a-z]+)(?:@(?P<count>[1-9][0-9]*))?")

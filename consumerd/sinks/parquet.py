@@ -85,7 +85,7 @@ class FreedMemory:
     told when that is ``most_bytes``.
 
     Without being told it keeps tens of MiB. Told with each row group it has the next pages from the system one by one,
-    which is a third of the time that landing takes.
+    which is a quarter of the time that landing takes.
     """
 
     def __init__(self, most_bytes: int) -> None:

@@ -5,6 +5,7 @@ Files are read by pyarrow, none of our code but the tables' logs, and compared w
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -21,14 +22,14 @@ import pytest
 import yaml
 
 from consumerd import failpoints
-from consumerd.failpoints import TablePoint
+from consumerd.failpoints import TABLE_POINTS, TablePoint
 from consumerd.spark.table.transaction import open_table
 from tests.interop.conftest import FULL, MAIN_RELEASE, ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.kafka import Sent
 from tests.support.landing_check import log_ends
 from tests.support.load import SteadyLoad
-from tests.support.processes import pids_in, wait_gone
+from tests.support.processes import end_all_in
 from tests.support.registry import open_registry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -37,20 +38,10 @@ PARTITIONS = 4
 PER_PARTITION = 25
 SESSION_MS = 3000
 LANDING_POINTS = ("before_fsync", "before_link", "after_link", "before_commit", "after_commit")
-POINTS: tuple[TablePoint, ...] = (
-    "before_table_file",
-    "after_table_file",
-    "before_table_links",
-    "after_table_link",
-    "before_table_commit",
-    "after_table_commit",
-)
-TASK_POINTS = POINTS[:2]
+TASK_POINTS = ("before_table_file", "after_table_file")
 """Those are a task's, whose death fails the job; at the others it is the job itself that dies."""
 DEATHS: list[tuple[TablePoint, TablePoint]] = (
-    [(bronze, silver) for bronze in POINTS for silver in POINTS]
-    if FULL
-    else [("before_table_commit", "after_table_commit")]
+    list(itertools.product(TABLE_POINTS, TABLE_POINTS)) if FULL else [("before_table_commit", "after_table_commit")]
 )
 """Where bronze dies in a round, and where silver does."""
 
@@ -69,9 +60,9 @@ class Jobs:
     folder: Path
     config: Path
 
-    def run(self, job: str, *arguments: str, fail_points: str = "") -> subprocess.CompletedProcess[str]:
+    def run(self, job: str, *, fail_points: str = "") -> subprocess.CompletedProcess[str]:
         """Run a job to its end, whatever that is."""
-        command = [sys.executable, "-m", "consumerd.spark", job, "--config", str(self.config), "--json", *arguments]
+        command = [sys.executable, "-m", "consumerd.spark", job, "--config", str(self.config), "--json"]
         if job != "audit":
             command += ["--master", "local[1]"]
         return subprocess.run(
@@ -100,9 +91,7 @@ class Jobs:
 @pytest.fixture
 def _all_gone(tmp_path: Path) -> Iterator[None]:
     yield
-    for pid in pids_in(tmp_path):
-        os.kill(pid, signal.SIGKILL)
-    wait_gone(tmp_path)
+    end_all_in(tmp_path)
 
 
 def read_rows(path: Path) -> list[tuple[tuple[int, int], Row]]:

@@ -17,7 +17,7 @@ from consumerd import failpoints
 from consumerd.spark.table.transaction import open_table
 from tests.support.bronze import expected_rows, read_bronze, run_bronze
 from tests.support.landing_zone import LandingZone
-from tests.support.processes import pids_in, wait_gone
+from tests.support.processes import end_all_in
 from tests.support.tables import plain_offsets
 
 
@@ -29,9 +29,7 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture
 def _all_gone(tmp_path: Path) -> Iterator[None]:
     yield
-    for pid in pids_in(tmp_path):
-        os.kill(pid, signal.SIGKILL)
-    wait_gone(tmp_path)
+    end_all_in(tmp_path)
 
 
 @pytest.mark.usefixtures("_all_gone")

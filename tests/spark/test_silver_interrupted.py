@@ -24,7 +24,7 @@ from consumerd.spark.table.vacuum import vacuum
 from tests.spark.test_silver import BAD, GOOD, make_order, numbers, of_kinds, offsets, run, settings
 from tests.support.bronze import run_bronze
 from tests.support.landing_zone import LandingZone
-from tests.support.processes import pids_in, wait_gone
+from tests.support.processes import end_all_in
 
 
 @pytest.fixture
@@ -45,9 +45,7 @@ def given(tmp_path: Path) -> JobSettings:
 @pytest.fixture
 def _all_gone(tmp_path: Path) -> Iterator[None]:
     yield
-    for pid in pids_in(tmp_path):
-        os.kill(pid, signal.SIGKILL)
-    wait_gone(tmp_path)
+    end_all_in(tmp_path)
 
 
 def land(spark: SparkSession, zone: LandingZone, lake: Path, start: int, end: int) -> None:

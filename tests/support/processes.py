@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 from tests.support.daemon import wait_until
@@ -21,6 +22,14 @@ def pids_in(folder: Path) -> set[int]:
                 ).read_bytes():
                     found.add(int(entry.name))
     return found
+
+
+def end_all_in(folder: Path) -> None:
+    """Kill whatever still works in a folder, and wait until it is gone. Raises TimeoutError."""
+    for pid in pids_in(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_gone(folder)
 
 
 def wait_gone(folder: Path) -> None:

@@ -141,8 +141,7 @@ async def test_every_record_comes_once_wherever_an_answer_was_cut(release: str, 
         assert records == EXPECTED
         if fault is not None:
             assert failures.requests[api.name, "ConnectionLost"] >= 1
-            # on a busy machine an answer may be late besides
-            assert {error for _, error in failures.requests} <= {"ConnectionLost", "RequestTimedOut"}
+            assert {error for _, error in failures.requests} == {"ConnectionLost"}
 
     await cut_everywhere(tmp_path, release, api, scenario)
 
