@@ -57,14 +57,13 @@ $(VENV)/.demo: pyproject.toml
 	@touch $@
 
 test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI), two files at a time; JOBS=1 runs one after the other
-	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/component tests/e2e tests/architecture
-	$(if $(SPARK_TESTS),$(PYTEST) $(SPARK_TESTS))
+	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/component tests/e2e tests/architecture $(SPARK_TESTS)
 
 spark: venv  ## the tests that need Spark, in one process with one session
 	$(PYTEST) tests/spark
 
 unit: venv  ## unit and property tests only
-	$(PYTEST) tests/unit tests/property
+	$(PYTEST) $(PARALLEL) tests/unit tests/property
 
 PURE := $(addprefix tests/unit/,wire net fetch sinks) tests/component/fetch \
   $(wildcard $(addprefix tests/property/test_,fetch* net* record*))

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from consumerd.wire import kernel
 from tests.support.pure import without_kernel
@@ -20,6 +22,20 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 # what lands was judged by the same examples; new ones are looked for on developers' machines
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+_WITH_SPARK = "tests/spark/"
+
+
+class _FilesAndOneSession(LoadFileScheduling):
+    """Gives files to workers, and what needs Spark to one of them: it has one session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _WITH_SPARK if nodeid.startswith(_WITH_SPARK) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """What ``--dist loadfile`` means here."""
+    return _FilesAndOneSession(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 class _Unseen(logging.Handler):

@@ -65,13 +65,14 @@ def make_client(
     auth: tuple[str, bytes] | None = None,
     private: bool = False,
     call_timeout_s: float | None = None,
+    random: Callable[[], float] = random.random,
 ) -> AiozkClient:
     """Return a client that is not entered yet."""
     return AiozkClient(
         connect_string,
         session_timeout_s=session_timeout_s,
         now=now,
-        random=random.random,
+        random=random,
         auth=auth,
         private=private,
         call_timeout_s=call_timeout_s,
