@@ -6,7 +6,7 @@ EXTRAS ?= dev
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
-SPARK_TESTS ?= tests/spark
+TESTS ?= $(addprefix tests/,unit property component e2e architecture spark)
 PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
@@ -56,8 +56,8 @@ $(VENV)/.demo: pyproject.toml
 	$(say_kernel)
 	@touch $@
 
-test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI), two files at a time; JOBS=1 runs one after the other
-	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/component tests/e2e tests/architecture $(SPARK_TESTS)
+test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI), two files at a time; JOBS=1 runs one after the other; TESTS=tests/unit only those
+	$(PYTEST) $(PARALLEL) $(TESTS)
 
 spark: venv  ## the tests that need Spark, in one process with one session
 	$(PYTEST) tests/spark

@@ -91,7 +91,7 @@ def _write(results: Results, docs: Path) -> None:
 
 def cluster_of(release: str) -> Cluster:
     """Return a broker of a release, not started yet."""
-    return Cluster(release, heap="1g", properties=BROKER_SETTINGS)
+    return Cluster(release, heap="1g", properties=BROKER_SETTINGS, brisk=False)
 
 
 def _parse() -> argparse.Namespace:

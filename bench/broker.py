@@ -116,7 +116,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}; k values of 100 bytes a second", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="consumerd-bench-") as folder,
-        Cluster("1.1.1", heap="1g") as kafka,
+        Cluster("1.1.1", heap="1g", brisk=False) as kafka,
         EmbeddedProcess(Path(folder)) as embedded,
     ):
         brokers = [

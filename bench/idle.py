@@ -69,7 +69,7 @@ class Idle:
 def crowded_cluster(release: str, topics: int, partitions: int) -> Iterator[Cluster]:
     """Start a broker that leads so many partitions of each of so many topics, ``idle-...``."""
     _raise_file_limit()
-    with Cluster(release, heap="2g", properties=BROKER_SETTINGS) as cluster:
+    with Cluster(release, heap="2g", properties=BROKER_SETTINGS, brisk=False) as cluster:
         assigned = {str(number): [BROKER_ID] for number in range(partitions)}
         node = json.dumps({"version": 1, "partitions": assigned}).encode()
         with connected(cluster.zookeeper) as client:

@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--readers", nargs="+", choices=READERS, default=list(READERS))
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}; Kafka {args.release}, {args.rate:g} values/s")
-    with Cluster(args.release, heap="1g") as cluster:
+    with Cluster(args.release, heap="1g", brisk=False) as cluster:
         for partitions in args.partitions:
             found = measure_latency(
                 cluster,

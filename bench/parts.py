@@ -87,7 +87,7 @@ def measure_latencies(effort: Effort) -> list[Row]:
     from tests.support.kafka import Cluster
 
     rows = []
-    with Cluster("1.1.1", heap="1g") as cluster:
+    with Cluster("1.1.1", heap="1g", brisk=False) as cluster:
         for partitions in (1,) if effort.quick else (1, 8):
             found = latency.measure_latency(
                 cluster, partitions, rate=1000.0, rounds=effort.rounds, seconds=3.0 if effort.quick else 10.0

@@ -92,7 +92,7 @@ def main() -> None:
     configure_logging("warning")
     values = payloads(args.records)
     sys.stdout.write("best of the rounds, thousand records a second: by the clock, (by CPU time)\n")
-    with Cluster(args.release) as cluster:
+    with Cluster(args.release, brisk=False) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS, **{"retention.bytes": "100000000"})
         for run in (run_ours, run_aiokafka):
             measure(run, cluster.bootstrap, values[:20_000], "none", 16384)  # warm-up

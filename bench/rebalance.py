@@ -257,7 +257,10 @@ class Onlooker:
 def measure_processes(args: argparse.Namespace) -> None:
     """Four processes to five: ours, then Java's."""
     partitions = {f"topic-{number:02}": args.partitions for number in range(args.topics)}
-    with tempfile.TemporaryDirectory(prefix="consumerd-bench-") as name, Cluster(args.release, heap="1g") as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="consumerd-bench-") as name,
+        Cluster(args.release, heap="1g", brisk=False) as cluster,
+    ):
         folder = Path(name)
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda topic: cluster.create_topic(topic, args.partitions), partitions))

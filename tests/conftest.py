@@ -25,6 +25,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 _WITH_SPARK = "tests/spark/"
 
+# sessions of tests are many and short: to begin one then takes 15 s of the processor, not 26
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 class _FilesAndOneSession(LoadFileScheduling):
     """Gives files to workers, and what needs Spark to one of them: it has one session."""

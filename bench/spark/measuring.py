@@ -156,7 +156,7 @@ class _Sessions:
 @contextmanager
 def _topic(records: int) -> Iterator[str]:
     """Give the addresses of a broker that has the topic, filled."""
-    with Cluster(RELEASE, heap="1g", properties=_NOBODY_SWEEPS) as cluster:
+    with Cluster(RELEASE, heap="1g", properties=_NOBODY_SWEEPS, brisk=False) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         cluster.perf_produce(TOPIC, records)
         yield cluster.bootstrap

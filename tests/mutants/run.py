@@ -166,7 +166,7 @@ def _run_tests(top: Path, tests: Sequence[str], stories: int) -> tuple[list[str]
     """Run tests; return the names of those that failed, None where there is no telling, and the output."""
     report = top / "report.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=short"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=short"]
     environment = os.environ | {"PYTHONPATH": str(top), "CONSUMERD_SIMULATION_SEEDS": f"0-{max(stories, 1) - 1}"}
     try:
         done = subprocess.run(
