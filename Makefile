@@ -6,6 +6,7 @@ EXTRAS ?= dev
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
+INTEROP ?= tests/interop
 TESTS ?= $(addprefix tests/,unit property component e2e architecture spark)
 PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
@@ -85,8 +86,8 @@ format: venv  ## format and mend what can be mended
 	$(BIN)/ruff format .
 
 # in their own order: tests of one release then share its cluster
-interop: venv  ## against real Kafka and the real Java consumer (needs Java, and maven on first use)
-	$(PYTEST) -p no:randomly tests/interop
+interop: venv  ## against real Kafka and the real Java consumer (needs Java, and maven on first use); INTEROP=FILES only those
+	$(PYTEST) -p no:randomly $(INTEROP)
 
 interop-full: venv fuzz-frames  ## the same on every release of the matrix, ours on the ZooKeepers that came with the releases, more kills, and fuzz-frames
 	CONSUMERD_FULL_MATRIX=1 $(PYTEST) -p no:randomly tests/interop

@@ -32,7 +32,7 @@ from tests.support.spark_reads import SparkJob, SparkRead, run_reads
 PARTITIONS = 4
 IN_EACH_CODEC = 500
 
-pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 Ledger = Mapping[tuple[str, int, int], Sent]
 Read = tuple[Mapping[str, str], bool]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.interop.conftest import FULL, MAIN_RELEASE, ClusterFactory
+from tests.interop.conftest import MAIN_RELEASE, ClusterFactory
 from tests.support.daemon import wait_until
 from tests.support.kafka import CODECS, Cluster, Sent, has_headers, parse_release
 from tests.support.spark_stream import StreamJob, StreamProcess
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PARTITIONS = 3
 RELEASES = ("0.8.2.2", "1.1.1", "2.8.2")
-KILLS = 10 if FULL else 3
+KILLS = 10
 
 Place = tuple[str, int, int]
 
@@ -118,9 +118,7 @@ def _by_partition(ledger: Mapping[Place, Sent]) -> list[tuple[int, bytes | None,
     ]
 
 
-@pytest.mark.parametrize(
-    "kafka", [pytest.param(one, marks=[] if one == "1.1.1" else pytest.mark.full) for one in RELEASES]
-)
+@pytest.mark.parametrize("kafka", RELEASES)
 def test_a_stream_is_what_was_produced_and_can_be_written_again(
     kafka: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
 ) -> None:

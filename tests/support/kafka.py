@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Self
@@ -70,11 +71,27 @@ def cache_folder() -> Path:
     return Path(os.environ.get("CONSUMERD_KAFKA_CACHE", default))
 
 
+@contextlib.contextmanager
+def fetching() -> Iterator[None]:
+    """Have the cache to oneself: maven's own does not bear two at a time."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / ".fetching").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def jars(release: str) -> Path:
     """Return the folder with a release's jars, copying them by maven on first use. Raises KafkaUnavailable."""
     folder = cache_folder() / release
-    if (folder / ".complete").exists():
-        return folder
+    if not (folder / ".complete").exists():
+        with fetching():
+            _copy_jars(release, folder)
+    return folder
+
+
+def _copy_jars(release: str, folder: Path) -> None:
+    if (folder / ".complete").exists():  # another run was first
+        return
     if shutil.which("mvn") is None or shutil.which("java") is None:
         raise KafkaUnavailable(
             f"the jars of Kafka {release} are not cached; with Java and maven installed, "
@@ -90,7 +107,6 @@ def jars(release: str) -> Path:
             f"maven could not copy the jars of Kafka {release}:\n{done.stdout[-2000:]}{done.stderr[-500:]}"
         )
     (folder / ".complete").touch()
-    return folder
 
 
 def _java_program(name: str) -> str:

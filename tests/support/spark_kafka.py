@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.support.kafka import JAVA_SOURCES, KafkaUnavailable, cache_folder
+from tests.support.kafka import JAVA_SOURCES, KafkaUnavailable, cache_folder, fetching
 
 RELEASE: Final = "4.2.0"
 """Of pyspark; the jars' versions are in ``spark-kafka.pom.xml``."""
@@ -45,8 +45,9 @@ class SparkWithKafka:
 def spark_with_kafka() -> SparkWithKafka:
     """Return both, having them fetched on first use. Raises KafkaUnavailable."""
     home = cache_folder() / f"spark-{RELEASE}"
-    jars = _have(home / "jars", _copy_jars)
-    packages = _have(home / "packages", _install)
+    with fetching():
+        jars = _have(home / "jars", _copy_jars)
+        packages = _have(home / "packages", _install)
     return SparkWithKafka(packages=packages, jars=tuple(sorted(jars.glob("*.jar"))))
 
 
