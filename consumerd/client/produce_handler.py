@@ -13,6 +13,7 @@ what a broker of that release stores: it converts nothing unless its topic is to
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
@@ -22,13 +23,14 @@ from consumerd.client.producer_hooks import OutgoingBatch
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.client.topics import TopicDirectory
 from consumerd.cluster.view import Broker
-from consumerd.errors import ConsumerdError, LocalProtocolError, UnsupportedVersion
+from consumerd.errors import ConnectionLost, ConsumerdError, LocalProtocolError, UnsupportedVersion
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.pool import Endpoint, Purpose
 from consumerd.wire.compression import Codec
 from consumerd.wire.errorcodes import broker_error
 from consumerd.wire.modern.building import build_record_set
+from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.wire.modern.produce import (
     ACKS_NONE,
     ProducedPartition,
@@ -99,6 +101,21 @@ class ProduceHandler:
             request = self._plan_request(encoded)
             outcomes |= await self._exchange(connection, leader, request, version, encoded)
         return outcomes
+
+    async def drain(self) -> None:
+        """Wait for an answer of each broker that was asked for none: it comes behind all that the broker has to do.
+
+        What a closed connection leaves behind is done by brokers as well, but (seen with 0.10.2) by several threads at once,
+        in any order. See :class:`~consumerd.client.producer_hooks.EventHandler`.
+        """
+        async with asyncio.TaskGroup() as waiting:
+            for connection in self._unanswered.values():
+                if not connection.closed:
+                    waiting.create_task(self._wait_answer(connection), name=f"drain {connection.address}")
+
+    async def _wait_answer(self, connection: BrokerConnection) -> None:
+        with contextlib.suppress(ConnectionLost):  # nothing is left to be done in order
+            await connection.request(ListOffsetsRequest(topics=()), timeout_s=self._timeout_s)
 
     async def _encode(self, batch: OutgoingBatch, magic: int) -> bytes:
         large = sum(len(one.value or b"") for one in batch.records) > _INLINE_BYTES

@@ -10,7 +10,7 @@ batched by partition, in the order of the calls, and sent by ``client.sender``, 
 - A call that is cancelled before its record is buffered leaves nothing behind. A ``send`` that is cancelled afterwards waits no
   more; the record goes its way and may be written.
 - :meth:`Producer.close` (and the end of ``async with``, whatever ended the block) flushes for ``close_timeout_s`` at most;
-  what is not acknowledged by then is given up.
+  what is not acknowledged by then is given up. With acks 0 it waits until brokers have worked on what they were sent.
 """
 
 from __future__ import annotations
@@ -117,12 +117,13 @@ class Producer:
             batch_bytes=settings.batch_bytes, linger_s=settings.linger_s, buffer_bytes=settings.buffer_bytes
         )
         self._room = Room(self._accumulator)
+        self._handler = handler or ProduceHandler(connections, directory, settings)
         self._sender = Sender(
             self._accumulator,
             self._room,
             directory,
             connections,
-            handler or ProduceHandler(connections, directory, settings),
+            self._handler,
             self._partitioner,
             self._hooks,
             settings,
@@ -462,6 +463,7 @@ class Producer:
             self._log.warning("last_batch_not_buffered", reason=str(error))
         self._refuse()
         await self.flush()
+        await self._handler.drain()
 
     def _refuse(self) -> None:
         self._closing.set()

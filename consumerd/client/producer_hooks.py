@@ -114,3 +114,6 @@ class EventHandler(Protocol):
         is missing from the result counts as unknown, and is tried again. Raises ConnectionLost or ProtocolError for all
         of them at once. The producer bounds the call.
         """
+
+    async def drain(self) -> None:
+        """Return when brokers have worked on all that was sent, acknowledged or not. Before the end, which bounds it."""

@@ -24,6 +24,7 @@ from consumerd.model import BrokerId, TopicPartition
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool
 from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.modern.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from consumerd.wire.modern.metadata import (
     MetadataBroker,
     MetadataPartition,
@@ -91,6 +92,7 @@ class ProduceCluster:
             {
                 MetadataRequest: self._describe,
                 ProduceRequest: lambda request, version: self._append(broker.id, request, version),
+                ListOffsetsRequest: lambda _request, _version: ListOffsetsResponse(topics=()),
             },
             ranges=ranges,
         )

@@ -43,7 +43,9 @@ from consumerd.model import TopicPartition
 from consumerd.wire.compression import Codec
 from consumerd.wire.errorcodes import broker_error
 from consumerd.wire.modern.building import NewRecord
+from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.wire.modern.metadata import MetadataRequest
+from consumerd.wire.modern.produce import ProduceRequest
 from consumerd.wire.records import Headers
 from tests.support import virtual_time
 from tests.support.producing import (
@@ -248,6 +250,41 @@ def test_without_acknowledgement_nothing_is_waited_for() -> None:
     assert [None] * 3 == [one.offset for one in told]
     assert [b"0", b"1", b"2"] == cluster.values("t")
     assert {0} == {request.acks for request, _ in cluster.requests()}
+
+
+def test_without_acknowledgement_the_end_waits_until_brokers_have_worked() -> None:
+    """What is left on a connection that closes is worked on in any order: an answer comes behind all of it."""
+    cluster = ProduceCluster(2)
+    cluster.topic("t", 1, 2)
+
+    async def scenario(producer: Producer) -> list[bytes | None]:
+        await producer.send("t", b"a", partition=0)
+        await producer.send("t", b"b", partition=1)
+        await producer.close()
+        return cluster.values("t") + cluster.values("t", 1)
+
+    assert [b"a", b"b"] == produce_to(cluster, scenario, settings=ProducerSettings(acks=0))
+    assert 2 == len(cluster.requests(ListOffsetsRequest))
+    for broker in cluster.network.brokers.values():
+        kinds = [type(one) for one, _ in broker.requests]
+        assert kinds.index(ProduceRequest) < kinds.index(ListOffsetsRequest)
+
+
+@pytest.mark.parametrize(("reaction", "took_s"), [(Reaction.CLOSE, 0.1), (Reaction.SILENT, 2.0)])
+def test_without_acknowledgement_the_end_is_bounded(reaction: Reaction, took_s: float) -> None:
+    """By the time that it is given, as with acknowledgements; a broker that hangs up has nothing more to do."""
+    cluster = one_topic()
+    for broker in cluster.network.brokers.values():
+        broker.handlers[ListOffsetsRequest] = lambda _request, _version: reaction
+
+    async def scenario(producer: Producer) -> float:
+        await producer.send("t", b"a")
+        began = asyncio.get_running_loop().time()
+        await producer.close(2.0)
+        return asyncio.get_running_loop().time() - began
+
+    assert produce_to(cluster, scenario, settings=ProducerSettings(acks=0)) == pytest.approx(took_s, abs=0.1)
+    assert [b"a"] == cluster.values("t")
 
 
 def test_without_acknowledgement_a_moved_leader_is_found_all_the_same() -> None:
@@ -943,6 +980,9 @@ class Diary:
         self.handled += [(str(one.partition), [record.value for record in one.records]) for one in batches]
         return {one.partition: Written(base_offset=7) for one in batches}
 
+    async def drain(self) -> None:
+        """Nothing is under way."""
+
 
 def test_an_event_handler_of_ones_own_sends_in_its_place() -> None:
     """With the producer's order and its retries."""
@@ -1192,6 +1232,9 @@ def test_a_delivery_that_is_kept_keeps_no_payload() -> None:
             written = Written(base_offset=self.end)
             self.end += len(batch.records)
             return {batch.partition: written}
+
+        async def drain(self) -> None:
+            """Nothing is under way."""
 
     async def scenario(producer: Producer) -> int:
         await producer.send("t", b"first")
