@@ -28,8 +28,8 @@ _log = structlog.get_logger(__name__)
 
 async def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to stop."""
-    tune_allocator()
     settings = daemon_settings(args)
+    tune_allocator(settings.fetch.memory_budget_bytes)
     configure_logging(settings.log.level, settings.log.format)
     loop = describe_loop(asyncio.get_running_loop())
     _log.info("daemon_starting", version=__version__, kernel=kernel.describe(), loop=loop)

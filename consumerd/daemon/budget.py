@@ -18,13 +18,15 @@ _LIBRARY_SHARE: Final = 2
 def plan_budget(settings: Settings) -> MemoryBudget:
     """Return the account of what is left of the budget beside the sinks' libraries, half of it at least."""
     whole = settings.fetch.memory_budget_bytes
-    limit = max(whole - _library_bytes(settings), whole - whole // _LIBRARY_SHARE)
+    _, libraries = _library_bytes(settings)
+    limit = max(whole - libraries, whole - whole // _LIBRARY_SHARE)
     return MemoryBudget(limit, sink_bytes=limit // SINK_SHARE)
 
 
 def explain_small_budget(settings: Settings) -> str | None:
     """Return what is wrong with a budget of which the sinks' libraries take more than is set aside for them, else None."""
-    libraries, whole = _library_bytes(settings), settings.fetch.memory_budget_bytes
+    libraries, _ = _library_bytes(settings)
+    whole = settings.fetch.memory_budget_bytes
     if libraries * _LIBRARY_SHARE <= whole:
         return None
     return (
@@ -39,6 +41,8 @@ def held_by_kind(settings: Settings, budget: MemoryBudget) -> dict[str, int]:
     return held | {Kind.LIBRARIES.value: settings.fetch.memory_budget_bytes - budget.limit_bytes}
 
 
-def _library_bytes(settings: Settings) -> int:
+def _library_bytes(settings: Settings) -> tuple[int, int]:
+    """Return the least and the most that the libraries of the sinks in use take."""
     types = {settings.sinks[subscription.sink].type for subscription in settings.subscriptions}
-    return sum(getattr(load_sink(one), "LIBRARY_BYTES", 0) for one in types)
+    sizes = [getattr(load_sink(one), "LIBRARY_BYTES", (0, 0)) for one in types]
+    return sum(least for least, _ in sizes), sum(most for _, most in sizes)

@@ -43,7 +43,7 @@ FOOTER_KEY: Final = b"consumerd"
 ROW_GROUP_BYTES: Final = 8 << 20
 BESIDE_FROM_BYTES: Final = 4 * ROW_GROUP_BYTES
 """With less for all writers together, a row group is written before the next is collected, and what it frees is given back at once."""
-RELEASE_BYTES: Final = 8 * ROW_GROUP_BYTES
+RELEASE_BYTES: Final = 4 * ROW_GROUP_BYTES
 """With more, after so many bytes of row groups."""
 
 WRITER_BYTES: Final = 24 << 10
@@ -262,8 +262,9 @@ class ParquetSink(ChainSink):
     """Lands Parquet files."""
 
     Options = ParquetOptions
-    LIBRARY_BYTES = 64 << 20
-    """What Arrow takes once it is loaded and has worked, its memory pool's slack included, as measured."""
+    LIBRARY_BYTES = (64 << 20, 128 << 20)
+    """What Arrow takes once it is loaded and has worked; with row groups that are written beside what goes on, and the slack
+    that its memory pool and the C library then keep; as measured."""
 
     def __init__(self, context: SinkContext, options: ParquetOptions, *, files: FileSystem | None = None) -> None:
         beside = context.buffer_bytes >= BESIDE_FROM_BYTES

@@ -22,7 +22,8 @@ _EXTRAS: Final = {"pyarrow": "parquet"}
 class SinkFactory(Protocol):
     """A class of sinks. ``Options`` is the model of its settings, without ``type``.
 
-    It may have a number ``LIBRARY_BYTES``: what its libraries take in memory, to be set aside from the budget.
+    It may have two numbers ``LIBRARY_BYTES``: the least and the most that its libraries take in memory, to be set aside
+    from the budget.
     """
 
     @property

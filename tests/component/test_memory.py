@@ -17,6 +17,7 @@ from tests.support.zookeeper import run_server
 BUDGET_MIB = 64
 PARQUET_BUDGET_MIB = 128
 """Of less, half is for Arrow, and what is left of the constant varies with its release."""
+DEFAULT_BUDGET_MIB = 256
 CONSTANT_MIB = 150
 FILLED = 7 / 8
 """Of all that is not set aside for libraries, so much must be held once all stands still: the rest is less than a fetch."""
@@ -64,6 +65,7 @@ def full_and_still(daemon: Daemon, budget_mib: int) -> Callable[[], bool]:
     [
         ("stalling-parquet", "none", PARQUET_BUDGET_MIB),
         ("stalling-parquet", "gzip", PARQUET_BUDGET_MIB),
+        ("stalling-parquet", "gzip", DEFAULT_BUDGET_MIB),
         ("stalling-jsonl", "gzip", BUDGET_MIB),
     ],
 )
