@@ -23,7 +23,7 @@ from consumerd.client.producer_hooks import OutgoingBatch
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.client.topics import TopicDirectory
 from consumerd.cluster.view import Broker
-from consumerd.errors import ConnectionLost, ConsumerdError, LocalProtocolError, UnsupportedVersion
+from consumerd.errors import ConnectionLost, ConsumerdError, LocalProtocolError, ProtocolError, UnsupportedVersion
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.pool import Endpoint, Purpose
@@ -114,7 +114,7 @@ class ProduceHandler:
                     waiting.create_task(self._wait_answer(connection), name=f"drain {connection.address}")
 
     async def _wait_answer(self, connection: BrokerConnection) -> None:
-        with contextlib.suppress(ConnectionLost):  # nothing is left to be done in order
+        with contextlib.suppress(ConnectionLost, ProtocolError):  # there is no answer to wait for
             await connection.request(ListOffsetsRequest(topics=()), timeout_s=self._timeout_s)
 
     async def _encode(self, batch: OutgoingBatch, magic: int) -> bytes:
