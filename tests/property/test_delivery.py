@@ -4,7 +4,7 @@ import asyncio
 import itertools
 
 import structlog
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consumerd.delivery.policy import OffsetPolicy
@@ -63,6 +63,12 @@ PAUSES = st.sampled_from([0.0, 0.01, 0.3, 2.0, 15.0])
 HISTORY = st.lists(st.tuples(EVENTS, st.integers(0, 25), PAUSES), max_size=40)
 EVENTFUL = st.lists(st.tuples(st.one_of(EVENTS, BEGINNINGS), st.integers(0, 25), PAUSES), max_size=40)
 POLICIES = st.sampled_from(["skip", "quarantine"])
+CUT_BELOW_WHAT_IS_HELD = [
+    ("unit is corrupt", 0, 0.0),
+    ("request", 1, 0.01),
+    ("unit is corrupt", 0, 0.0),
+    ("truncate", 4, 0.0),
+]
 
 
 class History:
@@ -240,7 +246,9 @@ class History:
     def rested(self):
         landed = self.sink.landed[P]
         ours = landed.incarnation == Incarnation(self.incarnation)
-        return ours and self.rig.store.position(P) == self.log.latest == landed.end
+        # what a writer still holds of a log that was cut meanwhile would land at the end
+        delivered = [status.position for status in self.rig.deliveries.statuses]
+        return ours and self.rig.store.position(P) == self.log.latest == landed.end and delivered == [self.log.latest]
 
     async def live(self, history):
         await self.claim_again()
@@ -273,6 +281,7 @@ def test_every_record_lands_once_or_is_in_a_gap(history, policy):
 
 @settings(max_examples=60, deadline=None)
 @given(history=EVENTFUL, policy=POLICIES)
+@example(history=CUT_BELOW_WHAT_IS_HELD, policy="skip")
 def test_each_chain_holds_every_record_of_its_range_once_or_a_gap(history, policy):
     """Operators, elections and deletions begin new chains; none of them makes a hole in any."""
 
