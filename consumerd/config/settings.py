@@ -152,7 +152,7 @@ class Fetch(Section):
     """How records are fetched, and how much memory they may take."""
 
     memory_budget_bytes: Bytes = 268435456
-    max_partition_bytes: Bytes = 4194304
+    max_partition_bytes: Bytes = 8388608
     max_message_bytes: Bytes = 67108864
     max_response_bytes: Bytes = 16777216
     max_wait_ms: Milliseconds = 500

@@ -77,7 +77,7 @@ class FetchSettings:
     thread.
     """
 
-    max_partition_bytes: int = 4 * 1024 * 1024
+    max_partition_bytes: int = 8 * 1024 * 1024
     max_message_bytes: int = 64 * 1024 * 1024
     max_response_bytes: int = 16 * 1024 * 1024
     max_wait_ms: int = 500

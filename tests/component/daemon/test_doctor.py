@@ -204,7 +204,7 @@ def config(connect: str, tmp_path: Path) -> Path:
         "subscriptions: [{topics: [orders, oders], sink: lake}]\n"
         f"sinks: {{lake: {{type: jsonl, path: {tmp_path / 'landing'}}}}}\n"
         f"quarantine: {{path: {tmp_path / 'landing' / 'q'}}}\n"
-        "fetch: {max_message_bytes: 4194304}\n"
+        "fetch: {max_message_bytes: 8388608}\n"
     )
     return file
 

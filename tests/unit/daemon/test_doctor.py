@@ -170,8 +170,8 @@ def test_settings_that_go_together_are_not_told(tmp_path: Path) -> None:
     [
         ((), {}, 4.0, "session-timeout-not-granted"),
         (("group.session_timeout_ms=9000",), {}, 9.0, "java-patience"),
-        (("fetch.memory_budget_bytes=4194304",), {}, 6.0, "memory-for-fewer-partitions"),
-        (("fetch.memory_budget_bytes=4194304",), {}, 6.0, "memory-below-message"),
+        (("fetch.memory_budget_bytes=8388608",), {}, 6.0, "memory-for-fewer-partitions"),
+        (("fetch.memory_budget_bytes=8388608",), {}, 6.0, "memory-below-message"),
         (("fetch.memory_budget_bytes=134217727", "sinks.lake.type=parquet"), {}, 6.0, "memory-below-libraries"),
         ((), {"orders": 1 << 30}, 6.0, "messages-larger-than-fetch"),
     ],

@@ -204,17 +204,17 @@ def test_the_number_of_partitions_is_rounded_so_that_shares_stay_the_same():
     assert round_up(0) == 0
 
 
-def test_partitions_are_asked_for_4_mib_by_default_where_the_memory_allows():
-    """Fetches of 4 MiB are worth a factor of two; all that partitions may keep has to fit into the half of the budget."""
+def test_partitions_are_asked_for_8_mib_by_default_where_the_memory_allows():
+    """Large fetches are worth a factor of two; all that partitions may keep has to fit into the half of the budget."""
     default = Fetch()
     asks = [
         plan_marks(budget, round_up(partitions), default.max_partition_bytes).ask
-        for budget, partitions in ((default.memory_budget_bytes, 1), (default.memory_budget_bytes, 12))
+        for budget, partitions in ((default.memory_budget_bytes, 1), (default.memory_budget_bytes, 6))
     ]
     small = plan_marks(16 * MIB, 1, default.max_partition_bytes)
     many = plan_marks(default.memory_budget_bytes, round_up(10_000), default.max_partition_bytes)
 
-    assert asks == [4 * MIB, 4 * MIB]
+    assert asks == [8 * MIB, 8 * MIB]
     assert 2 * MIB < small.ask < 4 * MIB
     assert small.high + small.ask <= 8 * MIB
     assert 4096 < many.ask < 8192
