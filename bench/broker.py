@@ -3,7 +3,7 @@
     python -m bench.broker [--records 2000000] [--rounds 5] [--batches 3000]
 
 Both hold the same topic, of values of 100 bytes in the stored format of 1.1 (magic 2), sent by Kafka's own
-ProducerPerformance. It is read by a raw socket that asks for the next 4 MB as soon as it has seen the last batch header of
+ProducerPerformance. It is read by a raw socket that asks for the next 8 MB as soon as it has seen the last batch header of
 an answer, and does nothing but walk the batches: what limits it is the broker. Taking: one batch of 64 KiB a request, five
 in flight, acks 1. Figures are k values a second, each round, the two taking turns; a JVM warms up over the first ones. At the
 end 500 consumers wait at the log's end, up to 5 s each time, and the share of one core that this costs is measured.
@@ -132,7 +132,7 @@ def main() -> None:
                 "--record-size", "100", "--throughput", "-1", "--producer-props", f"bootstrap.servers={broker.bootstrap}",
                 "acks=1", "batch.size=65536",
             )  # fmt: skip
-        print("serving, pipelined fetches of 4 MB:")
+        print("serving, pipelined fetches of 8 MB:")
         take_turns(brokers, TOPIC, args.rounds, lambda connection: connection.read_all(args.records), args.records)
         frame, values = produce_frame()
         print("taking, batches of 64 KiB:")

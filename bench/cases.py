@@ -30,7 +30,7 @@ class Reader(enum.StrEnum):
     AIOKAFKA = "aiokafka"
     KAFKA_PYTHON = "kafka-python"
     SOCKET = "raw socket"
-    """Pipelined fetches of 4 MB whose batches are only walked: what the broker gives."""
+    """Pipelined fetches of 8 MB whose batches are only walked: what the broker gives."""
 
 
 class Payload(enum.StrEnum):

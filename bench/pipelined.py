@@ -12,7 +12,7 @@ from typing import Final, Self
 from consumerd.wire.modern.fetch import FetchPartition, FetchRequest, FetchTopic
 from consumerd.wire.session import encode_request
 
-FETCH_BYTES: Final = 4 << 20
+FETCH_BYTES: Final = 8 << 20
 IN_FLIGHT: Final = 5
 
 _BATCH: Final = struct.Struct(">qi4xb6xi")

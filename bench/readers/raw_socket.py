@@ -1,4 +1,4 @@
-"""The raw socket: what a broker gives to whoever asks for the next 4 MB in time and does nothing with them."""
+"""The raw socket: what a broker gives to whoever asks for the next 8 MB in time and does nothing with them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from bench.slopes import Sample
 
-FETCH_BYTES: Final = 4 << 20
+FETCH_BYTES: Final = 8 << 20
 """What each asks a partition for at once, where it can be told."""
 
 _INTERVAL_S: Final = 0.05
