@@ -270,9 +270,13 @@ def test_without_acknowledgement_the_end_waits_until_brokers_have_worked() -> No
         assert kinds.index(ProduceRequest) < kinds.index(ListOffsetsRequest)
 
 
-@pytest.mark.parametrize(("reaction", "took_s"), [(Reaction.CLOSE, 0.1), (Reaction.SILENT, 2.0)])
-def test_without_acknowledgement_the_end_is_bounded(reaction: Reaction, took_s: float) -> None:
-    """By the time that it is given, as with acknowledgements; a broker that hangs up has nothing more to do."""
+@pytest.mark.parametrize(
+    ("reaction", "took_s"), [(Reaction.CLOSE, 0.1), (Reaction.SILENT, 2.0), (Body(b"what is this"), 0.1)]
+)
+def test_without_acknowledgement_the_end_is_bounded(reaction: Reaction | Body, took_s: float) -> None:
+    """By the time that it is given, as with acknowledgements. Who hangs up has nothing more to do, and an answer that cannot
+    be read comes behind the rest like any other.
+    """
     cluster = one_topic()
     for broker in cluster.network.brokers.values():
         broker.handlers[ListOffsetsRequest] = lambda _request, _version: reaction
