@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Self
 
+from tests.support.serving import find_missing
+
 JAVA_SOURCES: Final = Path(__file__).with_name("java")
 
 RELEASES: Final[Mapping[str, str]] = {
@@ -407,19 +409,12 @@ class Cluster:
         self.wait_topic(topic, partitions)
 
     def wait_topic(self, topic: str, partitions: int) -> None:
-        """Wait until an offset lookup succeeds on each partition: ZooKeeper names leaders before they serve."""
+        """Wait until every broker knows the leaders and they serve: ZooKeeper names them before they do."""
         deadline = time.monotonic() + 30
-        while True:
-            answer = self.run_tool(
-                "kafka.tools.GetOffsetShell", "--broker-list", self.bootstrap, "--topic", topic, "--time", "-1", brisk=True
-            )  # fmt: skip
-            if (
-                sum(line.startswith(f"{topic}:") and line.split(":")[-1] != "" for line in answer.splitlines())
-                == partitions
-            ):
-                return
+        while (missing := find_missing(self.bootstrap, topic, partitions)) is not None:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"topic {topic} has partitions without a serving leader: {answer}")
+                raise RuntimeError(f"topic {topic} is not served: {missing}")
+            time.sleep(0.02)
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Grow a topic to ``total`` partitions."""
