@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import inspect
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 import structlog
@@ -14,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from consumerd.aio.timeouts import timeout
 from consumerd.wire import kernel
 from tests.support.pure import without_kernel
 
@@ -39,6 +42,30 @@ class _FilesAndOneSession(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """What ``--dist loadfile`` means here."""
     return _FilesAndOneSession(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+_SOONER = 0.9
+"""So much of a test's time a coroutine has."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Bound coroutines from within: what pytest-timeout's signal raises in a callback goes to uvloop's exception handler, which
+    logs it, and the test would wait for ever.
+    """
+    if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+        marker = item.get_closest_marker("timeout")
+        limit_s = float(marker.args[0] if marker and marker.args else item.config.getini("timeout") or 0)
+        if limit_s:
+            item.obj = _bounded(item.obj, limit_s * _SOONER)
+
+
+def _bounded(test: Callable[..., Awaitable[None]], limit_s: float) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def run(*args: object, **kwargs: object) -> None:
+        async with timeout(limit_s):
+            await test(*args, **kwargs)
+
+    return run
 
 
 class _Unseen(logging.Handler):
