@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.pipelined import FETCH_BYTES, Connection
+from bench.pipelined import Connection
 from bench.readers.running import processor_s
+from bench.readers.telling import FETCH_BYTES
 from consumerd.wire.modern.building import NewRecord, build_record_set
 from consumerd.wire.modern.fetch import FetchPartition, FetchRequest, FetchTopic
 from consumerd.wire.modern.produce import ProducePartition, ProduceRequest, ProduceTopic

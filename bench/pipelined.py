@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
+from bench.readers.telling import FETCH_BYTES
 from consumerd.wire.modern.fetch import FetchPartition, FetchRequest, FetchTopic
 from consumerd.wire.session import encode_request
 
-FETCH_BYTES: Final = 8 << 20
 IN_FLIGHT: Final = 5
 
 _BATCH: Final = struct.Struct(">qi4xb6xi")
