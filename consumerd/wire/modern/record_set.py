@@ -173,6 +173,7 @@ class _Fetched:
         at, error = self._read_units(begin, columns)
         if error is not None:
             del columns
+            _forget_frames(error)
             if self.following and not isinstance(error, DecompressedTooLarge):
                 return self._with_all().decode(begin, passes)
             rest = self._pass_by(at, passes)
@@ -180,9 +181,8 @@ class _Fetched:
                 return rest
             located = self._locate(error, at)
             _set_end(located, rest)
-            # without the frames that hold what was decompressed
             try:
-                raise located from error.with_traceback(None)
+                raise located from error
             finally:
                 del located, error, rest  # or they and this frame hold each other, and what was fetched
         if high_watermark is not None and columns.position > high_watermark:
@@ -391,6 +391,14 @@ class _Fetched:
             next_offset=next_offset,
             raw=bytes(raw[at:stop]),
         )
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Let go of the frames of an error and of its causes: they hold what was decompressed, and it may be decompressed again."""
+    chain: BaseException | None = error
+    while chain is not None:
+        chain.__traceback__ = None
+        chain = chain.__cause__ or chain.__context__
 
 
 def _set_end(error: CorruptMessageError, rest: RecordBatch | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.record_sets import (
     TRANSACTIONAL,
     RecordSpec,
     batch,
+    compress,
     marker,
     message,
     record,
@@ -452,6 +454,23 @@ def test_the_offset_behind_a_corrupt_message_needs_two_witnesses() -> None:
     assert None is fault(bad, start=3).next_offset
     assert 6 == fault(bad + message(6, b"v"), start=3).next_offset
     assert None is fault(wrapper(5, inner, 7, compressed=b"")[:-1] + b"\1", start=3).next_offset
+
+
+def test_what_a_corrupt_batch_gave_is_let_go_of_before_it_is_looked_at_again() -> None:
+    """With what was fetched behind it, it is decompressed once more: the error of the first time holds none of it."""
+    size = 1 << 20
+    damaged = bytearray(compress(Codec.SNAPPY, bytes(size)))
+    damaged[-1:] = b"\xff"  # of the last of many blocks: nearly all of it has come out by then
+    data = batch(0, b"", count=1, codec=Codec.SNAPPY, compressed=bytes(damaged))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptMessageError, match="snappy"):
+            decode_record_set(data, partition=PARTITION, start=0, limits=Limits(), following=data + batch(1, specs(1)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1.5 * size + 4 * len(data)
 
 
 @pytest.mark.parametrize("size", [-1, 0, 13])
