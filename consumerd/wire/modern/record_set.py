@@ -351,7 +351,7 @@ class _Fetched:
         if stray > begin:
             alone = replace(self, raw=self.raw[:stray], following=b"", high_watermark=None, attested=False)
             before = alone.decode(begin, passes)
-            if before.next_offset > self.start:
+            if self.start < before.next_offset <= self.high_watermark:
                 return before
         rest = self._pass_by(stray, passes)
         if rest is not None and _is_due(rest):

@@ -209,3 +209,14 @@ def test_what_is_cut_off_in_the_middle_of_its_head_beyond_the_end_of_the_log_is_
 
     assert caught.value.raw == data[:size]
     assert caught.value.next_offset is None
+
+
+def test_a_message_within_a_wrapper_does_not_lead_beyond_the_log_either():
+    """Of a wrapper of magic 0 the head may be sound and what it holds not: two units in a row claim what does not exist."""
+    within = wrapper(6, message(5, b"a", magic=0) + message(1 << 40, b"b", magic=0), 1, magic=0)
+    data = within + message(1 << 41, b"c", magic=0)
+
+    for start in (5, 6):
+        with pytest.raises(CorruptMessageError, match="beyond the high watermark 9") as caught:
+            decode_record_set(data, partition=P, start=start, high_watermark=9)
+        assert caught.value.next_offset is None
