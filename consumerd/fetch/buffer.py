@@ -262,24 +262,36 @@ class MemoryBudget:
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
     """How much of one partition is asked for at once, and between which amounts of unconsumed bytes it is asked for.
 
     Asking stops above ``high`` and goes on at ``low``, so ``high + ask`` is the most that a partition keeps. ``low``
-    is one whole fetch: while one is consumed the next one waits, and the one after it is on its way.
+    is one whole fetch and a little more, since records that are most of their answer keep all of it: while one is consumed the
+    next one waits, and the one after it is on its way. ``batch`` is about what a compressed piece may become.
     """
 
     ask: int
     high: int
     low: int
+    batch: int
+
+
+_FEWEST_BATCHES: Final = 64
+_MOST_BATCHES: Final = 128
+_BATCHES_EACH: Final = 16
 
 
 def plan_marks(limit_bytes: int, partitions: int, usual_bytes: int) -> Marks:
-    """Share half of the limit among ``partitions``, at most two and a half times ``usual_bytes`` each."""
+    """Share half of the limit among ``partitions``, at most two and a half times ``usual_bytes`` each.
+
+    Sixteen batches of each partition find room in all the memory, 64 at least; 128 have to be enough for hundreds of
+    partitions too, each of whose sinks has one at a time and converts it into something else.
+    """
     share = limit_bytes // (2 * max(1, partitions))
     ask = max(1, min(usual_bytes, share * 2 // 5))
-    return Marks(ask=ask, high=ask * 3 // 2, low=ask)
+    batches = max(_FEWEST_BATCHES, min(_MOST_BATCHES, _BATCHES_EACH * partitions))
+    return Marks(ask=ask, high=ask * 3 // 2, low=ask * 9 // 8, batch=limit_bytes // batches)
 
 
 class PartitionAccount:

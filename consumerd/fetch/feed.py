@@ -41,7 +41,7 @@ from consumerd.errors import (
     LocalProtocolError,
     RecordTooLarge,
 )
-from consumerd.fetch.buffer import Hold, Kind, Lane, MemoryBudget, PartitionAccount
+from consumerd.fetch.buffer import Hold, Kind, Lane, Marks, MemoryBudget, PartitionAccount
 from consumerd.fetch.cursor import Cursor, CursorState
 from consumerd.fetch.ports import FetchSettings
 from consumerd.fetch.reserving import reserve
@@ -57,8 +57,6 @@ from consumerd.wire.records import Limits, RecordBatch
 
 _MOST: Final = 2
 """A record set that is so many parts of its answer, or more, may keep the answer's memory."""
-_BATCHES: Final = 128
-"""So many decompressed batches, at least, find room in all the memory."""
 _COPIES: Final = 2
 """While a piece is decoded its bytes are there twice (for checksums and codecs), and what they expand to as well."""
 _THREAD_EXPANSION: Final = 8
@@ -68,7 +66,11 @@ _PATIENCE_S: Final = 2.0
 
 
 class FeedOwner(Protocol):
-    """What a feed tells whoever fetches for it."""
+    """What a feed needs of whoever fetches for it, and tells it."""
+
+    @property
+    def marks(self) -> Marks:
+        """How much each partition may hold now."""
 
     def feed_ready(self, feed: PartitionFeed) -> None:
         """There may be room, or a wish, for more."""
@@ -403,8 +405,8 @@ class PartitionFeed:
             return cut_record_set(data, slice_bytes=settings.slice_bytes, expansion=expansion)
         slice_bytes = settings.native_slice_bytes
         pieces = cut_record_set(data, slice_bytes=slice_bytes, expansion=expansion)
-        # what is compressed becomes more: each sink has a batch at a time, and one of hundreds converts it into something else
-        share = max(settings.slice_bytes, self._tools.budget.limit_bytes // _BATCHES)
+        # what is compressed becomes more
+        share = max(settings.slice_bytes, self._tools.owner.marks.batch)
         if share < slice_bytes and any(piece.compressed for piece in pieces):
             return cut_record_set(data, slice_bytes=share, expansion=expansion)
         return pieces

@@ -223,7 +223,7 @@ class Fetcher:
                     feed.park()
         return self._look_at
 
-    # -- FeedOwner
+    # -- FeedOwner alone
 
     def feed_ready(self, feed: PartitionFeed) -> None:
         """Have the feed's loop look at it again."""
@@ -253,7 +253,7 @@ class Fetcher:
             place.loop.remove(feed)
         self._share_memory()
 
-    # -- LoopOwner
+    # -- LoopOwner and FeedOwner
 
     @property
     def marks(self) -> Marks:

@@ -30,7 +30,7 @@ class ChangingAgenda(RuleBasedStateMachine):
         self.feeds: dict[int, Feed] = {}
         self.session = FetchSession(lambda: self.now)
         self.broker: dict[tuple[str, int], tuple[int, int]] = {}
-        self.marks = Marks(ask=10, high=15, low=10)
+        self.marks = Marks(ask=10, high=15, low=10, batch=10)
         self.now = 0.0
 
     @rule(number=numbers, position=st.integers(0, 3))
@@ -76,7 +76,7 @@ class ChangingAgenda(RuleBasedStateMachine):
 
     @rule(ask=st.integers(1, 20))
     def share(self, ask: int) -> None:
-        self.marks = Marks(ask=ask, high=ask * 3 // 2, low=ask)
+        self.marks = Marks(ask=ask, high=ask * 3 // 2, low=ask, batch=ask)
 
     @rule(seconds=st.integers(1, 3))
     def pass_time(self, seconds: int) -> None:

@@ -140,6 +140,20 @@ async def test_a_batch_that_is_a_view_of_its_answer_holds_all_of_that_until_it_i
         feed.close()
 
 
+async def test_the_next_fetch_leaves_while_a_whole_one_waits_behind_the_one_that_was_consumed() -> None:
+    """That an answer is larger than its records by a head must not have it wait until everything is consumed."""
+    ask = 20_302  # two batches, to the byte
+    world = World(batches=9, ask=ask)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        await until(lambda: feed.account.held_bytes > 2 * ask)
+        for _ in range(2):
+            feed.done(await take(feed))
+        assert ask < feed.account.held_bytes < 2 * ask, "the second answer, whole"
+        await until(lambda: feed.account.held_bytes > 2 * ask)
+        feed.close()
+
+
 async def test_an_answer_is_held_until_the_last_of_its_batches_is_done() -> None:
     """Several pieces of a set are views of one answer."""
     world = World(ask=MIB)

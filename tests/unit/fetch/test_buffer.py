@@ -192,7 +192,7 @@ def test_few_partitions_have_room_for_two_whole_fetches():
     """One is consumed while the next one waits: that is what keeps a single partition busy."""
     marks = plan_marks(256 * MIB, 1, 4 * MIB)
 
-    assert marks == Marks(ask=4 * MIB, high=6 * MIB, low=4 * MIB)
+    assert marks == Marks(ask=4 * MIB, high=6 * MIB, low=4 * MIB + MIB // 2, batch=4 * MIB)
 
 
 def test_all_partitions_together_keep_at_most_half_of_the_limit():
@@ -202,9 +202,16 @@ def test_all_partitions_together_keep_at_most_half_of_the_limit():
         assert (marks.high + marks.ask) * count <= 128 * MIB + count * 3
 
 
+def test_what_is_compressed_becomes_smaller_batches_where_there_are_many_partitions():
+    """All of them have one at a time."""
+    batches = [plan_marks(256 * MIB, count, 4 * MIB).batch for count in (0, 1, 4, 5, 8, 1000)]
+
+    assert batches == [4 * MIB, 4 * MIB, 4 * MIB, 256 * MIB // 80, 2 * MIB, 2 * MIB]
+
+
 def test_a_partition_is_full_above_the_high_mark_until_it_falls_to_the_low_one():
     """Without the distance between them a partition would enter and leave every other request."""
-    marks = Marks(ask=4, high=6, low=4)
+    marks = Marks(ask=4, high=6, low=4, batch=4)
     account = PartitionAccount()
     seen = []
     for held in (4, 6, 7, 5, 4, 6):

@@ -9,7 +9,7 @@ from consumerd.fetch.planner import USEFUL_BYTES, Agenda, FetchPlan, round_up
 from consumerd.model import TopicPartition
 
 MIB = 1 << 20
-MARKS = Marks(ask=4 * MIB, high=6 * MIB, low=4 * MIB)
+MARKS = Marks(ask=4 * MIB, high=6 * MIB, low=4 * MIB, batch=4 * MIB)
 
 
 @dataclass
