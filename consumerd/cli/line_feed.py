@@ -46,25 +46,37 @@ class LineFeed:
         Raises ConfigError for a line that is too long, and what cannot be read.
         """
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._read, args=(loop,), name="read lines", daemon=True).start()
+        # of its own: a thread that still reads when the caller's is closed would read from whatever gets its number next
+        descriptor = os.dup(self._descriptor)
+        threading.Thread(target=self._read, args=(loop, descriptor), name="read lines", daemon=True).start()
         rest = b""
-        while (chunk := await self._next()) is not None:
-            if isinstance(chunk, OSError):
-                raise ConfigError(f"the input cannot be read: {chunk}") from chunk
-            self.read_bytes += len(chunk)
-            if chunk:
-                *whole, rest = (rest + chunk).split(b"\n")
-            else:
-                whole, rest = ([rest] if rest else []), b""
-            for line in whole:
-                self.read_lines += 1
-                yield line
-            if len(rest) > self._longest:
-                raise ConfigError(
-                    f"line {self.read_lines + 1}: more than {self._longest} bytes, which is the most of a record"
-                )
-            if not chunk:
-                return
+        try:
+            while (chunk := await self._next()) is not None:
+                if isinstance(chunk, OSError):
+                    raise ConfigError(f"the input cannot be read: {chunk}") from chunk
+                self.read_bytes += len(chunk)
+                if chunk:
+                    *whole, rest = (rest + chunk).split(b"\n")
+                else:
+                    whole, rest = ([rest] if rest else []), b""
+                for line in whole:
+                    self.read_lines += 1
+                    yield line
+                if len(rest) > self._longest:
+                    raise ConfigError(
+                        f"line {self.read_lines + 1}: more than {self._longest} bytes, which is the most of a record"
+                    )
+                if not chunk:
+                    return
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Have the thread end, which may wait for room."""
+        self._stopped = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._chunks.get_nowait()
 
     async def _next(self) -> bytes | OSError | None:
         """Return the next chunk, empty at the end; None when it was stopped and nothing more is there."""
@@ -76,15 +88,16 @@ class LineFeed:
                 return None
             await self._arrived.wait()
 
-    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _read(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
         chunk: bytes | OSError = b"-"
-        while chunk and not self._stopped:
-            try:
-                chunk = os.read(self._descriptor, _CHUNK_BYTES)
-            except OSError as error:
-                chunk = error
-            self._chunks.put(chunk)
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants it any more
-                loop.call_soon_threadsafe(self._arrived.set)
-            if isinstance(chunk, OSError):
-                return
+        try:
+            while chunk and not isinstance(chunk, OSError) and not self._stopped:
+                try:
+                    chunk = os.read(descriptor, _CHUNK_BYTES)
+                except OSError as error:
+                    chunk = error
+                self._chunks.put(chunk)
+                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants it any more
+                    loop.call_soon_threadsafe(self._arrived.set)
+        finally:
+            os.close(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,33 @@ def test_a_stopped_feed_gives_what_was_read_and_no_more() -> None:
     finally:
         os.close(writing)
         os.close(reading)
+
+
+def test_a_feed_that_has_ended_reads_nothing_of_whoever_opens_something_next() -> None:
+    """Its thread may still wait for input when the caller closes what it was given."""
+    before = set(threading.enumerate())
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * 2000)
+
+    async def read() -> None:
+        async for _ in LineFeed(reading, longest=1000).lines():
+            pass
+
+    with pytest.raises(ConfigError, match="line 1: more than"):
+        asyncio.run(read())
+    (reader,) = {thread for thread in threading.enumerate() if thread.name == "read lines"} - before
+    os.close(reading)
+    others, ours = os.pipe()
+    try:
+        assert others == reading
+        os.write(ours, b"mine")
+        os.write(writing, b"the end of its wait")
+        reader.join(10)
+        assert not reader.is_alive()
+        assert os.read(others, 100) == b"mine"
+    finally:
+        for descriptor in (others, ours, writing):
+            os.close(descriptor)
 
 
 @pytest.fixture
