@@ -271,3 +271,11 @@ class PermanentSinkError(SinkError):
 
 class SinkClosed(SinkError):
     """Whoever read the sink's output has gone (EPIPE on stdout): no fault, but the process has nothing left to do."""
+
+
+def forget_frames(error: BaseException) -> None:
+    """Let go of the frames of an error and of its causes, and so of what they hold: what was fetched and decompressed."""
+    chain: BaseException | None = error
+    while chain is not None:
+        chain.__traceback__ = None
+        chain = chain.__cause__ or chain.__context__

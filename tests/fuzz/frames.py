@@ -41,7 +41,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from consumerd.errors import CorruptMessageError, RemoteProtocolError  # noqa: E402
+from consumerd.errors import CorruptMessageError, RemoteProtocolError, forget_frames  # noqa: E402
 from consumerd.fetch.slices import cut_record_set, first_unit_bytes  # noqa: E402
 from consumerd.model import TopicPartition  # noqa: E402
 from consumerd.net.frames import FrameAssembler  # noqa: E402
@@ -444,16 +444,8 @@ def _try(read: Callable[[], T]) -> tuple[T | None, CorruptMessageError | None]:
     try:
         return read(), None
     except CorruptMessageError as error:
-        _forget_frames(error)
+        forget_frames(error)  # the other way is to be measured alone
         return None, error
-
-
-def _forget_frames(error: BaseException) -> None:
-    """Let go of what an error's frames, and those of its causes, hold: the other way is to be measured alone."""
-    chain: BaseException | None = error
-    while chain is not None:
-        chain.__traceback__ = None
-        chain = chain.__cause__ or chain.__context__
 
 
 def _words(error: CorruptMessageError | None) -> tuple[object, ...]:

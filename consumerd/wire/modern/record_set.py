@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from consumerd.errors import CorruptMessageError, DecompressedTooLarge
+from consumerd.errors import CorruptMessageError, DecompressedTooLarge, forget_frames
 from consumerd.model import GapReason, TopicPartition
 from consumerd.wire import kernel
 from consumerd.wire.columns import ColumnBuilder, Patience
@@ -173,7 +173,7 @@ class _Fetched:
         at, error = self._read_units(begin, columns)
         if error is not None:
             del columns
-            _forget_frames(error)
+            forget_frames(error)  # it may be decompressed again
             if self.following and not isinstance(error, DecompressedTooLarge):
                 return self._with_all().decode(begin, passes)
             rest = self._pass_by(at, passes)
@@ -391,14 +391,6 @@ class _Fetched:
             next_offset=next_offset,
             raw=bytes(raw[at:stop]),
         )
-
-
-def _forget_frames(error: BaseException) -> None:
-    """Let go of the frames of an error and of its causes: they hold what was decompressed, and it may be decompressed again."""
-    chain: BaseException | None = error
-    while chain is not None:
-        chain.__traceback__ = None
-        chain = chain.__cause__ or chain.__context__
 
 
 def _set_end(error: CorruptMessageError, rest: RecordBatch | None) -> None:
