@@ -280,6 +280,7 @@ class Marks:
 _FEWEST_BATCHES: Final = 64
 _MOST_BATCHES: Final = 128
 _BATCHES_EACH: Final = 16
+_AMPLE_FETCHES: Final = 24
 
 
 def plan_marks(limit_bytes: int, partitions: int, usual_bytes: int) -> Marks:
@@ -287,9 +288,14 @@ def plan_marks(limit_bytes: int, partitions: int, usual_bytes: int) -> Marks:
 
     Sixteen batches of each partition find room in all the memory, 64 at least; 128 have to be enough for hundreds of
     partitions too, each of whose sinks has one at a time and converts it into something else.
+
+    Where all the memory is less than 24 fetches, as where half of it is set aside for Arrow, batches are as small as that at once,
+    and the next fetch leaves when the one before it was consumed: that is not what is waited for there, and memory is.
     """
     share = limit_bytes // (2 * max(1, partitions))
     ask = max(1, min(usual_bytes, share * 2 // 5))
+    if limit_bytes < _AMPLE_FETCHES * usual_bytes:
+        return Marks(ask=ask, high=ask * 3 // 2, low=ask, batch=limit_bytes // _MOST_BATCHES)
     batches = max(_FEWEST_BATCHES, min(_MOST_BATCHES, _BATCHES_EACH * partitions))
     return Marks(ask=ask, high=ask * 3 // 2, low=ask * 9 // 8, batch=limit_bytes // batches)
 

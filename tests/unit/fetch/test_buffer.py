@@ -209,6 +209,11 @@ def test_what_is_compressed_becomes_smaller_batches_where_there_are_many_partiti
     assert batches == [4 * MIB, 4 * MIB, 4 * MIB, 256 * MIB // 80, 2 * MIB, 2 * MIB]
 
 
+def test_where_memory_is_scarce_no_more_waits_than_has_to():
+    """As where half of the default is set aside for Arrow: what is resident must stay within what is promised."""
+    assert plan_marks(128 * MIB, 1, 8 * MIB) == Marks(ask=8 * MIB, high=12 * MIB, low=8 * MIB, batch=MIB)
+
+
 def test_a_partition_is_full_above_the_high_mark_until_it_falls_to_the_low_one():
     """Without the distance between them a partition would enter and leave every other request."""
     marks = Marks(ask=4, high=6, low=4, batch=4)
