@@ -28,9 +28,12 @@ from consumerd.sinks.record_fields import (
     MalformedRecord,
     decode_fields,
     encode_fields,
+    encode_incarnation,
+    encode_partition,
     find_number,
     get_incarnation,
     get_number,
+    get_partition,
     get_text,
 )
 from consumerd.wire import kernel
@@ -131,7 +134,7 @@ class ChainRecord:
     """``_chain.json``: what is fixed when a chain begins.
 
     ``request_id`` is the operator's request that asked for it. A chain that only goes on behind the seal of another
-    (``reason`` is ``SEALED``) has that of the other.
+    (``reason`` is ``SEALED``) has that of the other. ``cluster`` is None in records of format 1.
     """
 
     origin: int
@@ -140,6 +143,7 @@ class ChainRecord:
     reason: str
     writer: str
     request_id: str | None = None
+    cluster: str | None = None
 
     def continues(self, other: ChainRecord) -> bool:
         """Tell whether this chain, a later one, holds what the other would have held: no step back or over lies between."""
@@ -150,13 +154,15 @@ class ChainRecord:
         fields: dict[str, object] = {
             "format": FORMAT_VERSION,
             "origin": self.origin,
-            "incarnation": str(self.incarnation),
+            **encode_incarnation(self.incarnation),
             "extension": self.extension,
             "reason": self.reason,
             "writer": self.writer,
         }
         if self.request_id is not None:
             fields["request_id"] = self.request_id
+        if self.cluster is not None:
+            fields["cluster"] = self.cluster
         return encode_fields(fields)
 
     @classmethod
@@ -170,6 +176,7 @@ class ChainRecord:
             reason=get_text(fields, "reason"),
             writer=get_text(fields, "writer"),
             request_id=get_text(fields, "request_id") if "request_id" in fields else None,
+            cluster=get_text(fields, "cluster") if "cluster" in fields else None,
         )
 
 
@@ -215,26 +222,28 @@ class FileMetadata:
 
     def encode(self) -> bytes:
         """Return the metadata as one JSON object."""
-        fields: dict[str, object] = {"format": FORMAT_VERSION, **asdict(self)}
-        fields["partition"] = str(self.partition)
-        fields["incarnation"] = str(self.incarnation)
-        absent = [name for name in _OPTIONAL if fields[name] is None or fields[name] is False]
-        return encode_fields({name: value for name, value in fields.items() if name not in absent})
+        said = asdict(self)
+        absent = [name for name in _OPTIONAL if said[name] is None or said[name] is False]
+        fields: dict[str, object] = {"format": FORMAT_VERSION}
+        for name, value in said.items():
+            if name == "partition":
+                fields |= encode_partition(self.partition)
+            elif name == "incarnation":
+                fields |= encode_incarnation(self.incarnation)
+            elif name not in absent:
+                fields[name] = value
+        return encode_fields(fields)
 
     @classmethod
     def parse(cls, data: bytes) -> FileMetadata:
         """Read metadata. Raises MalformedRecord."""
         fields = decode_fields(data)
-        try:
-            partition = PartitionKey.parse(get_text(fields, "partition"))
-        except ValueError as error:
-            raise MalformedRecord(str(error)) from error
         metadata = cls(
             writer=get_text(fields, "writer"),
             group=get_text(fields, "group"),
             cluster=get_text(fields, "cluster"),
             topic=get_text(fields, "topic"),
-            partition=partition,
+            partition=get_partition(fields),
             incarnation=get_incarnation(fields),
             chain=get_number(fields, "chain"),
             position=get_number(fields, "position"),

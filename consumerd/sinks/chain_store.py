@@ -70,6 +70,7 @@ class ChainStore:
         self.roll_s = roll_s
         self.now = context.now
         self.writer_id = context.writer_id
+        self.cluster_id = context.cluster_id
         self.threads = threads or WorkThreads(name=f"sink-{context.sink_name}", count=_THREADS)
         self._root = ChainRoot(context, path=path, shared=shared, files=files, threads=self.threads)
         self._context = context
@@ -126,10 +127,12 @@ class ChainStore:
         """Name an attempt at a file, as no other attempt of any process is named."""
         return FileId(f"{self.writer_id}-{next(self._attempts)}")
 
-    def open_file(self, chain: Chain) -> OpenFile:
+    def open_file(self, chain: Chain, partition: TopicPartition) -> OpenFile:
         """Prepare the file at a chain's end; nothing is on the disk yet."""
         file_id = self.next_file_id()
-        hidden, encoder = self.format.open(self.files, folder=chain.folder, position=chain.end, file_id=file_id)
+        hidden, encoder = self.format.open(
+            self.files, partition=partition, folder=chain.folder, position=chain.end, file_id=file_id
+        )
         return OpenFile(file_id, hidden, encoder)
 
     def describe(

@@ -142,12 +142,13 @@ class ChainSuccession:
             reason=reason,
             writer=self._store.writer_id,
             request_id=request_id,
+            cluster=self._store.cluster_id,
         )
 
     async def _seal(self, chain: Chain) -> bool:
         """End a chain where it ends; False if that name is taken."""
         store = self._store
-        file = store.open_file(chain)
+        file = store.open_file(chain, self._claim.partition)
         metadata = store.describe(chain, self._claim.partition, FileSummary(chain.end), file, sealed=True)
         try:
             await self._do("seal the chain", lambda: store.finish(file, metadata))

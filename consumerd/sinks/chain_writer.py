@@ -218,7 +218,7 @@ class ChainWriter:
         self._summary = FileSummary(chain.end)
         if self._acknowledged > chain.end:
             self._summary.pass_over(Gap(chain.end, self._acknowledged, self._skipped))
-        self._file = self._store.open_file(chain)
+        self._file = self._store.open_file(chain, self._claim.partition)
         self._finished = False
         self._opened_at = self._store.now()
         return self._file

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from consumerd.errors import CorruptMessageError, PermanentSinkError
+from consumerd.model import TopicPartition
 from consumerd.sinks.chain import FileId, FileMetadata
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.publish import HiddenFile, Outcome
@@ -68,9 +69,9 @@ class FileFormat(Protocol):
         """How often the bytes of a batch are in memory, besides the batch itself, while it is encoded."""
 
     def open(
-        self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
+        self, files: FileSystem, *, partition: TopicPartition, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, FileEncoder]:
-        """Prepare a file; nothing is on the disk before the hidden file's ``create``."""
+        """Prepare a file of a partition; nothing is on the disk before the hidden file's ``create``."""
 
     def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:
         """Read what a published file says of itself. Raises MalformedRecord, OSError."""

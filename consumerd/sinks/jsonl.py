@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext
 from consumerd.sinks.chain import (
     META_FOLDER,
@@ -78,7 +79,13 @@ class JsonlFormat:
     working_copies = 6  # base64, its text, the line, all lines, their bytes: each a third larger than the value
 
     def open(
-        self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
+        self,
+        files: FileSystem,
+        *,
+        partition: TopicPartition,  # noqa: ARG002 - each batch names its own
+        folder: Path,
+        position: int,
+        file_id: FileId,
     ) -> tuple[HiddenFile, JsonlEncoder]:
         """See FileFormat."""
         name = data_name(position, EXTENSION)

@@ -1,11 +1,13 @@
 """Parquet files, exactly once.
 
-Columns are those of ``wire.arrow``; what a file says of itself is one JSON object under ``consumerd`` in the footer's
+Columns are those of ``landed_columns``; what a file says of itself is one JSON object under ``consumerd`` in the footer's
 key-value metadata. Batches are kept as Arrow and written as a row group when there are 8 MiB of them, when all writers of
 the sink together hold too much, and at the end of the file. A full row group is encoded, compressed and written in a thread
 of its own while the next is collected, where there is memory for both. What the footer says of a row group stays in memory until the file ends.
 
-Offsets grow by one from row to row and are delta-encoded. Keys and values are dictionary-encoded only where the first
+Topic, partition and broker are the same in every row, so that one file read by itself says where its records are from, and a
+table format that takes partition values from statistics (Iceberg) finds them. They are dictionaries of one value: a few
+hundred bytes a row group. Offsets grow by one from row to row and are delta-encoded. Keys and values are dictionary-encoded only where the first
 row group shows that they repeat; payloads mostly do not, and a dictionary that overflows costs time for nothing. Only
 columns that a reader would skip row groups by have statistics: the minimum of a payload column is a payload. Pages have
 checksums, so that a reader that asks for it finds what a disk has changed.
@@ -26,11 +28,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from consumerd.model import TopicPartition
 from consumerd.sinks.arrow_pieces import LARGEST_COLUMN_BYTES, to_pieces
 from consumerd.sinks.base import SinkContext
 from consumerd.sinks.chain import FileId, FileMetadata, data_name
 from consumerd.sinks.chain_sink import ChainSink
 from consumerd.sinks.filesystem import FileSystem
+from consumerd.sinks.landed_columns import LANDED_SCHEMA, PLACE_COLUMNS, with_place
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.publish import HiddenFile
 from consumerd.sinks.record_fields import MalformedRecord
@@ -53,7 +57,7 @@ ROW_GROUP_KEPT_BYTES: Final = 8 << 10
 Compression = Literal["zstd", "snappy", "none"]
 
 _DELTA_COLUMNS: Final = ("offset", "next_offset", "timestamp")
-_CONSTANT_COLUMNS: Final = ("index", "timestamp_type")
+_CONSTANT_COLUMNS: Final = (*PLACE_COLUMNS, "index", "timestamp_type")
 _PAYLOAD_COLUMNS: Final = ("key", "value")
 _SAMPLE_ROWS: Final = 2000
 _REPEATS: Final = 0.25
@@ -106,8 +110,11 @@ class FreedMemory:
 class ParquetEncoder:
     """Collects batches and writes them as row groups, full ones ``beside`` what goes on."""
 
-    def __init__(self, hidden: HiddenFile, codec: Codec, *, beside: bool, freed: FreedMemory) -> None:
+    def __init__(
+        self, hidden: HiddenFile, partition: TopicPartition, codec: Codec, *, beside: bool, freed: FreedMemory
+    ) -> None:
         self._hidden = hidden
+        self._partition = partition
         self._beside = beside
         self._codec = codec
         self._freed = freed
@@ -171,7 +178,7 @@ class ParquetEncoder:
 
     def _write_row_group(self, batches: list[pa.RecordBatch]) -> None:
         with _arrow_failures():
-            table = pa.Table.from_batches(batches, schema=SCHEMA)
+            table = with_place(pa.Table.from_batches(batches, schema=SCHEMA), self._partition)
             batches.clear()  # whoever gives them holds the list until this returns
             self._get_writer(table).write_table(table, row_group_size=len(table))
         self._row_groups += 1
@@ -183,7 +190,7 @@ class ParquetEncoder:
         """See FileEncoder: write the last row group and the footer."""
         self.spill()
         with _arrow_failures():
-            writer = self._get_writer(SCHEMA.empty_table())
+            writer = self._get_writer(LANDED_SCHEMA.empty_table())
             writer.add_key_value_metadata({FOOTER_KEY: metadata.encode()})
             writer.close()
         self._writer = None
@@ -209,7 +216,7 @@ class ParquetEncoder:
         return self._writer
 
 
-def make_writer(file: object, first: pa.Table, codec: Codec, *, schema: pa.Schema = SCHEMA) -> pq.ParquetWriter:
+def make_writer(file: object, first: pa.Table, codec: Codec, *, schema: pa.Schema = LANDED_SCHEMA) -> pq.ParquetWriter:
     """Open a Parquet file, or one of some of the columns, whose first row group is going to be ``first``."""
     repeating = [name for name in _PAYLOAD_COLUMNS if _repeats(first[name])]
     return pq.ParquetWriter(
@@ -219,8 +226,10 @@ def make_writer(file: object, first: pa.Table, codec: Codec, *, schema: pa.Schem
         compression_level=codec.level,
         use_dictionary=_present(schema, [*_CONSTANT_COLUMNS, *repeating]),
         column_encoding=dict.fromkeys(_present(schema, _DELTA_COLUMNS), "DELTA_BINARY_PACKED"),
-        write_statistics=_present(schema, ["offset", "next_offset", "index", "timestamp"]),
+        write_statistics=_present(schema, [*PLACE_COLUMNS, "offset", "next_offset", "index", "timestamp"]),
         write_page_checksum=True,
+        # a reader is to see strings and numbers, however they were handed to the encoder: names of folders are such, too
+        store_schema=False,
     )
 
 
@@ -241,11 +250,11 @@ class ParquetFormat:
         self._freed = FreedMemory(RELEASE_BYTES if beside else 0)
 
     def open(
-        self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
+        self, files: FileSystem, *, partition: TopicPartition, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, ParquetEncoder]:
         """See FileFormat."""
         hidden = HiddenFile(files, folder=folder, name=data_name(position, EXTENSION), file_id=file_id)
-        return hidden, ParquetEncoder(hidden, self._codec, beside=self._beside, freed=self._freed)
+        return hidden, ParquetEncoder(hidden, partition, self._codec, beside=self._beside, freed=self._freed)
 
     def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:  # noqa: ARG002 - the port's
         """Read a file's footer. Raises MalformedRecord, OSError."""

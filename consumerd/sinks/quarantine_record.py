@@ -14,16 +14,19 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
-from consumerd.model import PartitionKey, TimestampType, TopicPartition
+from consumerd.model import TimestampType, TopicPartition
 from consumerd.sinks.base import QuarantinedUnit
 from consumerd.sinks.record_fields import (
     FORMAT_VERSION,
     MalformedRecord,
     decode_fields,
     encode_fields,
+    encode_incarnation,
+    encode_partition,
     find_number,
     get_incarnation,
     get_number,
+    get_partition,
     get_text,
 )
 from consumerd.wire.records import Headers, Record
@@ -101,6 +104,9 @@ def encode_unit(kept: KeptUnit) -> Iterator[bytes]:
         "format": FORMAT_VERSION,
         "cluster": kept.cluster,
         "group": kept.group,
+        "topic": unit.partition.topic,
+        **encode_partition(unit.partition.partition),
+        **encode_incarnation(unit.incarnation),
         **_identify(unit),
         "cause": unit.cause,
         "reason": unit.reason,
@@ -117,11 +123,8 @@ def encode_unit(kept: KeptUnit) -> Iterator[bytes]:
 
 
 def _identify(unit: QuarantinedUnit) -> dict[str, object]:
-    """Return the fields, but for its bytes, that a unit has however often it is met."""
+    """Return the fields, but for its log and its bytes, that a unit has however often it is met."""
     fields: dict[str, object] = {
-        "topic": unit.partition.topic,
-        "partition": str(unit.partition.partition),
-        "incarnation": str(unit.incarnation),
         "offset": unit.offset,
         "next_offset": unit.next_offset,
         "index": unit.index,
@@ -136,13 +139,9 @@ def _identify(unit: QuarantinedUnit) -> dict[str, object]:
 def parse_unit(data: bytes) -> KeptUnit:
     """Read a file's content. Raises MalformedRecord."""
     fields = decode_fields(data)
-    try:
-        partition = TopicPartition(get_text(fields, "topic"), PartitionKey.parse(get_text(fields, "partition")))
-    except ValueError as error:
-        raise MalformedRecord(str(error)) from error
     is_record = "raw_base64" not in fields
     unit = QuarantinedUnit(
-        partition=partition,
+        partition=TopicPartition(get_text(fields, "topic"), get_partition(fields)),
         incarnation=get_incarnation(fields),
         offset=get_number(fields, "offset"),
         next_offset=get_number(fields, "next_offset"),
@@ -172,8 +171,10 @@ def holds_unit(data: bytes, unit: QuarantinedUnit) -> bool:
     if payload_at < 0:
         raise MalformedRecord("no bytes of a unit")
     found = decode_fields(data[:payload_at] + b"}")
-    wanted = _identify(unit)
-    if any(found.get(name) != value for name, value in wanted.items()):
+    partition = TopicPartition(get_text(found, "topic"), get_partition(found))
+    if (partition, get_incarnation(found)) != (unit.partition, unit.incarnation):
+        return False
+    if any(found.get(name) != value for name, value in _identify(unit).items()):
         return False
     payload = memoryview(data)[payload_at:]
     if unit.record is not None:

@@ -92,6 +92,7 @@ def _make_pieces(plan: LandingPlan, tabled: Sequence[DataFile], home: Path | Non
 def _content(planned: PlannedFile) -> LandedContent:
     return LandedContent(
         path=planned.path,
+        partition=planned.log.topic_partition,
         extension=planned.extension,
         count=planned.metadata.count,
         sha256=planned.metadata.sha256,

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from consumerd.model import TopicPartition
 from consumerd.sinks.chain import FileMetadata
 from consumerd.sinks.parquet import EXTENSION as PARQUET
 from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_rows
@@ -55,10 +56,13 @@ def check_data(path: str, extension: str, metadata: FileMetadata) -> tuple[int, 
 
 def _read(path: str, extension: str, metadata: FileMetadata) -> _Rows:
     rows = _Rows()
+    partition = TopicPartition(metadata.topic, metadata.partition)
     try:
         # a file that holds more or less than it says is looked at nevertheless
         count = pq.read_metadata(path).num_rows if extension == PARQUET else metadata.count
-        content = LandedContent(path=path, extension=extension, count=count, sha256=metadata.sha256)
+        content = LandedContent(
+            path=path, partition=partition, extension=extension, count=count, sha256=metadata.sha256
+        )
         for batch in read_rows(content):
             batch.validate(full=True)
             rows.count += len(batch)

@@ -1,6 +1,7 @@
 """Reads landed files as Arrow batches, of both formats and the same columns: what Spark's tasks do with them.
 
-Columns are those of ``wire.arrow``. JSON lines do not say what a timestamp is, so ``timestamp_type`` is null there where
+Columns are those of ``wire.arrow``. Topic, partition and broker, which files of format 2 have as columns, are known from
+the metadata; they are only held against these. JSON lines do not say what a timestamp is, so ``timestamp_type`` is null there where
 there is a timestamp. What cannot be read, or is not what the file's metadata say, is a :class:`DamagedFile`: a file that was
 cut off or changed after it had been published.
 """
@@ -20,8 +21,9 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from consumerd.errors import ConsumerdError
-from consumerd.model import TimestampType
+from consumerd.model import TimestampType, TopicPartition
 from consumerd.sinks.jsonl import EXTENSION as JSONL
+from consumerd.sinks.landed_columns import PLACE_COLUMNS
 from consumerd.spark.landing.ranges import RangeSet
 from consumerd.wire.arrow import SCHEMA
 
@@ -62,9 +64,10 @@ class DamagedFile(ConsumerdError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedContent:
-    """Where a file is, and what its metadata say that it holds. ``sha256`` where they tell."""
+    """Where a file is, and whose records and how many its metadata say that it holds. ``sha256`` where they tell."""
 
     path: str
+    partition: TopicPartition
     extension: str
     count: int
     sha256: str | None = None
@@ -104,13 +107,24 @@ def _read_parquet(file: LandedContent, wanted: RangeSet | None) -> Iterator[pa.R
             raise DamagedFile(file.path, f"has no column {missing[0]}")
         for number in range(parquet.num_row_groups):
             if wanted is None or _may_hold(parquet.metadata.row_group(number), wanted):
-                table = parquet.read_row_group(number, columns=SCHEMA.names, use_threads=False)
+                table = parquet.read_row_group(number, columns=[*PLACE_COLUMNS, *SCHEMA.names], use_threads=False)
+                _check_place(file, table)
                 yield from table.select(SCHEMA.names).cast(_PLAIN_SCHEMA).combine_chunks().to_batches()
 
 
+def _check_place(file: LandedContent, table: pa.Table) -> None:
+    """Raise DamagedFile where rows say that they are another partition's; files of format 1 say nothing."""
+    key = file.partition.partition
+    for name, value in zip(PLACE_COLUMNS, (file.partition.topic, key.number, key.broker), strict=True):
+        found = table[name].unique().to_pylist() if name in table.column_names else [value]
+        if found not in ([value], []):
+            raise DamagedFile(file.path, f"holds rows of {name} {found[0]}, its metadata say {value}")
+
+
 def _may_hold(group: pq.RowGroupMetaData, wanted: RangeSet) -> bool:
-    offsets = group.column(SCHEMA.get_field_index("offset"))
-    if offsets.path_in_schema != "offset" or not offsets.is_stats_set or not offsets.statistics.has_min_max:
+    columns = map(group.column, range(group.num_columns))
+    offsets = next((column for column in columns if column.path_in_schema == "offset"), None)
+    if offsets is None or not offsets.is_stats_set or not offsets.statistics.has_min_max:
         return True
     return bool(wanted & RangeSet.of([(offsets.statistics.min, offsets.statistics.max + 1)]))
 

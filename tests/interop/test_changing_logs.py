@@ -236,7 +236,7 @@ def _read_what_is_made_again(
         assert Counter(record.value for one in ours for record in one.records) == expected[topic]
         for one in ours:
             first, second = one.chains
-            assert first.record["incarnation"] != second.record["incarnation"]
+            assert first.incarnation != second.incarnation
             assert second.record["origin"] == 0
 
 
@@ -311,7 +311,7 @@ def test_a_log_that_lost_its_end_in_an_unclean_election(
     assert [_values(chain) for chain in chains["earliest"]] == [before, after]
     for one in ("nearest", "earliest"):
         first, second = chains[one]
-        assert second.record["incarnation"] == f"{first.record['incarnation']}.1"
+        assert second.incarnation == (first.incarnation[0], 1)
         assert (second.record["origin"], second.record["reason"]) == (100 if one == "nearest" else 0, "on_above")
 
 

@@ -72,8 +72,13 @@ class LandedChain:
     @property
     def incarnation(self) -> tuple[int, int]:
         """Of which making of the topic its records are, and after how many truncations of the log."""
-        making, _, truncations = str(self.record["incarnation"]).partition(".")
-        return int(making), int(truncations or 0)
+        return _read_incarnation(self.record)
+
+    @property
+    def log(self) -> str:
+        """The incarnation in one word: ``7``, or ``7.1`` after a truncation."""
+        making, truncations = self.incarnation
+        return f"{making}.{truncations}" if truncations else str(making)
 
     @property
     def end(self) -> int:
@@ -266,14 +271,29 @@ def _as_text(key: str | bytes) -> str:
     return key if isinstance(key, str) else key.decode()
 
 
+def _read_partition(record: dict[str, Any]) -> str:
+    """Return a partition as its folder is named, from a record of format 1 or 2."""
+    if record["format"] == 1:
+        return str(record["partition"])
+    number, broker = record["partition"], record.get("broker")
+    if record["format"] != 2 or not isinstance(number, int):
+        raise ValueError(f"format {record['format']}, partition {number!r}")
+    return str(number) if broker is None else f"{broker}-{number}"
+
+
+def _read_incarnation(record: dict[str, Any]) -> tuple[int, int]:
+    """Return czxid and truncation of a record of format 1 or 2."""
+    if record["format"] == 1:
+        making, _, truncations = str(record["incarnation"]).partition(".")
+        return int(making), int(truncations or 0)
+    return int(record["incarnation"]), int(record["truncation"])
+
+
 def _check_file(partition: LandedPartition, chain: LandedChain, file: LandedFile) -> None:
     metadata, path = file.metadata, file.path
     expected = {
-        "format": 1,
         "topic": partition.topic,
-        "partition": partition.partition,
         "chain": chain.number,
-        "incarnation": chain.record["incarnation"],
         "position": file.position,
         "count": len(file.records),
         "first_offset": file.records[0].offset if file.records else None,
@@ -282,6 +302,9 @@ def _check_file(partition: LandedPartition, chain: LandedChain, file: LandedFile
     for name, value in expected.items():
         if metadata[name] != value:
             partition.damaged.append(f"{path}: its metadata says {name} {metadata[name]!r}, it is {value!r}")
+    said = _read_partition(metadata), _read_incarnation(metadata)
+    if said != (partition.partition, chain.incarnation):
+        partition.damaged.append(f"{path}: its metadata says {said}, it is {partition.partition}, {chain.incarnation}")
     places = [(record.offset, record.index) for record in file.records]
     if any(here >= there for here, there in itertools.pairwise(places)):
         partition.overlaps.append(f"{path}: its records do not rise")

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from consumerd.model import Gap, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.base import SinkContext, Start
-from consumerd.sinks.chain import META_FOLDER, FileMetadata, partition_folder
+from consumerd.sinks.chain import META_FOLDER, ChainRecord, FileMetadata, partition_folder
 from consumerd.sinks.chain_sink import ChainSink
 from consumerd.sinks.jsonl import JsonlSink
 from consumerd.sinks.options import ChainOptions
@@ -151,7 +151,7 @@ class LandingZone:
     def _newest_incarnation(self, place: TopicPartition) -> Incarnation:
         records = self.home(place.topic, place.partition.number).glob("chain=*/_chain.json")
         newest = max(records, key=lambda path: int(path.parent.name.removeprefix("chain=")))
-        return Incarnation.parse(json.loads(newest.read_bytes())["incarnation"])
+        return ChainRecord.parse(newest.read_bytes()).incarnation
 
     # -- what there is
 
@@ -173,7 +173,7 @@ class LandingZone:
     def forget(self, path: Path) -> None:
         """Take the records of a file out of the ledger, for a test that is going to damage or remove it."""
         topic, partition = (part.partition("=")[2] for part in path.parts[-4:-2])
-        incarnation = json.loads((path.parent / "_chain.json").read_bytes())["incarnation"]
+        incarnation = str(ChainRecord.parse((path.parent / "_chain.json").read_bytes()).incarnation)
         for row in _offsets(path):
             self.expected.pop(Identity(topic, incarnation, partition, *row), None)
 

@@ -237,8 +237,8 @@ def test_a_path_of_somebody_else_or_without_its_volume_is_told(
     assert "has root another" in examine("--config", str(config))["path-not-the-recorded-one"][0]["what"]
     (landing / "_consumerd.json").write_text(json.dumps({**root, "group": "h", "root": ROOT}))
     assert "belongs to group 'h'" in examine("--config", str(config))["path-of-another"][0]["what"]
-    (landing / "_consumerd.json").write_text(json.dumps({**root, "format": 2}))
-    assert "format 2" in examine("--config", str(config))["path-unreadable"][0]["what"]
+    (landing / "_consumerd.json").write_text(json.dumps({**root, "format": 3}))
+    assert "format 3" in examine("--config", str(config))["path-unreadable"][0]["what"]
     (landing / "_consumerd.json").write_text(json.dumps({**root, "root": ROOT}))
     found = examine("--config", str(config))
     assert not {"path-not-the-recorded-one", "path-of-another", "path-unreadable"} & found.keys()
@@ -259,7 +259,7 @@ def test_chains_are_looked_at_and_left_as_they_are(
     root = {"format": 1, "root": ROOT, "cluster": cluster_of(foreign), "group": "g"}
     (landing / "_consumerd.json").write_text(json.dumps(root))
     record = {"format": 1, "origin": 5, "incarnation": str(czxid), "extension": "jsonl", "reason": "x", "writer": "w"}
-    for partition, changes in ((0, {}), (1, {"extension": "parquet"}), (2, {"format": 2})):
+    for partition, changes in ((0, {}), (1, {"extension": "parquet"}), (2, {"format": 3})):
         chain = landing / "topic=orders" / f"partition={partition}" / "chain=1"
         chain.mkdir(parents=True)
         (chain / "_chain.json").write_text(json.dumps({**record, **changes}))
@@ -275,7 +275,7 @@ def test_chains_are_looked_at_and_left_as_they_are(
     assert "orders/1" in told[0]
     assert "holds .parquet files" in told[0]
     assert "orders/2" in told[1]
-    assert "format 2" in told[1]
+    assert "format 3" in told[1]
     assert "1 unpublished files are older than the claims" in found["leftovers-older-than-claim"][0]["what"]
     assert found["leftovers"][0]["severity"] == "notice"
     assert sorted((str(path), path.stat().st_mtime_ns) for path in landing.rglob("*")) == before

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from consumerd.model import TopicPartition
 from consumerd.sinks.chain import FileId, FileMetadata, data_name
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.publish import HiddenFile
@@ -126,7 +127,13 @@ class ListFormat:
     working_copies = 1
 
     def open(
-        self, files: FileSystem, *, folder: Path, position: int, file_id: FileId
+        self,
+        files: FileSystem,
+        *,
+        partition: TopicPartition,
+        folder: Path,
+        position: int,
+        file_id: FileId,
     ) -> tuple[HiddenFile, ListEncoder]:
         """See FileFormat."""
         hidden = HiddenFile(files, folder=folder, name=data_name(position, self.extension), file_id=file_id)

@@ -145,12 +145,12 @@ def test_files_that_cannot_be_read_are_named_and_hide_no_other(keep: Keep, tmp_p
     """One written by a later release, or damaged, is no reason to see nothing."""
     file = keep()
     newer = file.with_name(unit_name(50, 0))
-    newer.write_bytes(b'{"format":2}\n')
+    newer.write_bytes(b'{"format":3}\n')
     file.with_name(".00000000000000000060-0.jsonl.w-q1.tmp").write_bytes(b"half")
     assert main(["quarantine", "list", "--path", str(tmp_path / "q")]) == FAILED
     shown = capsys.readouterr()
     assert "orders" in shown.out
-    assert shown.err == f"consumerd: {newer}: format 2, this release reads 1\n"
+    assert shown.err == f"consumerd: {newer}: format 3, this release reads 1 and 2\n"
     assert main(["quarantine", "show", str(newer)]) == FAILED
 
 

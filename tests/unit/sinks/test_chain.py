@@ -149,10 +149,16 @@ def test_summary_tells_what_a_file_holds():
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 3},
+        {"format": True},
         {"topic": 3},
-        {"partition": "x"},
+        {"partition": "3"},
+        {"partition": -1},
+        {"broker": -1},
         {"incarnation": "new"},
+        {"incarnation": 7},
+        {"truncation": None},
+        {"truncation": -1},
         {"count": None},
         {"next_offset": 9},
         {"sealed": True},
@@ -208,12 +214,16 @@ def test_gaps_without_number_are_summed_up_by_reason():
 
 def test_a_record_of_another_release_is_told_from_a_damaged_one() -> None:
     """To restore it from a copy would not help: what is needed is the release that wrote it."""
-    later = json.dumps({**json.loads(CHAIN.encode()), "format": 2}).encode()
+    later = json.dumps({**json.loads(CHAIN.encode()), "format": 3}).encode()
     with pytest.raises(MalformedRecord) as refused:
         ChainRecord.parse(later)
     assert describe_malformed("here", refused.value) == (
-        "here is of another release: format 2, this release reads 1; run the release that wrote it, or a later one"
+        "here is of another release: format 3, this release reads 1 and 2; run the release that wrote it, or a later one"
     )
+    by_topic_id = json.dumps({**json.loads(CHAIN.encode()), "incarnation": "Ff3kT0sQRuSJ5jWyPdxg2A"}).encode()
+    with pytest.raises(MalformedRecord) as unknown:
+        ChainRecord.parse(by_topic_id)
+    assert "is of another release" in describe_malformed("here", unknown.value)
     with pytest.raises(MalformedRecord) as damaged:
         ChainRecord.parse(later[:-4])
     assert describe_malformed("here", damaged.value).startswith("here is damaged: no JSON")

@@ -56,7 +56,7 @@ def chains(rig: SinkRig) -> list[LandedChain]:
 
 def shapes(rig: SinkRig) -> list[tuple[str, int, int, bool]]:
     """Incarnation, origin, end, whether sealed, of each chain."""
-    return [(chain.record["incarnation"], chain.origin, chain.end, chain.is_sealed) for chain in chains(rig)]
+    return [(chain.log, chain.origin, chain.end, chain.is_sealed) for chain in chains(rig)]
 
 
 # -- beginning
@@ -122,7 +122,7 @@ async def test_truncated_log_begins_a_chain_of_the_next_truncation(rig: SinkRig,
     await land(await begin(rig, again), 8, 20)
     assert shapes(rig) == [("7", 0, 10, True), ("7.1", 6, 9, True), ("7.2", 8, 20, False)]
     metadata = chains(rig)[2].files[0].metadata
-    assert (metadata["incarnation"], metadata["chain"]) == ("7.2", 3)
+    assert (metadata["incarnation"], metadata["truncation"], metadata["chain"]) == ("7", 2, 3)
 
 
 async def test_truncation_whose_start_is_not_heard_of_is_counted_once(rig: SinkRig):

@@ -196,7 +196,7 @@ async def test_topic_made_again_begins_a_new_chain(rig: SinkRig):
     await second.flush()
     landed = rig.landing().partitions["orders", "3"]
     assert landed.problems == []
-    assert [(chain.number, chain.record["incarnation"], chain.end) for chain in landed.chains] == [
+    assert [(chain.number, chain.log, chain.end) for chain in landed.chains] == [
         (1, "7", 10),
         (2, "9", 4),
     ]
@@ -670,13 +670,14 @@ async def test_metadata_tells_where_a_file_comes_from(rig: SinkRig):
     for beside in ("size", "sha256", "modified_ns"):
         metadata.pop(beside, None)
     assert metadata == {
-        "format": 1,
+        "format": 2,
         "writer": "member1-3",
         "group": "lake",
         "cluster": "2-1700000000000",
         "topic": "orders",
-        "partition": "3",
+        "partition": 3,
         "incarnation": "7",
+        "truncation": 0,
         "chain": 1,
         "position": 0,
         "next_offset": 10,

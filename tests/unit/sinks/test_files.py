@@ -19,7 +19,7 @@ STEPS = ["append", "spill", "finish", "publish"]
 
 def open_file(files: RecordingFileSystem, folder: Path) -> OpenFile:
     (folder / "_meta").mkdir()
-    hidden, encoder = JsonlFormat().open(files, folder=folder, position=0, file_id=FileId("w-1"))
+    hidden, encoder = JsonlFormat().open(files, partition=PARTITION, folder=folder, position=0, file_id=FileId("w-1"))
     return OpenFile(FileId("w-1"), hidden, encoder)
 
 

@@ -30,7 +30,7 @@ def test_line_has_every_field():
     assert decode(batch) == [
         {
             "topic": "orders",
-            "partition": "3",
+            "partition": 3,
             "offset": 5,
             "next_offset": 6,
             "index": 0,
@@ -98,7 +98,7 @@ def test_legacy_record_goes_on_at_the_next_message():
         (40, 2, 90),
         (90, 0, 120),
     ]
-    assert decode(batch)[0]["partition"] == "0-3"
+    assert (decode(batch)[0]["broker"], decode(batch)[0]["partition"]) == (0, 3)
 
 
 @pytest.mark.parametrize(("count", "size"), [(10_000, 1), (5, 600_000), (3, 2_000_000)])

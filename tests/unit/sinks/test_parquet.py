@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.errors import PermanentSinkError, RetriableSinkError
-from consumerd.model import GapReason
+from consumerd.model import BrokerId, GapReason, PartitionKey, TopicPartition
 from consumerd.sinks import parquet
 from consumerd.sinks.arrow_pieces import LARGEST_COLUMN_BYTES, to_pieces
 from consumerd.sinks.base import Start
+from consumerd.sinks.landed_columns import PLACE_COLUMNS
 from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 from tests.support.claims import StubClaim
 from tests.support.faulty_files import RecordingFileSystem
@@ -46,7 +47,12 @@ async def test_columns_are_those_that_were_promised(rig: SinkRig):
     table = pq.read_table(landed(rig)[0], partitioning=None)
 
     fields = {field.name: field.type for field in table.schema}
-    assert list(fields) == ["offset", "next_offset", "index", "timestamp", "timestamp_type", "key", "value", "headers"]
+    place = [pa.string(), pa.int32(), pa.int32()]
+    assert list(fields) == [
+        *("topic", "partition", "broker"),
+        *("offset", "next_offset", "index", "timestamp", "timestamp_type", "key", "value", "headers"),
+    ]
+    assert [fields[name] for name in ("topic", "partition", "broker")] == place
     assert [
         fields[name] for name in ("offset", "next_offset", "index", "timestamp", "timestamp_type", "key", "value")
     ] == [pa.int64(), pa.int64(), pa.int32(), pa.timestamp("ms", "UTC"), pa.int8(), pa.binary(), pa.binary()]
@@ -69,7 +75,7 @@ async def test_pages_are_compressed_as_configured(rig: SinkRig, compression, cod
     await writer.flush()
     await sink.close()
 
-    assert pq.read_metadata(landed(rig)[0]).row_group(0).column(6).compression == codec
+    assert pq.read_metadata(landed(rig)[0]).row_group(0).column(9).compression == codec
     assert rig.offsets() == list(range(1000))
 
 
@@ -87,7 +93,7 @@ async def test_zstd_works_as_hard_as_configured(rig: SinkRig):
         await writer.write(build_batch(PARTITION, rows))
         await writer.flush()
         await sink.close()
-        column = pq.read_metadata(landed(rig)[number]).row_group(0).column(6)
+        column = pq.read_metadata(landed(rig)[number]).row_group(0).column(9)
         assert column.compression == "ZSTD"
         sizes.append(column.total_compressed_size)
 
@@ -102,10 +108,10 @@ async def test_payloads_have_a_dictionary_only_where_they_repeat(rig: SinkRig):
     await writer.flush()
     columns = pq.read_metadata(landed(rig)[0]).row_group(0)
 
-    assert "RLE_DICTIONARY" in columns.column(5).encodings
-    assert "RLE_DICTIONARY" not in columns.column(6).encodings
-    assert not columns.column(6).is_stats_set
-    assert columns.column(0).statistics.max == 999
+    assert "RLE_DICTIONARY" in columns.column(8).encodings
+    assert "RLE_DICTIONARY" not in columns.column(9).encodings
+    assert not columns.column(9).is_stats_set
+    assert columns.column(3).statistics.max == 999
 
 
 async def test_row_groups_are_written_when_there_is_enough(rig: SinkRig):
@@ -368,3 +374,28 @@ def test_records_that_are_too_much_together_come_in_pieces_and_none_is_refused()
             assert sum(len(value or b"") for value in piece[column].to_pylist()) <= 100
     assert max(len(piece) for piece in pieces) > 1
     assert len(to_pieces(batch)) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "place"), [(PartitionKey(3), ("orders", 3, None)), (PartitionKey(3, BrokerId(0)), ("orders", 3, 0))]
+)
+async def test_one_file_says_where_its_records_are_from(
+    rig: SinkRig, key: PartitionKey, place: tuple[str, int, int | None]
+):
+    """A file that is read by itself, and a table format that takes partition values from statistics, know no path."""
+    partition = TopicPartition("orders", key)
+    writer = await rig.member().open(StubClaim(partition))
+    await writer.start(Start(position=0, reason="earliest"))
+    await writer.write(build_batch(partition, [record(0), record(1)]))
+    await writer.flush()
+    (path,) = landed(rig)
+
+    table = pq.read_table(pa.BufferReader(path.read_bytes()))
+    assert [place, place] == list(zip(*(table[name].to_pylist() for name in PLACE_COLUMNS), strict=True))
+    group = pq.read_metadata(path).row_group(0)
+    for number, value in enumerate(place):
+        column = group.column(number)
+        assert "RLE_DICTIONARY" in column.encodings
+        assert column.statistics.null_count == (2 if value is None else 0)
+        if value is not None:
+            assert (column.statistics.min, column.statistics.max) == (value, value)

@@ -138,12 +138,13 @@ async def test_a_file_is_one_line_that_any_json_reader_understands(make: Maker, 
     fields = json.loads(line)
     assert base64.b64decode(fields.pop("raw_base64")) == CORRUPT.raw
     assert fields == {
-        "format": 1,
+        "format": 2,
         "cluster": "2-17",
         "group": "lake",
         "topic": "orders",
-        "partition": "3",
+        "partition": 3,
         "incarnation": "7",
+        "truncation": 0,
         "offset": 10,
         "next_offset": 14,
         "index": 0,
@@ -472,7 +473,7 @@ async def test_a_volume_that_is_swapped_while_a_claim_is_confirmed_gets_no_unit(
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 3},
         {"partition": "x"},
         {"raw_base64": "?"},
         {"raw_base64": 1},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumerd.model import Incarnation, PartitionKey
+from consumerd.model import Incarnation, PartitionKey, TopicPartition
 from consumerd.spark.bronze_rows import Piece, read_piece, with_folders
 from consumerd.spark.bronze_target import SCHEMA
 from consumerd.spark.bronze_tasks import plan_tasks
@@ -32,7 +32,7 @@ def make_piece(path: Path, count: int, ranges: RangeSet | None, contested: Range
 
 
 def content(path: Path, count: int) -> LandedContent:
-    return LandedContent(path=str(path), extension="parquet", count=count)
+    return LandedContent(path=str(path), partition=TopicPartition.modern("orders", 0), extension="parquet", count=count)
 
 
 def offsets_of(piece: Piece) -> list[int]:

@@ -36,6 +36,7 @@ def content(zone: LandingZone) -> list[LandedContent]:
     return [
         LandedContent(
             path=file.path,
+            partition=chain.partition,
             extension=chain.record.extension,
             count=file.metadata.count,
             sha256=file.metadata.sha256,
@@ -152,7 +153,8 @@ def test_lines_without_records_are_damage(tmp_path: Path) -> None:
 
 def test_file_that_has_gone_is_no_damaged_one(tmp_path: Path) -> None:
     """An unmounted volume is to stop the job, not to be counted as files that it may leave out."""
-    file = LandedContent(path=str(tmp_path / "gone.parquet"), extension="parquet", count=1)
+    orders = TopicPartition.modern("orders", 0)
+    file = LandedContent(path=str(tmp_path / "gone.parquet"), partition=orders, extension="parquet", count=1)
 
     with pytest.raises(FileNotFoundError):
         list(read_rows(file))

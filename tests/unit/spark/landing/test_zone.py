@@ -28,7 +28,7 @@ def test_zone_is_what_sinks_land(tmp_path: Path, kind: Kind) -> None:
     [partition] = landing.partitions.values()
     assert [(7, 0), (7, 0), (7, 1), (9, 0)] == [chain.incarnation for chain in partition.chains]
     landed = {
-        Identity("orders", chain.record["incarnation"], "0", row.offset, row.index): (row.key, row.value, row.timestamp)
+        Identity("orders", chain.log, "0", row.offset, row.index): (row.key, row.value, row.timestamp)
         for chain in partition.chains
         for file in chain.files
         for row in file.records
