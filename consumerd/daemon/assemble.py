@@ -25,7 +25,6 @@ from functools import partial
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from consumerd import __version__
 from consumerd.aio.clock import monotonic
@@ -62,7 +61,7 @@ from consumerd.sinks.base import Quarantine, Sink, SinkContext
 from consumerd.sinks.quarantine import FileQuarantine
 from consumerd.sinks.registry import load_sink
 from consumerd.telemetry.hooks import FanOutHooks, Hooks, Trouble
-from consumerd.telemetry.metrics import MetricsHooks
+from consumerd.telemetry.metrics import MetricsHooks, make_registry
 from consumerd.wire import kernel
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.connect_string import parse_connect_string
@@ -112,7 +111,7 @@ class Daemon:
         self._started = monotonic()
         self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._recent = RecentEvents(monotonic)
-        self._metrics = CollectorRegistry()
+        self._metrics = make_registry()
         self._hooks = FanOutHooks(MetricsHooks(self._metrics), self._recent)
         self._waiting: str | None = f"waiting for ZooKeeper at {settings.cluster.zookeeper}"
         self._zk: AiozkClient | None = None

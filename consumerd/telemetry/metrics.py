@@ -6,11 +6,11 @@ so that none can outlive its partition. ``docs/metrics.md`` lists every series.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
@@ -79,11 +79,36 @@ class _Readings(Collector):
         return [family for family in families.values() if family.samples]
 
 
+class _WithoutCreated(Collector):
+    """A registry's families without their ``_created`` samples, for one scrape.
+
+    The library adds the time of creation of each counter and histogram, which doubles the number of series. Its own
+    switch is a global of the library; the samples are left out here instead.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Return every family of the registry; each was made for this call."""
+        for family in self._registry.collect():
+            family.samples = [one for one in family.samples if not one.name.endswith("_created")]
+            yield family
+
+
+def make_registry() -> CollectorRegistry:
+    """Make a registry that has the ``process_*`` series: memory, CPU, file descriptors and start time."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return registry
+
+
 def write_metrics(registry: CollectorRegistry, readings: Iterable[Reading]) -> bytes:
-    """Return a scrape: what the registry counts, and these gauges. May be called in a thread while things are counted."""
-    gauges = CollectorRegistry(auto_describe=False)
-    gauges.register(_Readings(readings))
-    return generate_latest(registry) + generate_latest(gauges)
+    """Return a scrape: the registry's series and these gauges. May be called in a thread while things are counted."""
+    scrape = CollectorRegistry(auto_describe=False)
+    scrape.register(_WithoutCreated(registry))
+    scrape.register(_Readings(readings))
+    return generate_latest(scrape)
 
 
 def _by_partition(partition: TopicPartition) -> tuple[str, str]:

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-
-from consumerd.telemetry.metrics import GAUGES, MetricsHooks
+from consumerd.telemetry.metrics import GAUGES, MetricsHooks, make_registry
 
 _COLUMNS: Final = 24
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
@@ -59,7 +57,7 @@ class Row:
 
 def catalogue() -> tuple[Series, ...]:
     """Return every series that a daemon may show."""
-    registry = CollectorRegistry()
+    registry = make_registry()
     hooks = MetricsHooks(registry)
     gauges = (Series(name=spec.name, type="gauge", help=spec.help, labels=spec.labels) for spec in GAUGES)
     labels = {
@@ -70,7 +68,7 @@ def catalogue() -> tuple[Series, ...]:
             name=f"{family.name}_total" if family.type == "counter" else family.name,
             type=family.type,
             help=family.documentation,
-            labels=labels[family.name],
+            labels=labels.get(family.name, ()),  # the process's own have none
         )
         for family in registry.collect()
     )
@@ -184,6 +182,22 @@ ROWS: Final = (
                 },
                 unit="bytes",
             ),
+            Panel(
+                title="Resident memory, by process",
+                queries={"{{instance}}": "process_resident_memory_bytes{$S}"},
+                unit="bytes",
+            ),
+            Panel(
+                title="CPU, by process",
+                queries={"{{instance}}": "rate(process_cpu_seconds_total{$S}[$__rate_interval])"},
+                unit="percentunit",
+                description="1 is one core.",
+            ),
+            Panel(
+                title="File descriptors, part of the limit",
+                queries={"{{instance}}": "process_open_fds{$S} / process_max_fds{$S}"},
+                unit="percentunit",
+            ),
         ),
     ),
     Row(
@@ -239,7 +253,9 @@ ROWS: Final = (
 
 def used(expression: str) -> set[str]:
     """Return the series of ours that an expression names; those of a histogram under the histogram's name."""
-    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bconsumerd_\w+", expression)}
+    return {
+        re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\b(?:consumerd|process)_\w+", expression)
+    }
 
 
 def _plain(series: Series) -> Panel:

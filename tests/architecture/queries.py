@@ -44,7 +44,7 @@ def labels_by_series() -> dict[str, frozenset[str]]:
 def faults(expression: str) -> list[str]:
     """Return what an expression asks for and no scrape brings: series, and labels of series and of aggregations."""
     known = labels_by_series()
-    selections = re.findall(r"\b(up|consumerd_\w+)\b(?:\{([^}]*)\})?", expression)
+    selections = re.findall(r"\b(up|(?:consumerd|process)_\w+)\b(?:\{([^}]*)\})?", expression)
     found = [f"no series {name}" for name, _ in selections if name not in known]
     for name, matchers in selections:
         labels = re.findall(r"(\w+)\s*[=!]~?", matchers)

@@ -28,7 +28,7 @@ def test_every_query_asks_for_series_and_labels_that_exist() -> None:
 
 def test_every_query_goes_by_what_was_chosen_at_the_top() -> None:
     """One that does not mixes groups."""
-    selections = [one for query in QUERIES for one in re.findall(r"consumerd_\w+(?:\{[^}]*\})?", query)]
+    selections = [one for query in QUERIES for one in re.findall(r"\b(?:consumerd|process)_\w+(?:\{[^}]*\})?", query)]
 
     assert {one[one.index("{") :] if "{" in one else "" for one in selections} == {f"{{{dashboard_script().SELECTED}}}"}
 
@@ -45,7 +45,7 @@ def test_every_series_is_shown() -> None:
 def test_the_page_names_the_labels_that_series_have() -> None:
     """docs/metrics.md is what people write their own queries from."""
     page = (DEPLOY.parent / "docs" / "metrics.md").read_text()
-    rows = re.findall(r"^\| `(consumerd_\w+)` \| (\w+) \| ([^|]*) \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| `((?:consumerd|process)_\w+)` \| (\w+) \| ([^|]*) \|", page, re.MULTILINE)
     documented = {name: (kind, frozenset(re.findall(r"\w+", labels))) for name, kind, labels in rows}
 
     assert documented == {

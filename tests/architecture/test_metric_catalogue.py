@@ -8,13 +8,13 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from consumerd.model import Gap, GapReason, TopicPartition
-from consumerd.telemetry.metrics import GAUGES, MetricsHooks, Reading, write_metrics
+from consumerd.telemetry.metrics import GAUGES, MetricsHooks, Reading, make_registry, write_metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def names_in_code() -> set[str]:
-    registry = CollectorRegistry()
+    registry = make_registry()
     MetricsHooks(registry)
     names = {spec.name for spec in GAUGES}
     for family in registry.collect():
@@ -24,7 +24,7 @@ def names_in_code() -> set[str]:
 
 def test_the_page_and_the_code_agree() -> None:
     """An alert on a series that does not exist never fires."""
-    documented = set(re.findall(r"^\| `(consumerd_\w+)` \|", PAGE.read_text(), re.MULTILINE))
+    documented = set(re.findall(r"^\| `((?:consumerd|process)_\w+)` \|", PAGE.read_text(), re.MULTILINE))
 
     assert names_in_code() == documented
 
@@ -55,3 +55,27 @@ def test_gauges_are_read_at_the_scrape() -> None:
 
     assert b'consumerd_lag_records{partition="3",topic="orders"} NaN' in write_metrics(registry, [unknown])
     assert write_metrics(registry, []) == b""
+
+
+def test_a_scrape_tells_of_the_process() -> None:
+    """Memory and descriptors are what a daemon runs out of."""
+    scrape = write_metrics(make_registry(), []).decode()
+    values = dict(line.split() for line in scrape.splitlines() if not line.startswith("#"))
+
+    assert float(values["process_resident_memory_bytes"]) > 1e6
+    assert 0 < float(values["process_open_fds"]) < float(values["process_max_fds"])
+    assert {"process_cpu_seconds_total", "process_start_time_seconds"} <= values.keys()
+
+
+def test_a_scrape_has_no_created_series() -> None:
+    """They double the series of each counter and histogram, and say nothing of consumerd."""
+    registry = make_registry()
+    hooks = MetricsHooks(registry)
+    hooks.batch_delivered(TopicPartition.modern("orders", 3), records=5, size=10, position=5)
+    hooks.request_finished(None, "Fetch", 0.5)
+
+    scrape = write_metrics(registry, []).decode()
+
+    assert "consumerd_records_delivered_total{" in scrape
+    assert 'consumerd_broker_request_seconds_count{api="Fetch"} 1.0' in scrape
+    assert "_created" not in scrape
