@@ -30,6 +30,7 @@ from consumerd import __version__
 from consumerd.aio.clock import monotonic
 from consumerd.aio.loops import describe_loop
 from consumerd.aio.tasks import unless
+from consumerd.client.record_age import lag_seconds
 from consumerd.config.settings import Settings
 from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
 from consumerd.daemon.admission import Admission, describe_cluster
@@ -109,10 +110,11 @@ class Daemon:
         check_assembly(settings)
         self._settings = settings
         self._started = monotonic()
+        self._wall = time.time
         self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._recent = RecentEvents(monotonic)
         self._metrics = make_registry()
-        self._hooks = FanOutHooks(MetricsHooks(self._metrics), self._recent)
+        self._hooks = FanOutHooks(MetricsHooks(self._metrics, self._wall), self._recent)
         self._waiting: str | None = f"waiting for ZooKeeper at {settings.cluster.zookeeper}"
         self._zk: AiozkClient | None = None
         self._running: _Running | None = None
@@ -393,6 +395,7 @@ class Daemon:
             committed=one.committed,
             high_watermark=one.high_watermark,
             lag=one.lag,
+            lag_seconds=lag_seconds(lag=one.lag, oldest_ms=one.oldest_ms, now_ms=self._wall() * 1000),
             records_per_second=self._recent.rate(one.partition),
         )
 

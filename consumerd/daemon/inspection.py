@@ -15,6 +15,7 @@ from typing import Final
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange
+from consumerd.client.record_age import lag_seconds
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.config.settings import InspectionSettings
 from consumerd.daemon.access import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
@@ -404,11 +405,6 @@ def _lag_row(
             note = f"below the log by {log.earliest - position}"
         elif position > log.latest:
             note = f"above the log by {position - log.latest}"
-    seconds = None
-    if lag == 0:
-        seconds = 0.0
-    elif timestamp_ms is not None and timestamp_ms >= 0:
-        seconds = max(0.0, time.time() - timestamp_ms / 1000)
     return LagRow(
         topic=partition.topic,
         partition=str(partition.partition),
@@ -417,7 +413,7 @@ def _lag_row(
         earliest=log.earliest if log else None,
         latest=log.latest if log else None,
         lag=lag,
-        seconds=seconds,
+        seconds=lag_seconds(lag=lag, oldest_ms=timestamp_ms, now_ms=time.time() * 1000),
         deleted=deleted,
         note=note,
     )

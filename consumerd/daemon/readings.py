@@ -35,9 +35,10 @@ def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
             Reading("consumerd_committed_offset", _or_nan(one.committed), labels),
             Reading("consumerd_high_watermark_offset", _or_nan(one.high_watermark), labels),
             Reading("consumerd_lag_records", _or_nan(one.lag), labels),
+            Reading("consumerd_lag_seconds", _or_nan(one.lag_seconds), labels),
         ]
     return readings
 
 
-def _or_nan(value: int | None) -> float:
+def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value

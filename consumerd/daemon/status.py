@@ -28,6 +28,7 @@ class PartitionStatus:
     committed: int | None
     high_watermark: int | None
     lag: int | None
+    lag_seconds: float | None
     records_per_second: float
 
 

@@ -232,6 +232,7 @@ class Flow:
             self._feed.seek(tracker.delivered)
             await self._calls.back_off(error)
             return False
+        tracker.offer((batch.offsets[0], batch.timestamps[0]) if len(batch) else None)
         acknowledged = await self._insist(lambda: self._writer.write(batch))
         if acknowledged is None:
             return False
@@ -271,7 +272,11 @@ class Flow:
         return answer[0]
 
     def _acknowledge(self, position: int) -> None:
-        if self._tracker.acknowledge(position):
+        tracker = self._tracker
+        landed = tracker.timestamps_below(position) if position > tracker.acknowledged else []
+        if tracker.acknowledge(position):
+            if landed:
+                self._hooks.batches_landed(self._route.name, landed)
             self._hooks.position_acknowledged(self._partition, position)
 
     def _rewind(self, position: int) -> None:

@@ -172,6 +172,7 @@ class PartitionPipeline:
             committed=tracker.committed if tracker else None,
             high_watermark=high_watermark,
             lag=tracker.lag(log_end) if tracker else None,
+            oldest_ms=tracker.oldest_ms if tracker else None,
         )
 
     @property

@@ -28,7 +28,8 @@ class PartitionStatus:
     """One partition now.
 
     ``reason`` and ``since`` (on the clock that was passed in) are set while stopped or failing. Positions are None
-    before the start is known. ``lag`` is an upper bound under compaction, and None while unknown.
+    before the start is known. ``lag`` is an upper bound under compaction, and None while unknown. ``oldest_ms`` is the
+    timestamp of the oldest record that is not acknowledged (see ``client.record_age``).
     """
 
     partition: TopicPartition
@@ -42,3 +43,4 @@ class PartitionStatus:
     committed: int | None
     high_watermark: int | None
     lag: int | None
+    oldest_ms: int | None

@@ -8,7 +8,7 @@ and override what is wanted.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from consumerd.model import BrokerId, Gap, SessionEpoch, TopicPartition
@@ -114,6 +114,9 @@ class Hooks:
 
     def position_acknowledged(self, partition: TopicPartition, position: int) -> None:
         """Everything below ``position`` is safe at the sink."""
+
+    def batches_landed(self, sink: str, timestamps_ms: Sequence[int]) -> None:
+        """Batches are safe at a sink: the timestamp of the first record of each, in ms since the epoch."""
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         """Offsets were passed over that hold no delivered record."""

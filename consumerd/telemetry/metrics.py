@@ -6,7 +6,8 @@ so that none can outlive its partition. ``docs/metrics.md`` lists every series.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,6 +61,11 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     GaugeSpec(
         "consumerd_lag_records",
         "High watermark (last stable offset under read_committed) minus position: an upper bound; NaN when unknown.",
+        _PARTITION,
+    ),
+    GaugeSpec(
+        "consumerd_lag_seconds",
+        "Age of the oldest record that is not acknowledged: 0 when caught up, NaN when unknown.",
         _PARTITION,
     ),
 )
@@ -116,9 +122,14 @@ def _by_partition(partition: TopicPartition) -> tuple[str, str]:
 
 
 class MetricsHooks(Hooks):
-    """Counts what happens."""
+    """Counts what happens.
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    Args:
+        wall: The calendar time in seconds since the epoch, which timestamps of records are compared with.
+    """
+
+    def __init__(self, registry: CollectorRegistry, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
         self._delivered = Counter(
             "consumerd_records_delivered_total", "Records taken by the sink.", _PARTITION, registry=registry
         )
@@ -163,6 +174,13 @@ class MetricsHooks(Hooks):
         )
         self._file_bytes = Counter(
             "consumerd_published_bytes_total", "Bytes of those files.", ("sink",), registry=registry
+        )
+        self._landing_delay = Histogram(
+            "consumerd_landing_delay_seconds",
+            "Time from a record's timestamp to its acknowledgement by the sink; of the first record of each batch.",
+            ("sink",),
+            buckets=(0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 900, 3600, 21600, 86400),
+            registry=registry,
         )
         self._relieved = Counter(
             "consumerd_sink_relieved_total",
@@ -231,6 +249,7 @@ class MetricsHooks(Hooks):
         # kept, since to look them up takes as long as to count
         self._by_batch: dict[TopicPartition, tuple[Counter, Counter, Counter]] = {}
         self._by_api: dict[str, Histogram] = {}
+        self._by_sink: dict[str, Histogram] = {}
         self._seen_extra: dict[tuple[str, str], set[tuple[MetricWrapperBase, tuple[str, ...]]]] = {}
 
     def _count_batches(self, partition: TopicPartition) -> tuple[Counter, Counter, Counter]:
@@ -294,6 +313,14 @@ class MetricsHooks(Hooks):
         _, delivered, delivered_bytes = self._count_batches(partition)
         delivered.inc(records)
         delivered_bytes.inc(size)
+
+    def batches_landed(self, sink: str, timestamps_ms: Sequence[int]) -> None:
+        histogram = self._by_sink.get(sink)
+        if histogram is None:
+            histogram = self._by_sink[sink] = self._landing_delay.labels(sink)
+        now = self._wall()
+        for timestamp_ms in timestamps_ms:
+            histogram.observe(max(0.0, now - timestamp_ms / 1000))  # a producer's clock may be ahead
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         self._count_extra(self._gaps, partition, gap.reason.value, amount=gap.end - gap.start)

@@ -90,7 +90,7 @@ def _stat(
         queries={"": expression},
         unit=unit,
         kind="stat",
-        width=4,
+        width=3,
         height=4,
         description=description,
         bad_above=bad_above,
@@ -112,6 +112,12 @@ ROWS: Final = (
                 "sum(consumerd_lag_records{$S} >= 0)",
                 description="Records; partitions whose lag is unknown are left out.",
             ),
+            _stat(
+                "Lag in time",
+                "max(consumerd_lag_seconds{$S} >= 0)",
+                unit="s",
+                description="Age of the oldest record that is not acknowledged; unknown ones are left out.",
+            ),
             Panel(
                 title="Records delivered",
                 queries={"{{topic}}": "sum by (topic) (rate(consumerd_records_delivered_total{$S}[$__rate_interval]))"},
@@ -125,6 +131,23 @@ ROWS: Final = (
                 queries={
                     "{{topic}}/{{partition}}": "topk(10, sum by (topic, partition) (consumerd_lag_records{$S} >= 0))"
                 },
+                width=12,
+            ),
+            Panel(
+                title="Lag in time, the ten longest",
+                queries={
+                    "{{topic}}/{{partition}}": "topk(10, max by (topic, partition) (consumerd_lag_seconds{$S} >= 0))"
+                },
+                unit="s",
+                width=12,
+            ),
+            Panel(
+                title="Append to landed, by sink",
+                queries={
+                    "{{sink}} median": "histogram_quantile(0.5, sum by (sink, le) (rate(consumerd_landing_delay_seconds_bucket{$S}[$__rate_interval])))",
+                    "{{sink}} 99th percentile": "histogram_quantile(0.99, sum by (sink, le) (rate(consumerd_landing_delay_seconds_bucket{$S}[$__rate_interval])))",
+                },
+                unit="s",
                 width=12,
             ),
             Panel(

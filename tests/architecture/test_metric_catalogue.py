@@ -79,3 +79,15 @@ def test_a_scrape_has_no_created_series() -> None:
     assert "consumerd_records_delivered_total{" in scrape
     assert 'consumerd_broker_request_seconds_count{api="Fetch"} 1.0' in scrape
     assert "_created" not in scrape
+
+
+def test_the_landing_delay_goes_by_the_clock_that_is_passed_in() -> None:
+    """A producer's clock ahead of ours gives no negative delay."""
+    registry = make_registry()
+    hooks = MetricsHooks(registry, wall=lambda: 100.0)
+    hooks.batches_landed("lake", [40_000, 99_000, 160_000])
+
+    value = registry.get_sample_value
+    assert value("consumerd_landing_delay_seconds_sum", {"sink": "lake"}) == 61.0
+    assert value("consumerd_landing_delay_seconds_bucket", {"sink": "lake", "le": "0.1"}) == 1.0
+    assert value("consumerd_landing_delay_seconds_bucket", {"sink": "lake", "le": "1.0"}) == 2.0

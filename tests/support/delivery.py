@@ -79,7 +79,13 @@ class FakeClaim:
             raise IncarnationChanged("made again")
 
 
-def make_batch(partition: TopicPartition, start: int, end: int, bad_headers: Collection[int] = ()) -> RecordBatch:
+def make_batch(
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    bad_headers: Collection[int] = (),
+    timestamp_ms: Callable[[int], int] = lambda offset: -1,
+) -> RecordBatch:
     """Return a batch with a null record at each offset of ``[start, end)``; headers of some cannot be read."""
     count = end - start
     nulls = array("q", [-1]) * count
@@ -92,7 +98,7 @@ def make_batch(partition: TopicPartition, start: int, end: int, bad_headers: Col
         start=start,
         next_offset=end,
         offsets=array("q", range(start, end)),
-        timestamps=nulls,
+        timestamps=array("q", map(timestamp_ms, range(start, end))),
         key_starts=nulls,
         key_ends=nulls,
         value_starts=nulls,
@@ -113,6 +119,7 @@ class FakeLog:
         self.holes: dict[int, int] = {}
         """Where there are no records any more, as compaction leaves it: first offset and end."""
         self.unanswered_since: float | None = None
+        self.timestamp_ms: Callable[[int], int] = lambda offset: -1
         self.silent_from: int | None = None
         """From here on nothing is answered."""
 
@@ -185,9 +192,13 @@ class FakeFeed:
     def _read(self, position: int) -> RecordBatch:
         behind = self.log.holes.get(position)
         if behind is None:
-            return make_batch(self.partition, position, self._end_of_batch(position), self.log.bad_headers)
-        batch = make_batch(self.partition, behind, self._end_of_batch(behind), self.log.bad_headers)
+            return self._make_batch(position)
+        batch = self._make_batch(behind)
         return replace(batch, start=position, gaps=(Gap(position, behind, GapReason.COMPACTION),))
+
+    def _make_batch(self, start: int) -> RecordBatch:
+        log = self.log
+        return make_batch(self.partition, start, self._end_of_batch(start), log.bad_headers, log.timestamp_ms)
 
     def _end_of_batch(self, position: int) -> int:
         log = self.log
@@ -569,6 +580,9 @@ class RecordingHooks(Hooks):
 
     def trouble(self, kind: Trouble, detail: str, partition: TopicPartition | None = None) -> None:
         self.events.append(("trouble", kind, partition))
+
+    def batches_landed(self, sink: str, timestamps_ms: Sequence[int]) -> None:
+        self.events.append(("batches_landed", sink, *timestamps_ms))
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         self.events.append(("gap_recorded", partition, gap))

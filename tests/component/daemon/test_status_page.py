@@ -47,6 +47,7 @@ def partition(topic: str, number: int, **changes: object) -> PartitionStatus:
         committed=9_123_456_780_000,
         high_watermark=9_123_456_799_999,
         lag=10_987 - number,
+        lag_seconds=12.5,
         records_per_second=123_456.7,
     )
     return replace(one, **changes)  # type: ignore[arg-type]  # the names are the fields'

@@ -52,6 +52,7 @@ STATUS = DaemonStatus(
             committed=None,
             high_watermark=1300,
             lag=66,
+            lag_seconds=12.5,
             records_per_second=10.0,
         ),
     ),

@@ -93,3 +93,92 @@ def test_an_older_answer_does_not_undo_a_newer_commit():
     assert tracker.committed == 20
     assert "committed=20" in repr(tracker)
     assert tracker.start == 0
+
+
+def deliver(tracker: OffsetTracker, end: int, record: tuple[int, int] | None) -> None:
+    tracker.offer(record)
+    tracker.deliver(tracker.delivered, end)
+
+
+def test_the_oldest_record_is_the_first_that_is_not_acknowledged():
+    """Its age is the lag in seconds."""
+    tracker = OffsetTracker(0)
+    before = tracker.oldest_ms
+    deliver(tracker, 10, (0, 1000))
+    deliver(tracker, 20, (12, 2000))  # compaction left a hole before it
+    first = tracker.oldest_ms
+    tracker.acknowledge(10)
+    second = tracker.oldest_ms
+    tracker.acknowledge(20)
+
+    assert [before, first, second, tracker.oldest_ms] == [None, 1000, 2000, None]
+
+
+def test_a_record_that_a_sink_does_not_take_is_the_oldest():
+    """A sink that hangs in a write keeps it waiting."""
+    tracker = OffsetTracker(0)
+    tracker.offer((0, 1000))
+
+    assert tracker.oldest_ms == 1000
+
+
+def test_offsets_without_records_have_no_age():
+    """Control records and compaction holes are acknowledged with the next file; nobody waits for them."""
+    tracker = OffsetTracker(0)
+    tracker.offer((0, 1000))  # refused by the sink, and passed over
+    deliver(tracker, 10, None)
+
+    assert tracker.unacknowledged
+    assert tracker.oldest_ms is None
+
+
+def test_an_age_in_the_middle_of_a_batch_is_unknown():
+    """Only its first record was looked at: the time of another one would be guessed."""
+    tracker = OffsetTracker(0)
+    deliver(tracker, 10, (0, 1000))
+    tracker.acknowledge(5)
+
+    assert tracker.oldest_ms == -1
+
+
+def test_a_rewind_keeps_the_age_of_what_is_read_again():
+    """A full disk drops the open file; its records are as old as before."""
+    tracker = OffsetTracker(0)
+    deliver(tracker, 10, (0, 1000))
+    deliver(tracker, 20, (10, 2000))
+    tracker.rewind(10)
+    kept = tracker.oldest_ms
+    tracker.acknowledge(10)
+    waiting = tracker.oldest_ms
+    tracker.rewind(15)
+
+    assert (kept, waiting) == (1000, 2000)
+    assert tracker.oldest_ms == 2000
+    tracker.acknowledge(15)
+    assert tracker.oldest_ms is None
+
+
+def test_the_batches_that_an_acknowledgement_completes_are_told():
+    """The delay from append to landed is measured by them; without a timestamp there is none."""
+    tracker = OffsetTracker(0)
+    deliver(tracker, 10, (0, 1000))
+    deliver(tracker, 20, (10, -1))
+    deliver(tracker, 30, (20, 3000))
+
+    assert tracker.timestamps_below(9) == []
+    assert tracker.timestamps_below(29) == [1000]
+    assert tracker.timestamps_below(30) == [1000, 3000]
+
+
+def test_a_slow_file_does_not_keep_a_timestamp_for_each_of_its_batches():
+    """A file of a minute may hold thousands of batches, in each of a thousand partitions."""
+    tracker = OffsetTracker(0)
+    for number in range(10_000):
+        deliver(tracker, number + 1, (number, 1000 + number))
+
+    assert len(tracker.timestamps_below(10_000)) <= 128
+    assert tracker.oldest_ms == 1000
+    tracker.acknowledge(9_999)
+    assert tracker.oldest_ms in (-1, 10_999)
+    tracker.acknowledge(10_000)
+    assert tracker.oldest_ms is None
