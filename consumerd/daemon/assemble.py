@@ -17,6 +17,7 @@ import random
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from consumerd.daemon.budget import SINK_SHARE, explain_small_budget, held_by_ki
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
 from consumerd.daemon.sinks import check_paths, check_sinks
-from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
+from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus, SinkStatus
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings
@@ -110,9 +111,9 @@ class Daemon:
         check_assembly(settings)
         self._settings = settings
         self._started = monotonic()
-        self._wall = time.time
         self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._recent = RecentEvents(monotonic)
+        self._wall = time.time
+        self._recent = RecentEvents(monotonic, self._wall)
         self._metrics = make_registry()
         self._hooks = FanOutHooks(MetricsHooks(self._metrics, self._wall), self._recent)
         self._waiting: str | None = f"waiting for ZooKeeper at {settings.cluster.zookeeper}"
@@ -381,6 +382,20 @@ class Daemon:
             buffered_bytes=held_by_kind(self._settings, parts.budget) if parts is not None else {},
             memory_budget_bytes=self._settings.fetch.memory_budget_bytes,
             requests=tuple(map(_describe_request, parts.requests.waiting)) if parts is not None else (),
+            group_partitions=parts.rebalancer.group_partitions if parts is not None else 0,
+            sinks=self._describe_sinks(partitions),
+        )
+
+    def _describe_sinks(self, partitions: tuple[PartitionStatus, ...]) -> tuple[SinkStatus, ...]:
+        """Describe each sink of the subscriptions, with what its partitions here have not landed."""
+        counts = Counter(one.sink for one in partitions)
+        waiting: Counter[str] = Counter()
+        for one in partitions:
+            if one.position is not None and one.acknowledged is not None:
+                waiting[one.sink] += one.position - one.acknowledged
+        return tuple(
+            self._recent.describe_sink(name, partitions=counts[name], unacknowledged=waiting[name])
+            for name in sorted({subscription.sink for subscription in self._settings.subscriptions})
         )
 
     def _describe_partition(self, one: DeliveryStatus) -> PartitionStatus:
@@ -397,6 +412,8 @@ class Daemon:
             lag=one.lag,
             lag_seconds=lag_seconds(lag=one.lag, oldest_ms=one.oldest_ms, now_ms=self._wall() * 1000),
             records_per_second=self._recent.rate(one.partition),
+            last_progress=self._recent.last_progress(one.partition),
+            last_commit=self._recent.last_commit(one.partition),
         )
 
 

@@ -12,7 +12,7 @@ from html import escape
 from typing import Final
 
 from consumerd.daemon.page_style import STYLE
-from consumerd.daemon.status import DaemonStatus, PartitionStatus, RequestStatus
+from consumerd.daemon.status import DaemonStatus, Moment, PartitionStatus, RequestStatus, SinkStatus
 from consumerd.delivery.status import DeliveryState
 from consumerd.group.transitions import MemberState
 from consumerd.telemetry.wording import counted
@@ -70,7 +70,19 @@ _PARTITIONS: Final = (
     _Column("acknowledged", "n"),
     _Column("committed", "n"),
     _Column("lag", "n"),
+    _Column("behind", "n"),
     _Column("records/s", "n"),
+    _Column("moved", "n"),
+    _Column("commit", "n"),
+)
+_SINKS: Final = (
+    _Column("sink", "title"),
+    _Column("partitions", "n"),
+    _Column("not landed", "n"),
+    _Column("files", "n"),
+    _Column("records", "n"),
+    _Column("MiB", "n"),
+    _Column("last file", "wide"),
 )
 _HOLDERS: Final = (_Column("partition", "title"), _Column("holder", "wide"))
 _REQUESTS: Final = (
@@ -110,6 +122,8 @@ def _document(status: DaemonStatus) -> Iterator[str]:
     yield from _facts(status)
     yield f"<h2>Partitions <small>{status.owned} owned, {status.desired} assigned</small></h2>"
     yield _table(_PARTITIONS, (row for one in status.partitions for row in _partition_rows(one)))
+    yield "<h2>Sinks <small>files since the start of this process</small></h2>"
+    yield _table(_SINKS, map(_sink_row, status.sinks))
     if status.conflicts:
         yield "<h2>Held by others</h2>"
         yield _table(_HOLDERS, (_row(_HOLDERS, (escape(p), escape(h))) for p, h in sorted(status.conflicts.items())))
@@ -142,6 +156,7 @@ def _notes(status: DaemonStatus) -> Iterator[str]:
 
 
 def _facts(status: DaemonStatus) -> Iterator[str]:
+    ages = [one.lag_seconds for one in status.partitions if one.lag_seconds is not None]
     lags = [one.lag for one in status.partitions if one.lag is not None]
     unknown = len(status.partitions) - len(lags)
     held, budget = sum(status.buffered_bytes.values()), status.memory_budget_bytes
@@ -151,7 +166,8 @@ def _facts(status: DaemonStatus) -> Iterator[str]:
     yield '<dl class="facts">'
     yield _fact("records/s", f"{sum(one.records_per_second for one in status.partitions):,.0f}", "delivered")
     yield _fact("lag", f"{sum(lags):,}" if lags else "&ndash;", f"records, {unknown} unknown" if unknown else "records")
-    yield _fact("group", counted(status.members, "member"), f"{status.owned} of {status.desired} partitions are here")
+    yield _fact("behind", _duration(max(ages)) if ages else "&ndash;", "age of the oldest record not landed")
+    yield _fact("group", counted(status.members, "member"), _share(status))
     yield _fact("up", _duration(status.uptime_s), f"version {escape(status.version)}")
     yield '</dl><dl class="facts">'
     yield _fact(
@@ -182,11 +198,20 @@ def _partition_rows(one: PartitionStatus) -> Iterator[str]:
             _number(one.acknowledged),
             _number(one.committed),
             _number(one.lag),
+            "&ndash;" if one.lag_seconds is None else _duration(one.lag_seconds),
             f"{one.records_per_second:,.0f}",
+            _ago(one.last_progress),
+            _ago(one.last_commit),
         ),
     )
     if one.reason:
         yield f'<tr class="why"><td colspan="{len(_PARTITIONS)}">{escape(one.reason)}</td></tr>'
+
+
+def _sink_row(one: SinkStatus) -> str:
+    last = "&ndash;" if one.last_file is None else f"{_ago(one.last_file)}, {escape(one.last_file.at)}"
+    counts = (one.partitions, one.unacknowledged, one.files, one.records)
+    return _row(_SINKS, (escape(one.sink), *map(_number, counts), _mebibytes(one.bytes), last))
 
 
 def _request_row(one: RequestStatus) -> str:
@@ -226,6 +251,15 @@ def _row(columns: Sequence[_Column], cells: Sequence[str]) -> str:
     named = zip(columns, cells, strict=True)
     inner = "".join(f'<td class="{one.style}" data-is="{one.name}"><span>{cell}</span></td>' for one, cell in named)
     return f"<tr>{inner}</tr>"
+
+
+def _share(status: DaemonStatus) -> str:
+    """Return how many of the group's partitions are here; the others are other members', or nobody's."""
+    return f"{status.owned} of the group's {counted(status.group_partitions, 'partition')} here"
+
+
+def _ago(moment: Moment | None) -> str:
+    return "&ndash;" if moment is None else f"{_duration(moment.ago_s)} ago"
 
 
 def _number(value: int | None) -> str:

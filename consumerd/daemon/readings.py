@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from consumerd.daemon.status import DaemonStatus
+from consumerd.daemon.status import DaemonStatus, Moment
 from consumerd.delivery.status import DeliveryState
 from consumerd.telemetry.metrics import Reading
 
@@ -20,6 +20,7 @@ def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
         Reading("consumerd_group_members", status.members),
         Reading("consumerd_group_disagreements", len(status.disagreements)),
         Reading("consumerd_missing_topics", len(status.missing_topics)),
+        Reading("consumerd_group_partitions", status.group_partitions),
         Reading("consumerd_desired_partitions", status.desired),
         Reading("consumerd_owned_partitions", status.owned),
         Reading("consumerd_unowned_partitions", max(0, status.desired - status.owned)),
@@ -37,7 +38,17 @@ def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
             Reading("consumerd_lag_records", _or_nan(one.lag), labels),
             Reading("consumerd_lag_seconds", _or_nan(one.lag_seconds), labels),
         ]
+        readings += _read_moment("consumerd_last_progress_timestamp_seconds", one.last_progress, labels)
+        readings += _read_moment("consumerd_last_commit_timestamp_seconds", one.last_commit, labels)
+    for sink in status.sinks:
+        readings.append(Reading("consumerd_sink_unacknowledged_offsets", sink.unacknowledged, (sink.sink,)))
+        readings += _read_moment("consumerd_last_file_timestamp_seconds", sink.last_file, (sink.sink,))
     return readings
+
+
+def _read_moment(name: str, moment: Moment | None, labels: tuple[str, ...]) -> Sequence[Reading]:
+    """Return no reading for what has not happened yet: a time that is made up would look late, or just now."""
+    return () if moment is None else (Reading(name, moment.timestamp_s, labels),)
 
 
 def _or_nan(value: float | None) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
 from consumerd.model import Gap, SessionEpoch, TopicPartition
@@ -12,6 +14,15 @@ from consumerd.telemetry.hooks import Hooks, Trouble
 
 RECENT: Final = 20
 _RATE_WINDOW_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When something happened: seconds ago, and by the calendar as ISO 8601 and in seconds since the epoch."""
+
+    ago_s: float
+    at: str
+    timestamp_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +41,26 @@ class PartitionStatus:
     lag: int | None
     lag_seconds: float | None
     records_per_second: float
+    last_progress: Moment | None = None
+    """When the position moved last, under this claim."""
+    last_commit: Moment | None = None
+    """When a position was written to the offset store last, under this claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkStatus:
+    """One sink: its partitions here, and the files that it has published since the process started.
+
+    ``unacknowledged`` counts the offsets that it took and has not acknowledged.
+    """
+
+    sink: str
+    partitions: int
+    unacknowledged: int
+    files: int
+    records: int
+    bytes: int
+    last_file: Moment | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +124,9 @@ class DaemonStatus:
     buffered_bytes: Mapping[str, int]
     memory_budget_bytes: int
     requests: tuple[RequestStatus, ...] = ()
+    group_partitions: int = 0
+    """Partitions of all topics that the group consumes, whoever owns them."""
+    sinks: tuple[SinkStatus, ...] = ()
 
 
 @dataclass(slots=True)
@@ -118,15 +152,38 @@ class _Rate:
         return (self.total - count) / max(now - then, _RATE_WINDOW_S / 20)
 
 
-class RecentEvents(Hooks):
-    """Remembers the last rebalances and events, and each partition's rate, for the status page."""
+_Stamp = tuple[float, float]
+"""A time on the monotonic clock and on the calendar."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+
+@dataclass(slots=True)
+class _Published:
+    """The files that a sink has published."""
+
+    files: int = 0
+    records: int = 0
+    size: int = 0
+    last: _Stamp | None = None
+
+
+class RecentEvents(Hooks):
+    """Remembers the last rebalances and events, each partition's rate, and when things happened last, for display.
+
+    Args:
+        now: The monotonic clock, which ages are counted on.
+        wall: The calendar, in seconds since the epoch; nothing is decided by it.
+    """
+
+    def __init__(self, now: Callable[[], float], wall: Callable[[], float] = time.time) -> None:
         self._now = now
+        self._wall = wall
         self._rebalances: deque[tuple[float, RebalanceStatus]] = deque(maxlen=RECENT)
         self._events: deque[tuple[float, str, str]] = deque(maxlen=RECENT)
         self._rates: dict[TopicPartition, _Rate] = {}
         self._sink_failing: set[TopicPartition] = set()
+        self._progress: dict[TopicPartition, _Stamp] = {}
+        self._commits: dict[TopicPartition, _Stamp] = {}
+        self._published: dict[str, _Published] = {}
 
     def rebalances(self) -> tuple[RebalanceStatus, ...]:
         """The last ones, newest first."""
@@ -153,6 +210,37 @@ class RecentEvents(Hooks):
         rate = self._rates.get(partition)
         return rate.per_second(self._now()) if rate is not None else 0.0
 
+    def last_progress(self, partition: TopicPartition) -> Moment | None:
+        """Return when the partition's position moved last."""
+        return self._describe(self._progress.get(partition))
+
+    def last_commit(self, partition: TopicPartition) -> Moment | None:
+        """Return when the partition's position was committed last."""
+        return self._describe(self._commits.get(partition))
+
+    def describe_sink(self, sink: str, *, partitions: int, unacknowledged: int) -> SinkStatus:
+        """Return a sink with what it has published."""
+        published = self._published.get(sink, _Published())
+        return SinkStatus(
+            sink=sink,
+            partitions=partitions,
+            unacknowledged=unacknowledged,
+            files=published.files,
+            records=published.records,
+            bytes=published.size,
+            last_file=self._describe(published.last),
+        )
+
+    def _stamp(self) -> _Stamp:
+        return self._now(), self._wall()
+
+    def _describe(self, stamp: _Stamp | None) -> Moment | None:
+        if stamp is None:
+            return None
+        happened, wall = stamp
+        at = datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds")
+        return Moment(ago_s=self._now() - happened, at=at, timestamp_s=wall)
+
     def _remember(self, kind: str, what: str) -> None:
         self._events.append((self._now(), kind, what))
 
@@ -165,11 +253,26 @@ class RecentEvents(Hooks):
 
     def batch_delivered(self, partition: TopicPartition, *, records: int, size: int, position: int) -> None:
         """Count towards the rate."""
-        self._rates.setdefault(partition, _Rate()).add(self._now(), records)
+        stamp = self._progress[partition] = self._stamp()
+        self._rates.setdefault(partition, _Rate()).add(stamp[0], records)
+
+    def offset_committed(self, partition: TopicPartition, position: int) -> None:
+        """Remember when."""
+        self._commits[partition] = self._stamp()
+
+    def file_published(self, sink: str, *, records: int, size: int) -> None:
+        """Count it, and remember when."""
+        published = self._published.setdefault(sink, _Published())
+        published.files += 1
+        published.records += records
+        published.size += size
+        published.last = self._stamp()
 
     def partition_released(self, partition: TopicPartition) -> None:
-        """Forget the rate."""
+        """Forget its rate and times."""
         self._rates.pop(partition, None)
+        self._progress.pop(partition, None)
+        self._commits.pop(partition, None)
         self._sink_failing.discard(partition)
 
     def trouble(self, kind: Trouble, detail: str, partition: TopicPartition | None = None) -> None:

@@ -201,6 +201,11 @@ class Rebalancer:
         return len(self._snapshot.members) if self._snapshot is not None else 0
 
     @property
+    def group_partitions(self) -> int:
+        """How many partitions the topics have that were read last, whoever owns them."""
+        return sum(map(len, self._snapshot.partitions.values())) if self._snapshot is not None else 0
+
+    @property
     def status(self) -> GroupStatus:
         """The member as it is now."""
         machine, now = self._machine, self._now()

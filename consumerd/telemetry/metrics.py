@@ -48,6 +48,7 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     GaugeSpec("consumerd_group_members", "Members registered in the group, this one included."),
     GaugeSpec("consumerd_group_disagreements", "Reasons seen now why members may not own what the assignment says."),
     GaugeSpec("consumerd_missing_topics", "Topics subscribed to by name that the cluster does not have."),
+    GaugeSpec("consumerd_group_partitions", "Partitions of the topics that the group consumes, whoever owns them."),
     GaugeSpec("consumerd_desired_partitions", "Partitions that the assignment gives to this process."),
     GaugeSpec("consumerd_owned_partitions", "Partitions that this process owns."),
     GaugeSpec("consumerd_unowned_partitions", "Partitions that this process should own and does not."),
@@ -67,6 +68,12 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
         "consumerd_lag_seconds",
         "Age of the oldest record that is not acknowledged: 0 when caught up, NaN when unknown.",
         _PARTITION,
+    ),
+    GaugeSpec("consumerd_last_progress_timestamp_seconds", "When the position moved last.", _PARTITION),
+    GaugeSpec("consumerd_last_commit_timestamp_seconds", "When the position was committed last.", _PARTITION),
+    GaugeSpec("consumerd_last_file_timestamp_seconds", "When the sink published its last file.", ("sink",)),
+    GaugeSpec(
+        "consumerd_sink_unacknowledged_offsets", "Offsets that the sink took and has not acknowledged.", ("sink",)
     ),
 )
 

@@ -151,6 +151,15 @@ ROWS: Final = (
                 width=12,
             ),
             Panel(
+                title="Time since the position moved, the ten longest with lag",
+                queries={
+                    "{{topic}}/{{partition}}": "topk(10, (time() - consumerd_last_progress_timestamp_seconds{$S})"
+                    " and (consumerd_lag_records{$S} > 0))"
+                },
+                unit="s",
+                width=12,
+            ),
+            Panel(
                 title="Partitions by process",
                 queries={"{{instance}}": "sum by (instance) (consumerd_owned_partitions{$S})"},
                 stacked=True,
@@ -189,6 +198,19 @@ ROWS: Final = (
                 title="Bytes published",
                 queries={"{{sink}}": "sum by (sink) (rate(consumerd_published_bytes_total{$S}[$__rate_interval]))"},
                 unit="Bps",
+            ),
+            Panel(
+                title="Time since the last file",
+                queries={"{{sink}} {{instance}}": "time() - consumerd_last_file_timestamp_seconds{$S}"},
+                unit="s",
+            ),
+            Panel(
+                title="Time since the last commit, the ten longest with records to commit",
+                queries={
+                    "{{topic}}/{{partition}}": "topk(10, (time() - consumerd_last_commit_timestamp_seconds{$S})"
+                    " and (consumerd_acknowledged_offset{$S} > consumerd_committed_offset{$S}))"
+                },
+                unit="s",
             ),
             Panel(
                 title="Sink errors",

@@ -12,7 +12,7 @@ from tests.support.embedded import EmbeddedThread
 
 HOLDER: Final = "lake_elsewhere-1600000000000-12345678-0"
 DURING: Final = (">rebalancing<", "Held by others", "1 owned, 2 assigned", HOLDER)
-AFTER: Final = ("2 owned, 2 assigned", "2 of 2 partitions are here", ">orders/0<", ">orders/1<")
+AFTER: Final = ("2 owned, 2 assigned", "2 of the group's 2 partitions here", ">orders/0<", ">orders/1<")
 
 
 def shows(daemon: Daemon, texts: tuple[str, ...]) -> bool:

@@ -22,7 +22,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from consumerd.daemon.http import make_application, serve
-from consumerd.daemon.status import DaemonStatus, EventStatus, PartitionStatus, RebalanceStatus
+from consumerd.daemon.status import DaemonStatus, EventStatus, Moment, PartitionStatus, RebalanceStatus, SinkStatus
 from tests.support.tools import require_tool
 from tests.unit.daemon.test_status_surface import STATUS, always
 
@@ -33,6 +33,10 @@ LEAST_CONTRAST: Final = 4.5
 
 LONG: Final = "web.payments.settlements.europe-west1.audit-trail-of-every-change-v2"
 PATH: Final = "/data/landing/topic=orders/partition=4/chain=0/.00000000000001234567.parquet.tmp"
+
+
+def moment(ago_s: float) -> Moment:
+    return Moment(ago_s=ago_s, at="2024-05-01T00:00:00+00:00", timestamp_s=1714521600.0)
 
 
 def partition(topic: str, number: int, **changes: object) -> PartitionStatus:
@@ -47,8 +51,10 @@ def partition(topic: str, number: int, **changes: object) -> PartitionStatus:
         committed=9_123_456_780_000,
         high_watermark=9_123_456_799_999,
         lag=10_987 - number,
-        lag_seconds=12.5,
+        lag_seconds=170_000.0,
         records_per_second=123_456.7,
+        last_progress=moment(4000.0),
+        last_commit=moment(90_000.0),
     )
     return replace(one, **changes)  # type: ignore[arg-type]  # the names are the fields'
 
@@ -71,6 +77,19 @@ WORKING: Final = replace(
             gained=7,
             lost=0,
         ),
+    ),
+    group_partitions=14,
+    sinks=(
+        SinkStatus(
+            sink="lake",
+            partitions=7,
+            unacknowledged=9_123_456,
+            files=123_456,
+            records=9_123_456_789_012,
+            bytes=123 << 40,
+            last_file=moment(75.0),
+        ),
+        SinkStatus(sink="events", partitions=0, unacknowledged=0, files=0, records=0, bytes=0, last_file=None),
     ),
     events=(EventStatus(ago_s=12.0, kind="sink failed", what=f"{LONG}/1: sink lake"),),
     buffered_bytes={
@@ -132,13 +151,19 @@ SEEN: Final[Mapping[str, tuple[str, ...]]] = {
         "members changed",
         "snapshot 0.01 s",
         "sink failed",
+        "7 of the group's 14 partitions",
+        "75 s ago, 2024-05-01T00:00:00+00:00",
+        "128,974,848.0",
+        "47 h",
+        "66 min ago",
+        "25 h ago",
     ),
     "troubled": ("not ready", "stopped", "failing", PATH, "0xdeadbeef", "ordres", "lake_java-1", "1 unknown"),
     "rebalancing": (
         "not ready",
         "rebalancing",
         "draining",
-        "5 of 7 partitions",
+        "5 of the group's 14 partitions",
         "lake_other-host-1600000000000-12345678-0",
     ),
     "empty": ("not ready", "waiting for ZooKeeper", "not registered", "none"),

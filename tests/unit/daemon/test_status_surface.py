@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.page import render_page
+from consumerd.daemon.readings import read_gauges
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
 from consumerd.errors import ConfigError
 from consumerd.group.transitions import MemberState
@@ -302,3 +303,72 @@ def test_requests_that_wait_are_on_the_page_and_in_the_api():
     for shown in ("orders/3", "4,711", "in a new chain", "&lt;ops&gt;@desk", "2024-05-01T00:00:00+00:00"):
         assert shown in page
     assert "requests that wait" not in render_page(STATUS)
+
+
+def test_the_page_says_how_much_of_the_group_is_here() -> None:
+    """Two of the group's four partitions look like all of them where only ours are counted."""
+    page = render_page(replace(STATUS, desired=2, owned=2, group_partitions=4))
+
+    assert "2 of the group's 4 partitions here" in page
+
+
+def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
+    """A position that has not moved for an hour looks like one that has just moved."""
+    clock = [1000.0, 1_714_521_600.0]
+    recent = RecentEvents(lambda: clock[0], lambda: clock[1])
+    partition = TopicPartition.modern("orders", 0)
+    recent.batch_delivered(partition, records=5, size=1, position=5)
+    clock[0] += 60
+    clock[1] -= 3600  # the calendar was set back: ages go by the other clock
+    recent.offset_committed(partition, 5)
+    recent.file_published("lake", records=5, size=1 << 20)
+    recent.file_published("lake", records=6, size=1 << 20)
+    clock[0] += 15
+    (one,) = STATUS.partitions
+    one = replace(one, last_progress=recent.last_progress(partition), last_commit=recent.last_commit(partition))
+    lake = recent.describe_sink("lake", partitions=1, unacknowledged=7)
+    status = replace(STATUS, partitions=(one,), sinks=(lake,))
+    page = render_page(status)
+    readings = {(reading.name, *reading.labels): reading.value for reading in read_gauges(status)}
+    of_the_partition = ("orders<script>", "0")
+
+    assert all(shown in page for shown in (">75 s ago<", ">15 s ago<", "15 s ago, 2024-04-30T23:00:00+00:00"))
+    assert (lake.files, lake.records, lake.bytes) == (2, 11, 2 << 20)
+    assert readings["consumerd_last_progress_timestamp_seconds", *of_the_partition] == 1_714_521_600.0
+    assert readings["consumerd_last_commit_timestamp_seconds", *of_the_partition] == 1_714_518_000.0
+    assert readings["consumerd_last_file_timestamp_seconds", "lake"] == 1_714_518_000.0
+    assert readings["consumerd_sink_unacknowledged_offsets", "lake"] == 7
+    assert readings["consumerd_lag_seconds", *of_the_partition] == 12.5
+
+
+def test_what_has_not_happened_has_no_time() -> None:
+    """1970 would look like a commit that is 50 years old."""
+    recent = RecentEvents(lambda: 0.0, lambda: 0.0)
+    partition = TopicPartition.modern("orders", 0)
+    recent.batch_delivered(partition, records=5, size=1, position=5)
+    recent.offset_committed(partition, 5)
+    recent.partition_released(partition)
+    lake = recent.describe_sink("lake", partitions=0, unacknowledged=0)
+    names = {reading.name for reading in read_gauges(replace(STATUS, sinks=(lake,)))}
+
+    assert recent.last_progress(partition) is None
+    assert recent.last_commit(partition) is None
+    assert not any("timestamp" in name for name in names)
+
+
+async def test_the_api_tells_times_as_ages_and_as_dates() -> None:
+    """Programs compare ages; people read dates."""
+    recent = RecentEvents(lambda: 5.0, lambda: 1_714_521_600.0)
+    recent.file_published("lake", records=5, size=10)
+    lake = recent.describe_sink("lake", partitions=1, unacknowledged=0)
+    async with served(replace(STATUS, sinks=(lake,), group_partitions=4)) as get:
+        _, body = await get("/api/v1/status")
+    status = json.loads(body)
+
+    assert status["group_partitions"] == 4
+    assert status["partitions"][0]["lag_seconds"] == 12.5
+    assert status["sinks"][0]["last_file"] == {
+        "ago_s": 0.0,
+        "at": "2024-05-01T00:00:00+00:00",
+        "timestamp_s": 1_714_521_600.0,
+    }
