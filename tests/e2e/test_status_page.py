@@ -36,10 +36,16 @@ def test_the_page_tells_of_a_rebalance_that_runs_and_who_holds_it_up(cluster: Em
             holder.delete(owner)
             daemon.wait_ready()
             daemon.wait(lambda: sum(one["position"] or 0 for one in daemon.status()["partitions"]) == 1_000, "all")
-            page = daemon.get("/")[1]
+            page, scrape, status = daemon.get("/")[1], daemon.get("/metrics")[1], daemon.status()
     finally:
         holder.stop()
         holder.close()
 
     assert [text for text in AFTER if text not in page] == []
     assert [text for text in DURING if text in page] == []
+    assert "process_resident_memory_bytes " in scrape
+    assert "_created" not in scrape
+    assert 'consumerd_last_progress_timestamp_seconds{partition="0",topic="orders"} 1' in scrape
+    assert (status["group_partitions"], [one["partitions"] for one in status["sinks"]]) == (2, [2])
+    assert all(one["last_progress"]["ago_s"] < 60 for one in status["partitions"])
+    assert all(one["lag_seconds"] is not None for one in status["partitions"] if one["lag"] == 0)
