@@ -180,7 +180,7 @@ async def produce(args: argparse.Namespace) -> int:
         linger_s=args.linger,
         max_block_s=args.timeout,
         delivery_timeout_s=max(args.timeout, args.linger + 1),
-        request_timeout_s=args.timeout,
+        request_timeout_s=args.timeout / 2,  # so that there is time for a second attempt, over another connection
         close_timeout_s=args.timeout,
     )
     started = time.monotonic()

@@ -49,8 +49,8 @@ _NO_OFFSET: Final = -1
 _INLINE_BYTES: Final = 64 << 10
 """Compressing more than this takes long enough to be noticed by whatever else runs on the loop: it goes to a thread."""
 
-_ANSWER_SLACK_S: Final = 5.0
-"""How much longer than the broker may take we wait for its answer, which may be that it has taken too long."""
+_BROKER_SHARE: Final = 5 / 6
+"""Share of our wait that the broker has for its replicas: its own time-out error then comes before we give up."""
 
 
 class ProduceConnections(Protocol):
@@ -76,7 +76,7 @@ class ProduceHandler:
         self._directory = directory
         self._codec = settings.codec
         self._acks = settings.acks
-        self._timeout_s = settings.request_timeout_s
+        self._timeout_s = settings.attempt_timeout_s
         self._unanswered: dict[BrokerId, BrokerConnection] = {}
 
     async def handle(
@@ -130,7 +130,8 @@ class ProduceHandler:
                 ProducePartition(partition=partition.partition.number, record_set=record_set)
             )
         topics = tuple(ProduceTopic(topic=topic, partitions=tuple(sent)) for topic, sent in by_topic.items())
-        return ProduceRequest(acks=self._acks, timeout_ms=round(self._timeout_s * 1000), topics=topics)
+        timeout_ms = max(1, round(self._timeout_s * _BROKER_SHARE * 1000))
+        return ProduceRequest(acks=self._acks, timeout_ms=timeout_ms, topics=topics)
 
     async def _exchange(
         self,
@@ -148,7 +149,12 @@ class ProduceHandler:
             self._unanswered[leader.id] = connection
             await connection.send(request, timeout_s=self._timeout_s, version=version)
             return dict.fromkeys(partitions, Written(base_offset=None))
-        response = await connection.request(request, timeout_s=self._timeout_s + _ANSWER_SLACK_S, version=version)
+        try:
+            response = await connection.request(request, timeout_s=self._timeout_s, version=version)
+        except asyncio.CancelledError:
+            # The sender has given this attempt up. If the broker hangs, the next one needs another connection.
+            connection.close()
+            raise
         return _read_response(response, f"Produce v{version} at broker {leader}")
 
 

@@ -17,8 +17,9 @@ class ProducerSettings:
     ``acks``: 0 asks for no answer, 1 for the leader's, -1 for one when all replicas in sync have the records.
     ``linger_s`` is how long an open batch waits for more records; while a partition's batch is in flight the next one fills
     anyway. ``buffer_bytes`` bounds what is on its way, with the objects around it. ``max_block_s`` bounds how long a call
-    waits for a topic and for room, ``request_timeout_s`` how long a broker may take for the acknowledgement,
-    ``delivery_timeout_s`` all attempts together, from a batch's first record on, and ``close_timeout_s`` the end.
+    waits for a topic and for room, ``request_timeout_s`` how long the answer to one request is waited for before its
+    connection is given up, ``delivery_timeout_s`` all attempts together, from a batch's first record on, and
+    ``close_timeout_s`` the end. After silence, a second attempt needs ``delivery_timeout_s > request_timeout_s``.
     """
 
     acks: int = ACKS_ALL
@@ -34,6 +35,11 @@ class ProducerSettings:
     retry_backoff_s: float = 0.1
     retry_backoff_max_s: float = 1.0
     max_in_flight: int = 5
+
+    @property
+    def attempt_timeout_s(self) -> float:
+        """Longest wait for the answer to one request, in seconds; after it the connection is given up."""
+        return min(self.request_timeout_s, self.delivery_timeout_s)
 
     def __post_init__(self) -> None:
         if self.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):

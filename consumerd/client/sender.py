@@ -1,11 +1,20 @@
 """Sends what an accumulator holds: which batches now, to whom, what follows from the answer.
 
-Order. A partition has one batch in flight; one that failed and may be sent again stays its partition's first, so that no later
-batch is written before it, over any number of changes of the leader. As long as an outcome is unknown (the connection broke)
-the batch is sent again as well: records may then stand twice in the log, never in another order.
+Order. A partition has one batch in flight; one that failed and may be sent again stays its partition's first, so that
+no later batch is sent before it is acknowledged, over any number of changes of the leader. A batch whose outcome is
+unknown (its connection broke, or was given up) is sent again over another connection. Then its records may stand twice
+in the log, and the second copy may stand behind later records:
 
-Time. A batch is tried again until ``delivery_timeout_s`` after its first record came. The attempt that is under way then is
-waited for: its answer is still the truth.
+    1. Batch A is sent over connection 1. The broker's thread hangs; after ``request_timeout_s`` the request is given up.
+    2. A is sent again over connection 2 and acknowledged, then batch B. The log holds A, B.
+    3. The broker's thread goes on and appends what it had received over connection 1. The log holds A, B, A.
+
+Only a broker that knows sequence numbers (idempotent produce, 0.11) could refuse step 3; they are not used. The first
+copies of records are in order in any case.
+
+Time. A batch is tried again until ``delivery_timeout_s`` after its first record came. The attempt that is under way then
+is waited for, ``request_timeout_s`` at most: its answer is still the truth. An attempt that is given up takes its
+connection along.
 
 A batch that the broker finds too large is cut in two, down to the one record that is, which fails alone.
 """

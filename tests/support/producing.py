@@ -158,7 +158,7 @@ class ProduceCluster:
             partitions = []
             for one in topic.partitions:
                 partition = TopicPartition.modern(topic.topic, one.partition)
-                answer = self._append_one(broker, partition, bytes(one.record_set or b""))
+                answer = self.append_one(broker, partition, bytes(one.record_set or b""))
                 if isinstance(answer, (Reaction, Body)):
                     reaction = answer
                 else:
@@ -184,9 +184,10 @@ class ProduceCluster:
             ]
         return Late(ProduceResponse(topics=tuple(answered)), self.answer_delay_s)
 
-    def _append_one(
+    def append_one(
         self, broker: BrokerId, partition: TopicPartition, data: bytes
     ) -> ProducedPartition | Reaction | Body:
+        """Take one partition's record set, or do what the test wants instead."""
         number = partition.partition.number
         answer: int | Reaction | Body = 0
         if self.answers[partition]:

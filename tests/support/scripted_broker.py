@@ -187,10 +187,10 @@ class FakeStream:
         asyncio.get_running_loop().call_later(self._latency_s + delay_s, self._send)
 
     def _send(self) -> None:
-        self._sending = False
         data, _, then_close = self._out.popleft()
         if data is Reaction.SILENT:
-            return  # and nothing after it either, as 0.9 does
+            return  # still sending: nothing after it either, whenever it is asked, as 0.9 does
+        self._sending = False
         if isinstance(data, bytes):
             self.deliver(data)
         if then_close or data is Reaction.CLOSE:

@@ -26,7 +26,7 @@ _WITHOUT_EFFECT: Final = (
     "queryName",
     "includeHeaders",  # a column headers is written where there is one
     "kafka.retries",  # tried until delivery.timeout.ms is over
-    "kafka.enable.idempotence",  # order is kept anyway, and tasks that run again repeat records either way
+    "kafka.enable.idempotence",  # not there; tasks that run again repeat records either way
 )
 
 _SIZES: Final[Mapping[str, str]] = {

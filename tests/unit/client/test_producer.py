@@ -9,7 +9,7 @@ import itertools
 import os
 import random
 import tracemalloc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -39,13 +39,13 @@ from consumerd.errors import (
     UnsupportedVersion,
     WriteRefused,
 )
-from consumerd.model import TopicPartition
+from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.compression import Codec
 from consumerd.wire.errorcodes import broker_error
 from consumerd.wire.modern.building import NewRecord
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.wire.modern.metadata import MetadataRequest
-from consumerd.wire.modern.produce import ProduceRequest
+from consumerd.wire.modern.produce import ProducedPartition, ProduceRequest
 from consumerd.wire.records import Headers
 from tests.support import virtual_time
 from tests.support.producing import (
@@ -389,6 +389,48 @@ def test_what_is_not_acknowledged_in_time_fails_by_name() -> None:
     took = produce_to(cluster, scenario, settings=ProducerSettings(delivery_timeout_s=5))
     assert 5 <= took < 5.1
     assert [] == cluster.values("t")
+
+
+@pytest.mark.parametrize("delivery_s", [2, 8, 30, 34, 35, 60])
+def test_a_hung_connection_is_given_up_whatever_the_time_outs(delivery_s: float) -> None:
+    """Given up with the attempt that waited on it; otherwise every later record would wait on it as well."""
+    cluster = one_topic()
+    cluster.answers[T0].append(Reaction.SILENT)
+
+    async def scenario(producer: Producer) -> float:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with contextlib.suppress(DeliveryTimedOut):
+            await producer.send("t", b"a")
+        await producer.send("t", b"b")
+        return loop.time() - started
+
+    settings = ProducerSettings(delivery_timeout_s=delivery_s, request_timeout_s=30)
+    assert produce_to(cluster, scenario, settings=settings) < min(delivery_s, 30) + 1
+    assert cluster.requests()[0][0].timeout_ms < min(delivery_s, 30) * 1000, "the broker says first that it is late"
+
+
+def test_a_retry_over_a_new_connection_may_stand_behind_later_records() -> None:
+    """The limit that only idempotent produce removes: a broker works on what the old connection brought, later."""
+    cluster = one_topic()
+    held: list[Callable[[], None]] = []
+    append = cluster.append_one
+
+    def append_later(broker: BrokerId, partition: TopicPartition, data: bytes) -> ProducedPartition | Reaction | Body:
+        if held:
+            return append(broker, partition, data)
+        held.append(lambda: append(broker, partition, data))
+        return Reaction.SILENT
+
+    cluster.append_one = append_later  # type: ignore[method-assign]  # a broker whose thread hangs over one request
+
+    async def scenario(producer: Producer) -> list[int | None]:
+        offsets = [(await producer.send("t", value)).offset for value in (b"1", b"2")]
+        held[0]()
+        return offsets
+
+    assert [0, 1] == produce_to(cluster, scenario)
+    assert [b"1", b"2", b"1"] == cluster.values("t")
 
 
 def test_a_partition_without_a_leader_says_that_nothing_was_sent() -> None:
