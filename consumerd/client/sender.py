@@ -5,15 +5,15 @@ no later batch is sent before it is acknowledged, over any number of changes of 
 unknown (its connection broke, or was given up) is sent again over another connection. Then its records may stand twice
 in the log, and the second copy may stand behind later records:
 
-    1. Batch A is sent over connection 1. The broker's thread hangs; after ``request_timeout_s`` the request is given up.
+    1. Batch A is sent over connection 1. The broker's thread hangs; the request is given up after a while.
     2. A is sent again over connection 2 and acknowledged, then batch B. The log holds A, B.
     3. The broker's thread goes on and appends what it had received over connection 1. The log holds A, B, A.
 
 Only a broker that knows sequence numbers (idempotent produce, 0.11) could refuse step 3; they are not used. The first
 copies of records are in order in any case.
 
-Time. A batch is tried again until ``delivery_timeout_s`` after its first record came. The attempt that is under way then
-is waited for, ``request_timeout_s`` at most: its answer is still the truth. An attempt that is given up takes its
+Time. A batch is tried again until ``delivery_timeout_s`` after its first record came. The attempt that is under way
+then is waited for, ``request_timeout_s`` at most: its answer is still the truth. An attempt that is given up takes its
 connection along.
 
 A batch that the broker finds too large is cut in two, down to the one record that is, which fails alone.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from consumerd.model import TopicPartition
 
 if TYPE_CHECKING:
+    from consumerd.embedded.log.expansion import Expansion
     from consumerd.embedded.log.partition_log import Appended, PartitionLog
 
 T = TypeVar("T")
@@ -83,12 +84,18 @@ class Appender:
         return await self.start_append(partition, log, record_set, flush=flush)
 
     def start_append(
-        self, partition: TopicPartition, log: PartitionLog, record_set: bytes | memoryview, *, flush: bool = False
+        self,
+        partition: TopicPartition,
+        log: PartitionLog,
+        record_set: bytes | memoryview,
+        *,
+        flush: bool = False,
+        expansion: Expansion | None = None,
     ) -> asyncio.Future[Appended]:
         """Take an append's place in the partition's order now; its result is awaited later."""
 
         def work() -> Appended:
-            appended = log.append(record_set)
+            appended = log.append(record_set, expansion)
             if flush:
                 log.flush()
             return appended

@@ -17,6 +17,7 @@ from consumerd.embedded.faults import Faults
 from consumerd.embedded.handlers.codes import old_code_of
 from consumerd.embedded.handlers.context import ConnectionRefused, RequestContext
 from consumerd.embedded.handlers.refusals import refuse, refused_produce
+from consumerd.embedded.log.expansion import Expansion
 from consumerd.embedded.log.partition_log import Appended
 from consumerd.embedded.topic_names import INTERNAL_TOPICS
 from consumerd.embedded.topics import Topics
@@ -63,8 +64,10 @@ class ProduceHandler:
             for topic in request.topics:
                 for one in topic.partitions:
                     _check_one_batch(topic.topic, one)
+        sets = (one.record_set for topic in request.topics for one in topic.partitions)
+        expansion = Expansion(sum(len(one) for one in sets if one is not None))
         started = [
-            (topic.topic, [(one.partition, self._start(topic.topic, one)) for one in topic.partitions])
+            (topic.topic, [(one.partition, self._start(topic.topic, one, expansion)) for one in topic.partitions])
             for topic in request.topics
         ]
         response = ProduceResponse(
@@ -81,7 +84,7 @@ class ProduceHandler:
             _check_no_error(response)
         return response
 
-    def _start(self, topic: str, one: ProducePartition) -> _Outcome:
+    def _start(self, topic: str, one: ProducePartition, expansion: Expansion) -> _Outcome:
         """Give a record set its place in its partition's order, or say why not."""
         if topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -95,7 +98,7 @@ class ProduceHandler:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if one.record_set is None:
             return ErrorCode.CORRUPT_MESSAGE
-        return self._appender.start_append(partition, log, one.record_set)
+        return self._appender.start_append(partition, log, one.record_set, expansion=expansion)
 
 
 async def _finish(number: int, outcome: _Outcome) -> ProducedPartition:

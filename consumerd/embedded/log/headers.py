@@ -76,14 +76,17 @@ def parse_headers(data: bytes | bytearray | memoryview) -> list[UnitHeader]:
 
     Raises CorruptMessageError for what cannot be a unit.
     """
-    headers: list[UnitHeader] = []
+    return list(walk_headers(data))
+
+
+def walk_headers(data: bytes | bytearray | memoryview) -> Iterator[UnitHeader]:
+    """Give the same one by one."""
     at, end = 0, len(data)
     while (header := parse_header(data, at, at)) is not None:
         at += header.size
         if at > end:
-            break
-        headers.append(header)
-    return headers
+            return
+        yield header
 
 
 class UnitWalker:

@@ -35,6 +35,7 @@ from consumerd.embedded.log.errors import (
     OffsetOutOfRange,
     RecordSetTooLarge,
 )
+from consumerd.embedded.log.expansion import Expansion
 from consumerd.embedded.log.files import LogFiles
 from consumerd.embedded.log.preparation import Prepared, prepare
 from consumerd.embedded.log.recovery import open_segments, place_swapped
@@ -164,10 +165,10 @@ class PartitionLog:
 
     # --- appending -----------------------------------------------------------------------------------------------
 
-    def append(self, record_set: bytes | bytearray | memoryview) -> Appended:
+    def append(self, record_set: bytes | bytearray | memoryview, expansion: Expansion | None = None) -> Appended:
         """Give offsets to the records of a produce request and write them, in the message format of this log.
 
-        All of them or none. Readers see them when this returns; they are durable after the next flush, at the latest.
+        All of them or none; ``expansion`` is shared by the sets of one request. Readers see them when this returns; they are durable after the next flush, at the latest.
 
         Raises CorruptMessageError (UnsupportedForFormat), RecordTooLarge, RecordSetTooLarge, InvalidTimestamp for what is
         not taken; LogWriteFailed (LogFull), after which the log is as before; LogFailed, after which it is offline.
@@ -175,7 +176,7 @@ class PartitionLog:
         with self._lock:
             self._check_online()
             now_ms = self._now_ms()
-            prepared = prepare(record_set, self.partition, self.end_offset, self.settings, now_ms)
+            prepared = prepare(record_set, self.partition, self.end_offset, self.settings, now_ms, expansion)
             if not prepared.units:
                 return Appended(base_offset=-1, last_offset=-1, count=0)
             if len(prepared.data) > self.settings.segment_bytes:

@@ -6,18 +6,22 @@ this is what the settings of a log make of it. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from consumerd.embedded.log.errors import InvalidTimestamp, RecordTooLarge
-from consumerd.embedded.log.headers import UnitHeader, parse_headers
+from consumerd.embedded.log.expansion import Expansion, most_decompressed
+from consumerd.embedded.log.headers import UnitHeader, parse_headers, walk_headers
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TimestampType, TopicPartition
 from consumerd.wire.modern.conversion import convert
+from consumerd.wire.modern.entry import ENTRY_BYTES, LEAST_SIZES
 from consumerd.wire.modern.extent import BATCH_MAGIC
+from consumerd.wire.modern.record_reader import LEAST_RECORD_BYTES
 from consumerd.wire.modern.units import Part, Rules, TimestampRefused, assign_offsets, check
+from consumerd.wire.records import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,31 +46,42 @@ def prepare(
     next_offset: int,
     settings: LogSettings,
     now_ms: int,
+    expansion: Expansion | None = None,
 ) -> Prepared:
     """Check a record set as it was sent, and give it offsets from ``next_offset`` on.
 
-    Raises CorruptMessageError (UnsupportedForFormat, DecompressedTooLarge), RecordTooLarge, InvalidTimestamp.
+    ``expansion`` is what all sets of the request may take together when they are decompressed. Raises CorruptMessageError
+    (UnsupportedForFormat, DecompressedTooLarge), RecordTooLarge, InvalidTimestamp.
     """
     by_broker = settings.timestamp_type is TimestampType.LOG_APPEND_TIME
+    most_bytes = most_decompressed(settings.max_message_bytes)
+    if expansion is not None:
+        most_bytes = min(most_bytes, expansion.left_bytes)
     rules = Rules(
         keys_required=settings.cleanup_policy is CleanupPolicy.COMPACT,
         now_ms=now_ms,
         max_difference_ms=None if by_broker else settings.max_timestamp_difference_ms,
         stored_magic=settings.message_format,
+        limits=Limits(decompressed_bytes=most_bytes),
     )
     try:
         if len(record_set) > settings.max_message_bytes:  # otherwise no unit in it can be larger
-            _check_sizes(parse_headers(record_set), partition, settings)
+            _check_sizes(walk_headers(record_set), partition, settings)
         parts = check(record_set, rules)
-    except TimestampRefused as error:
-        raise InvalidTimestamp(f"{partition}: {error}") from error
     except CorruptMessageError as error:
+        if expansion is not None:
+            expansion.spend(most_bytes)  # what it took before it was found out is not known
+        if isinstance(error, TimestampRefused):
+            raise InvalidTimestamp(f"{partition}: {error}") from error
         raise type(error)(f"{partition}: a record set was refused: {error}", partition=partition) from error
+    if expansion is not None:
+        expansion.spend(sum(part.decompressed_bytes for part in parts))
     log_append_time_ms = now_ms if by_broker else None
     data: bytes | bytearray
     if all(part.magic == settings.message_format for part in parts):
         data = assign_offsets(bytearray(record_set), next_offset, log_append_time_ms=log_append_time_ms, parts=parts)
     else:
+        _check_converted_sizes(parts, partition, settings)
         data = _convert(record_set, parts, next_offset, settings.message_format, log_append_time_ms)
     units = parse_headers(data)
     _check_sizes(units, partition, settings)
@@ -79,10 +94,22 @@ def prepare(
     )
 
 
-def _check_sizes(units: Sequence[UnitHeader], partition: TopicPartition, settings: LogSettings) -> None:
+def _check_sizes(units: Iterable[UnitHeader], partition: TopicPartition, settings: LogSettings) -> None:
     largest = max((unit.size for unit in units), default=0)
     if largest > settings.max_message_bytes:
         raise RecordTooLarge(partition, largest, settings.max_message_bytes)
+
+
+def _check_converted_sizes(parts: Iterable[Part], partition: TopicPartition, settings: LogSettings) -> None:
+    """Refuse rows of messages that cannot fit into the one batch that conversion makes of each, before it is made."""
+    if settings.message_format < BATCH_MAGIC:
+        return
+    for part in parts:
+        if part.magic < BATCH_MAGIC and not part.codec:
+            payload_bytes = part.end - part.at - part.count * (ENTRY_BYTES + LEAST_SIZES[part.magic])
+            least_bytes = payload_bytes + part.count * LEAST_RECORD_BYTES
+            if least_bytes > settings.max_message_bytes:
+                raise RecordTooLarge(partition, least_bytes, settings.max_message_bytes)
 
 
 def _convert(

@@ -15,11 +15,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from consumerd.errors import CorruptMessageError
+from consumerd.errors import CorruptMessageError, DecompressedTooLarge
 from consumerd.model import TopicPartition
 from consumerd.wire.checksum import crc32
 from consumerd.wire.columns import ColumnBuilder
-from consumerd.wire.compression import Codec, decompress
+from consumerd.wire.compression import Codec, decompress, expected_size
 from consumerd.wire.modern import record_batch
 from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT, find_end
 from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES
@@ -63,7 +63,7 @@ class Part:
     """Checked bytes ``[at, end)``: a row of messages of one magic, a wrapper, or a batch.
 
     ``count`` records, ``max_timestamp`` the latest of them, -1 for none. ``inner`` is what a wrapper holds, numbered from
-    0 on, kept where its offsets must be written anew.
+    0 on, kept where its offsets must be written anew. ``decompressed_bytes`` is what was decompressed to check it.
     """
 
     at: int
@@ -73,6 +73,7 @@ class Part:
     count: int
     max_timestamp: int
     inner: bytes | None = None
+    decompressed_bytes: int = 0
 
 
 _ANY: Final = Rules()
@@ -118,6 +119,14 @@ class _Checker:
             return self._check_wrapper(at, stop)
         return self._check_row(at)
 
+    def _refuse_expansion(self, codec: int, packed: memoryview) -> None:
+        """Refuse what is too large by its own account, before any of it is decompressed."""
+        declared = expected_size(codec, packed)
+        if declared > self._limits.decompressed_bytes:
+            raise DecompressedTooLarge(
+                f"{declared} bytes when decompressed, expected {self._limits.decompressed_bytes} or less"
+            )
+
     def _spend(self, decompressed_bytes: int) -> None:
         left = self._limits.decompressed_bytes - decompressed_bytes
         self._limits = replace(self._limits, decompressed_bytes=left)
@@ -154,6 +163,7 @@ class _Checker:
         magic, codec = raw[at + MAGIC_AT], raw[at + MAGIC_AT + 1] & CODEC_MASK
         _check_codec(codec, rules)
         value = read_wrapper_value(raw, at + HEADS[magic].size - 8, stop)
+        self._refuse_expansion(codec, memoryview(value))
         block = decompress(codec, value, limit=self._limits.decompressed_bytes, magic=magic)
         self._spend(len(block))
         if not block:
@@ -177,6 +187,7 @@ class _Checker:
             count=count,
             max_timestamp=_latest(columns.timestamps),
             inner=None if magic and whole == block else whole,
+            decompressed_bytes=len(block),
         )
 
     # -- magic 2
@@ -188,6 +199,8 @@ class _Checker:
         ) = record_batch.HEADER.unpack_from(raw, at)  # fmt: skip
         codec = attributes & CODEC_MASK
         columns = ColumnBuilder(raw, _NOWHERE, base_offset)
+        if codec:
+            self._refuse_expansion(codec, memoryview(raw)[at + record_batch.HEADER_BYTES : stop])
         record_batch.read_batch(raw, at, stop, columns, self._limits, None)
         self._spend(columns.decompressed_bytes)
         if attributes & record_batch.CONTROL_FLAG:
@@ -208,7 +221,13 @@ class _Checker:
                 raise UnsupportedForFormat(f"headers, which magic {rules.stored_magic} lacks")
         _check_columns(columns, rules)
         return Part(
-            at=at, end=stop, magic=BATCH_MAGIC, codec=codec, count=count, max_timestamp=_latest(columns.timestamps)
+            at=at,
+            end=stop,
+            magic=BATCH_MAGIC,
+            codec=codec,
+            count=count,
+            max_timestamp=_latest(columns.timestamps),
+            decompressed_bytes=columns.decompressed_bytes,
         )
 
 
