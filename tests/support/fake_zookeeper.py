@@ -381,6 +381,9 @@ class FakeZkClient:
         if not self._server.is_alive(self._session_id):
             self._session_id = self._server.open_session(self.name)
             self._epoch = SessionEpoch(self._epoch + 1)
+            self._lease = Lease(self._timeout_s, self._server.loop.time())
+        else:
+            self._lease.renew(self._server.loop.time())
         self._connected = True
         self._connections += 1
         self._wake()
@@ -411,8 +414,9 @@ class FakeZkClient:
         chance, now = self._server.random, self._server.loop.time()
         if heard_ago_s is None:
             heard_ago_s = chance.uniform(0, self._timeout_s / 6)
-        heard_at = now - heard_ago_s
-        self._lease = Lease(self._timeout_s, heard_at)
+        # no probe is older than the connection, which the server has heard of, too
+        heard_at = max(now - heard_ago_s, now - self._lease.age(now))
+        self._lease.renew(heard_at)
         self._ageing = True
         # the server heard the last probe no earlier than it was sent, and looks for the dead in ticks
         ends = max(now, heard_at + self._timeout_s + chance.uniform(0, self._timeout_s / 3))
@@ -436,12 +440,14 @@ class FakeZkClient:
         if self._ageing and not self._lossy:
             self._wake()
             loop = self._server.loop
-            loop.call_at(loop.time() + 2 * self._server.draw_latency(), self._probe)
+            sent_at = loop.time()
+            loop.call_at(sent_at + 2 * self._server.draw_latency(), lambda: self._probe(sent_at))
 
-    def _probe(self) -> None:
+    def _probe(self, sent_at: float) -> None:
         if not self._ageing or self._lossy:
             return
         if self._server.is_alive(self._session_id):
+            self._lease.renew(sent_at)
             self._ageing = False
             if self._expiry is not None:
                 self._expiry.cancel()

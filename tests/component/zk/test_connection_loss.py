@@ -74,23 +74,71 @@ async def test_a2_silence_pauses_and_suspends_before_the_session_can_end(
         proxy.heal()
 
 
-async def test_lease_runs_from_the_sending_of_the_answered_request(proxy: TcpProxy) -> None:
-    """An answer that arrives late says how things were when the request was sent, not when it arrived."""
-    async with make_client(proxy.connect_string, session_timeout_s=3) as zk:
-        await zk.wait_connected()
-        proxy.on_frame = at_answer_to(GET, Action.BLACKHOLE)
-        async with asyncio.TaskGroup() as group:
-            call = group.create_task(zk.get("/"))
-            state = zk.state
-            while state.phase is not LeasePhase.PAUSED:
-                state = await zk.wait_state(state)
-            # answers of half a session ago arrive all at once; newer ones are needed to be fresh again
-            proxy.heal()
-            await call
-            while state.phase is not LeasePhase.FRESH:
-                state = await zk.wait_state(state)
+class _Clock:
+    """The lease's clock, which stands still until the test moves it."""
 
-        assert state.epoch == 1
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+# The longest that the server grants. A probe goes out every 5 s of real time, so none renews the lease during a test.
+_LONG_SESSION_S = 30.0
+
+
+async def test_lease_runs_from_the_sending_of_the_answered_request(proxy: TcpProxy, root: str) -> None:
+    """An answer that arrives late says how things were when the request was sent, not when it arrived.
+
+    Sent at 0, answered at 0.6 of the timeout: the member is PAUSED at once, and SUSPENDED at 0.7. Counted from the answer it
+    would be FRESH until 1.1 of the timeout, while the ensemble gives its partitions to another member at 1.0.
+    """
+    clock = _Clock()
+    async with make_client(proxy.connect_string, session_timeout_s=_LONG_SESSION_S, now=clock) as zk:
+        await zk.wait_connected()
+        timeout_s = zk.state.timeout_s
+        assert timeout_s == _LONG_SESSION_S
+        to_answer = at_answer_to(CREATE, Action.CUT)  # acted upon by the clock, not by the proxy
+
+        def late(way: Direction, frame: bytes) -> Action:
+            if to_answer(way, frame) is Action.CUT:
+                clock.seconds += 0.6 * timeout_s
+            return Action.FORWARD
+
+        proxy.on_frame = late
+        await zk.create(root, b"")
+        after_answer = zk.state
+        clock.seconds += 0.1 * timeout_s
+
+        assert (LeasePhase.PAUSED, True) == (after_answer.phase, after_answer.connected)
+        assert LeasePhase.SUSPENDED is zk.state.phase
+
+
+@pytest.mark.parametrize("connection", [1, 2], ids=["a new session", "the same session again"])
+async def test_lease_runs_from_the_sending_of_the_greeting(proxy: TcpProxy, connection: int) -> None:
+    """A server that hangs while it takes up a session has heard of us no later than we greeted it."""
+    clock = _Clock()
+    late: list[float] = []
+
+    def decide(way: Direction, _frame: bytes) -> Action:
+        if way is Direction.TO_CLIENT and proxy.accepted == connection and not late:
+            late.append(0.6 * _LONG_SESSION_S)
+            clock.seconds += late[0]
+        return Action.FORWARD
+
+    proxy.on_frame = decide
+    async with make_client(proxy.connect_string, session_timeout_s=_LONG_SESSION_S, now=clock) as zk:
+        await zk.wait_connected()
+        if connection == 2:
+            assert zk.state.phase is LeasePhase.FRESH
+            before = zk.state
+            proxy.cut()
+            await zk.wait_state(before)
+            await zk.wait_connected()
+
+        assert zk.state.timeout_s == _LONG_SESSION_S
+        assert (LeasePhase.PAUSED, 1) == (zk.state.phase, zk.state.epoch)
 
 
 async def test_cut_right_after_an_answered_probe_for_most_of_a_session_costs_nothing(
