@@ -31,6 +31,9 @@ class FileSystem(Protocol):
     def sync(self, descriptor: int) -> None:
         """Make a file's content durable. After a failure nobody knows what of it is: the file must not be used."""
 
+    def sync_path(self, path: Path) -> None:
+        """Make the content of a file durable that a library has written and closed. After a failure as in ``sync``."""
+
     def modified_ns(self, descriptor: int) -> int:
         """Return an open file's time of modification."""
 
@@ -85,6 +88,14 @@ class OsFileSystem:
     def sync(self, descriptor: int) -> None:
         """See FileSystem."""
         os.fsync(descriptor)
+
+    def sync_path(self, path: Path) -> None:
+        """See FileSystem."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def modified_ns(self, descriptor: int) -> int:
         """See FileSystem."""

@@ -50,6 +50,11 @@ class RecordingFileSystem(OsFileSystem):
         self._note("sync", self._names[descriptor])
         super().sync(descriptor)
 
+    def sync_path(self, path: Path) -> None:
+        """See FileSystem."""
+        self._note("sync_path", path.name)
+        super().sync_path(path)
+
     def link(self, source: Path, target: Path) -> None:
         """See FileSystem."""
         self._note("link", target.name)
@@ -151,6 +156,12 @@ class MemoryFileSystem:
         """See FileSystem."""
         self._change()
         node = self._open[descriptor]
+        node.durable_content = bytes(node.content)
+
+    def sync_path(self, path: Path) -> None:
+        """See FileSystem."""
+        self._change()
+        node = self._find(path)
         node.durable_content = bytes(node.content)
 
     def modified_ns(self, descriptor: int) -> int:

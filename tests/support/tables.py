@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from consumerd.sinks.filesystem import FileSystem
 from consumerd.spark.landing.coverage import NOTHING, Coverage
 from consumerd.spark.table.commit import Commit, Operation
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
@@ -28,9 +29,9 @@ SCHEMA: Final = json.dumps(
 """Spark's JSON of the columns that :func:`make_rows` gives."""
 
 
-def make_table(path: Path) -> Table:
+def make_table(path: Path, files: FileSystem | None = None) -> Table:
     """Return the table at a path, made if there is none."""
-    return create_table(path, name="rows", schema=SCHEMA, partition_by=("topic", "day"))
+    return create_table(path, name="rows", schema=SCHEMA, partition_by=("topic", "day"), files=files)
 
 
 def make_rows(offsets: Iterable[int], *, topic: str = "orders", day: str = "2026-11-22") -> pa.RecordBatch:
@@ -48,6 +49,7 @@ def stage(transaction: Transaction, batches: Sequence[pa.RecordBatch], *, task: 
         prefix=f"{transaction.attempt}-{task:05d}",
         partition_by=transaction.table.record.partition_by,
         settings=FileSettings(bounds=("offset",)),
+        files=transaction.table.log.files,
     )
     for batch in batches:
         writer.append(batch)

@@ -7,7 +7,6 @@ file is durable when it is told of. Blocks; nothing here is Spark's, so that any
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from consumerd import failpoints
+from consumerd.sinks.filesystem import FileSystem, OsFileSystem
 from consumerd.spark.table.commit import Bounds, DataFile, Scalar
 
 ROW_GROUP_BYTES: Final = 32 << 20
@@ -55,16 +55,24 @@ class FileSettings:
 class PartitionedWriter:
     """Writes a task's files below ``folder``; ``prefix`` begins their names and is no other task's, nor another attempt's.
 
-    ``partition_by`` names columns of texts, days or whole numbers, which go into folders instead of files.
+    ``partition_by`` names columns of texts, days or whole numbers, which go into folders instead of files. ``files`` makes
+    them durable.
     """
 
     def __init__(
-        self, folder: Path, *, prefix: str, partition_by: Sequence[str], settings: FileSettings | None = None
+        self,
+        folder: Path,
+        *,
+        prefix: str,
+        partition_by: Sequence[str],
+        settings: FileSettings | None = None,
+        files: FileSystem | None = None,
     ) -> None:
         self._folder = folder
         self._prefix = prefix
         self._partition_by = tuple(partition_by)
         self._settings = settings or FileSettings()
+        self._files: FileSystem = OsFileSystem() if files is None else files
         self._open: dict[tuple[str, ...], _GrowingFile] = {}
         self._done: list[DataFile] = []
         self._count = 0
@@ -109,7 +117,7 @@ class PartitionedWriter:
         folders = [f"{name}={value}" for name, value in zip(self._partition_by, values, strict=True)]
         name = f"{self._prefix}-{self._count:05d}.parquet"
         self._count += 1
-        return _GrowingFile(self._folder, "/".join([*folders, name]), values, self._settings)
+        return _GrowingFile(self._folder, "/".join([*folders, name]), values, self._settings, self._files)
 
     def _end(self, values: tuple[str, ...]) -> None:
         self._done.append(self._open.pop(values).finish())
@@ -118,11 +126,14 @@ class PartitionedWriter:
 class _GrowingFile:
     """One file, from its first row to its footer."""
 
-    def __init__(self, folder: Path, path: str, values: tuple[str, ...], settings: FileSettings) -> None:
+    def __init__(
+        self, folder: Path, path: str, values: tuple[str, ...], settings: FileSettings, files: FileSystem
+    ) -> None:
         self._target = folder / path
         self._path = path
         self._values = values
         self._settings = settings
+        self._files = files
         self._batches: list[pa.RecordBatch] = []
         self._writer: pq.ParquetWriter | None = None
         self._bounds = {name: _BoundsSoFar() for name in settings.bounds}
@@ -154,7 +165,8 @@ class _GrowingFile:
         self._writer.close()
         if failpoints.ENABLED:
             failpoints.reach("before_table_file")
-        size = _sync(self._target)
+        self._files.sync_path(self._target)
+        size, _ = self._files.size_and_mtime(self._target)
         if failpoints.ENABLED:
             failpoints.reach("after_table_file")
         found = {name: bounds.find() for name, bounds in self._bounds.items()}
@@ -308,13 +320,3 @@ def _scalar(value: object) -> Scalar | None:
     if isinstance(value, int | str) and not isinstance(value, bool):
         return value if isinstance(value, int) or len(value) <= _LONGEST_BOUND else None
     return None
-
-
-def _sync(path: Path) -> int:
-    """Make a file's content durable and return its size."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-        return os.fstat(descriptor).st_size
-    finally:
-        os.close(descriptor)

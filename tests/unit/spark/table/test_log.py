@@ -140,6 +140,17 @@ def test_damaged_commit_is_named(tmp_path: Path) -> None:
         log.snapshot()
 
 
+def test_commit_under_another_number_is_refused(tmp_path: Path) -> None:
+    """A log restored by hand would otherwise count the same rows twice."""
+    log = make_table(tmp_path / "table").log
+    log.publish(make_commit(1, added=(make_file("a"),)))
+    folder = tmp_path / "table" / "_log"
+    (folder / commit_name(2)).write_bytes((folder / commit_name(1)).read_bytes())
+
+    with pytest.raises(TableError, match="says that it is version 1; was it copied here"):
+        log.read(2)
+
+
 def test_version_that_is_not_there_is_said_with_the_newest(tmp_path: Path) -> None:
     """A job that asks for yesterday's version may have the wrong table."""
     log = make_table(tmp_path / "table").log

@@ -16,9 +16,10 @@ from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.spark.landing.coverage import Coverage
 from consumerd.spark.landing.ranges import RangeSet
 from consumerd.spark.landing.values import LogId
-from consumerd.spark.table.commit import Operation
+from consumerd.spark.table.commit import Operation, commit_name
 from consumerd.spark.table.errors import TableConflict, TableError
 from consumerd.spark.table.transaction import Table, open_table
+from tests.support.faulty_files import RecordingFileSystem
 from tests.support.tables import append, make_rows, make_table, plain_offsets, read_offsets, stage
 
 LOG = LogId("orders", PartitionKey(0), Incarnation(7))
@@ -241,6 +242,30 @@ def test_what_is_not_in_the_table_cannot_be_removed(table: Table) -> None:
         transaction.commit()
 
     assert table.snapshot().version == 0
+
+
+def test_a_commit_names_only_what_is_durable(tmp_path: Path) -> None:
+    """A power cut right after the commit must find its rows: first content, then names, then the commit, in that order."""
+    files = RecordingFileSystem()
+    table = make_table(tmp_path / "table", files)
+    files.calls.clear()
+    append(table, make_rows([1], day="2026-11-21"), make_rows([2], day="2026-11-22"))
+
+    calls = files.calls
+    commit = calls.index(("link", commit_name(1)))
+    data = [name for operation, name in calls if operation == "link" and name.endswith(".parquet")]
+    assert 2 == len(data)
+    assert set(data) <= {name for operation, name in calls if operation == "sync_path"}
+    for name in data:
+        assert calls.index(("sync_path", name)) < calls.index(("link", name)) < commit
+    last_link = max(calls.index(("link", name)) for name in data)
+    synced = [name for operation, name in calls[last_link:commit] if operation == "sync_folder"]
+    assert ["day=2026-11-22", "day=2026-11-21", "topic=orders", "table"] == synced, (
+        "a folder's own name stands in its parent"
+    )
+    begun = max(at for at, (operation, _) in enumerate(calls[:commit]) if operation == "create")
+    assert "sync" in [operation for operation, _ in calls[begun:commit]]
+    assert ("sync_folder", "_log") in calls[commit:]
 
 
 def test_job_at_work_is_not_taken_for_a_dead_one(table: Table) -> None:
