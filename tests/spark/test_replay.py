@@ -103,6 +103,34 @@ def test_ranges_windows_and_the_quarantine_go_back(
     )
 
 
+def test_records_are_sent_in_the_order_of_their_offsets(spark: SparkSession, broker: EmbeddedThread) -> None:
+    """A table's files give rows in any order, and the last value of a key would be another one."""
+    broker.create_topic("shuffled", 2)
+    rows = [
+        (None, f"{partition}:{incarnation}:{offset}".encode(), None, None, None, partition, incarnation, offset, 0)
+        for incarnation in ("5.1", "5")
+        for offset in range(49, -1, -1)
+        for partition in (0, 1)
+    ]
+    columns = (
+        "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp, broker int, "
+        "partition int, incarnation string, offset bigint, index int"
+    )
+    chosen = spark.createDataFrame(rows, columns).coalesce(1)
+    replay.send(
+        spark,
+        chosen,
+        target="shuffled",
+        cluster={"kafka.bootstrap.servers": broker.bootstrap},
+        keep_partition=True,
+    )
+
+    expected = [f"{incarnation}:{offset}" for incarnation in ("5", "5.1") for offset in range(50)]
+    assert [[f"{partition}:{one}".encode() for one in expected] for partition in (0, 1)] == read_values(
+        broker, "shuffled", 2
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,10 +27,11 @@ from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import BrokerId, TopicPartition
+from consumerd.net.pool import Endpoint, Purpose
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.modern.fetch import AbortedTransaction
 from consumerd.wire.records import RecordBatch
-from tests.support.fake_broker import FakeCluster, Range
+from tests.support.fake_broker import FakeBroker, FakeCluster, Range
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.record_sets import TRANSACTIONAL, RecordSpec, batch, marker, message
 from tests.support.virtual_time import run
@@ -552,6 +554,35 @@ async def test_a_dead_broker_stops_only_its_own_partitions() -> None:
         world.broker(0).start()
         world.cluster.produce(P0, b"back")
         assert await read(dead, 1, timeout_s=5) == [(0, b"back")]
+
+
+@in_virtual_time
+async def test_a_dead_broker_is_tried_again_with_growing_backoff() -> None:
+    """Thousands of clients that dial without a rest are what keeps a broker that starts from starting."""
+    world = World(backoff_initial_s=0.1, backoff_maximum_s=10.0)
+    for partition in (P0, P1):
+        world.cluster.lead(partition, 0)
+    attempts: list[float] = []
+    dial = world.cluster.get
+
+    async def noted(broker: Endpoint, purpose: Purpose) -> FakeBroker:
+        attempts.append(asyncio.get_running_loop().time())
+        return await dial(broker, purpose)
+
+    world.cluster.get = noted  # type: ignore[method-assign]  # the port, with a note of each call
+    async with world.fetcher() as fetcher:
+        feeds = [fetcher.feed(partition, 0) for partition in (P0, P1)]
+        await asyncio.sleep(1)
+        attempts.clear()
+        world.broker().kill()
+        await asyncio.sleep(120)
+        rests = [after - before for before, after in pairwise(attempts)]
+        # growing to 10 s, of which chance takes up to a half
+        assert 120 / 10 <= len(attempts) <= 120 / 5 + 10
+        assert all(rest >= 5 for rest in rests[-8:])
+        world.broker().start()
+        world.cluster.produce(P0, b"back")
+        assert await read(feeds[0], 1, timeout_s=15) == [(0, b"back")]
 
 
 @in_virtual_time

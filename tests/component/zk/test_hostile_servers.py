@@ -229,13 +229,14 @@ async def test_expiry_told_by_an_answer_begins_a_new_epoch() -> None:
         assert server.asked == [(1, 0), (1, SET), (2, 0), (2, SET)]
 
 
-async def test_write_that_a_server_lost_on_its_way_is_unknown() -> None:
+@pytest.mark.parametrize("code", [-4, -7], ids=["ConnectionLoss", "OperationTimeout"])
+async def test_write_that_a_server_lost_on_its_way_is_unknown(code: int) -> None:
     """A follower that loses its leader says ConnectionLoss for what it had passed on."""
     server = ScriptedServer()
     async with server.running() as address, make_client(address) as zk:
         await zk.wait_connected()
-        server.answers = [lambda xid, _: reply(xid, -4)]
-        with pytest.raises(OutcomeUnknown, match="error -4"):
+        server.answers = [lambda xid, _: reply(xid, code)]
+        with pytest.raises(OutcomeUnknown, match=f"error {code}"):
             await zk.set("/a", b"")
 
 

@@ -1,5 +1,7 @@
 """What is typed to move positions: read as it is meant, or refused with what to type instead."""
 
+import time
+
 import pytest
 
 from consumerd.cli.offsets import parse_target, parse_time
@@ -47,6 +49,16 @@ def test_what_is_no_target_is_refused_by_what_was_typed(text):
     assert text.rpartition("=")[0] in str(refused.value)
 
 
+@pytest.fixture
+def far_east(monkeypatch):
+    """A machine whose zone is far from UTC."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -60,7 +72,7 @@ def test_what_is_no_target_is_refused_by_what_was_typed(text):
         ("2024-05-01T00:00:00.250Z", 1714521600250),
     ],
 )
-def test_a_time_without_a_zone_is_utc(text, expected):
+def test_a_time_without_a_zone_is_utc(text, expected, far_east):
     """The machine's own zone would make the same command mean different things."""
     assert parse_time(text) == expected
 

@@ -14,6 +14,7 @@ from consumerd.client.partitioner import (
     Candidates,
     Partitioner,
     hash_java,
+    hash_murmur2,
     murmur2,
 )
 
@@ -45,6 +46,16 @@ def test_murmur2_is_that_of_kafka() -> None:
         b"abc": 479470107,
     }
     assert expected == {key: (murmur2(key) ^ 1 << 31) - (1 << 31) for key in expected}
+
+
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    [(b"21", 40), (b"foobar", 66), (b"a-little-bit-long-string", 12), (b"abc", 7)],
+)
+def test_negative_murmur2_loses_its_sign_bit_as_in_java(key: bytes, partition: int) -> None:
+    """``Utils.toPositive`` masks the sign bit; the absolute value names other partitions for half of all keys."""
+    # -973932308 & 0x7FFFFFFF = 1173551340, of 100 partitions the 40th
+    assert partition == hash_murmur2(key, key) % 100
 
 
 @pytest.mark.parametrize(

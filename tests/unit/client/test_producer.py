@@ -664,6 +664,24 @@ def test_an_oversized_record_is_refused_before_it_is_buffered() -> None:
     assert 1 == len(cluster.requests())
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_more_requests_are_in_flight_to_a_broker_than_the_setting_says(most: int) -> None:
+    """A broker that is slow is not given ever more work, and requests wait here, where batches still fill."""
+    cluster = one_topic(partitions=4)
+    cluster.answer_delay_s = 1.0
+    settings = ProducerSettings(max_in_flight=most, max_request_bytes=2000, batch_bytes=1500)
+
+    async def scenario(producer: Producer) -> tuple[int, int]:
+        for number in range(4):  # one batch a partition, one batch a request
+            await producer.enqueue("t", b"x" * 1000, partition=number)
+        await asyncio.sleep(0.5)
+        before = len(cluster.requests())
+        await producer.flush()
+        return before, len(cluster.requests())
+
+    assert (most, 4) == produce_to(cluster, scenario, settings=settings)
+
+
 def test_a_full_buffer_holds_callers_back() -> None:
     """Back-pressure: they wait in line, the buffer stays within its bound, and nothing is lost."""
     cluster = one_topic()

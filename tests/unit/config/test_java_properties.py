@@ -82,6 +82,13 @@ def test_without_auto_offset_reset_java_starts_at_the_largest(tmp_path: Path) ->
     assert read(tmp_path, "group.id=g\n")["offsets"] == {"on_missing": "latest"}
 
 
+@pytest.mark.parametrize(("value", "expected"), [("smallest", "earliest"), ("largest", "latest")])
+def test_auto_offset_reset_means_what_it_means_in_java(tmp_path: Path, value: str, expected: str) -> None:
+    """A group that begins at the wrong end of its topics delivers all of them, or loses what it waited for."""
+    offsets = read(tmp_path, f"auto.offset.reset={value}\n")["offsets"]
+    assert offsets == {"on_missing": expected, "on_below": expected, "on_above": expected}
+
+
 def test_sync_time_is_the_backoff_unless_that_is_given(tmp_path: Path) -> None:
     """The only use that Java has for it, in whichever order the lines stand."""
     assert read(tmp_path, "rebalance.backoff.ms=500\nzookeeper.sync.time.ms=200\n")["rebalance"] == {"backoff_ms": 500}

@@ -438,6 +438,23 @@ def test_above_the_log_the_policy_moves_back_and_commits_that_at_once(choice, fi
     run(scenario())
 
 
+def test_a_committed_position_above_the_log_is_looked_at_a_second_time():
+    """A new leader may trail for a moment: believed at the first look, everything from there on would be read again."""
+
+    async def scenario():
+        async with DeliveryRig(sink=FakeSink(keeps_chains=True), settings=settings(on_above="earliest")) as rig:
+            rig.store.put(P, 900)
+            log = rig.log(P, 100, 850)
+            await rig.claim(P)
+            await asyncio.sleep(0.1)
+            log.append(100)  # the leader has caught up
+            await until(lambda: rig.store.position(P) == 950)
+            assert list(range(900, 950)) == rig.landed(P)
+            assert rig.hooks.named("position_reset") == []
+
+    run(scenario())
+
+
 def test_a_log_that_lost_its_end_is_followed_by_a_new_chain_and_that_is_told(logged):
     """Files that end beyond the log cannot be followed by a lower offset in the same chain."""
 

@@ -71,6 +71,14 @@ def test_a_rewind_goes_back_to_what_is_safe_and_no_further():
         tracker.rewind(19)
 
 
+def test_lag_counts_from_the_delivered_position():
+    """A sink that keeps a large open file is not behind: what it has been given is no longer waiting in the log."""
+    tracker = OffsetTracker(10)
+    tracker.deliver(10, 18)
+    assert tracker.acknowledged == 10
+    assert tracker.lag(20) == 2
+
+
 def test_lag_is_unknown_without_a_log_end_and_never_negative():
     """A lag of 0 for "unknown" is the lie that users of such daemons complain about."""
     tracker = OffsetTracker(10)

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -23,10 +24,11 @@ from consumerd.errors import (
 from consumerd.model import Gap, GapReason
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
+from consumerd.sinks.jsonl import JsonlFormat
 from consumerd.sinks.publish import Outcome
 from tests.support.faulty_files import RecordingFileSystem, fail_at
 from tests.support.record_batches import build_batch, record
-from tests.support.sinks import PARTITION, SinkRig, run_of
+from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
 
 FIRST = f"{0:020d}"
 
@@ -658,6 +660,21 @@ async def test_names_that_a_file_system_would_misread_are_encoded(rig: SinkRig):
     landing = rig.landing()
     assert landing.problems == []
     assert landing.partitions["a/b=ü..", "12-3"].offsets == [0, 1]
+
+
+async def test_a_batch_is_charged_for_while_it_is_encoded(tmp_path: Path):
+    """Its text and copies take several times its size; without a charge, many partitions at once exceed the memory."""
+    during: list[int] = []
+    rig = SinkRig(kind="jsonl", path=tmp_path / "landing", clock=Clock())
+    files = RecordingFileSystem(lambda operation, name: during.append(rig.charged) if operation == "write" else None)
+    writer = await rig.writer(files=files)
+    during.clear()
+    batch = run_of(0, 10, size=10_000)
+    await writer.write(batch)
+    assert JsonlFormat.working_copies * batch.size_bytes <= min(during)
+    assert JsonlFormat.working_copies * batch.size_bytes > rig.charged
+    await rig.close()
+    assert rig.charged == 0
 
 
 async def test_metadata_tells_where_a_file_comes_from(rig: SinkRig):

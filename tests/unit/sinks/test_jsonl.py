@@ -11,7 +11,8 @@ from consumerd.errors import RetriableSinkError
 from consumerd.model import GapReason
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.jsonl import JsonlFormat
-from tests.support.sinks import Clock, SinkRig, run_of
+from tests.support.record_batches import build_batch, record
+from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
 from tests.unit.sinks.test_chain_writer import gap_batch
 
 
@@ -65,6 +66,21 @@ async def test_attempts_with_equal_bytes_are_told_apart(rig: SinkRig, order: tup
 
     assert len(list((chain(rig) / "_meta").iterdir())) == 2
     assert read_end(rig) == order[1]
+
+
+async def test_attempts_of_equal_size_are_told_apart_by_their_content(rig: SinkRig):
+    """Their times say nothing in a copy, and the metadata of the other attempt would claim offsets that are not here."""
+    winner, loser = await rig.writer(), await rig.writer()
+    await loser.write(build_batch(PARTITION, [record(0, b"x"), record(1, b"yyyy")]))
+    await winner.write(build_batch(PARTITION, [record(0, b"xxxx"), record(5, b"y")], next_offset=7))
+    await winner.flush()
+    with pytest.raises(RetriableSinkError):
+        await loser.flush()
+    os.utime(chain(rig) / f"{0:020d}.jsonl", ns=(1, 1))
+    sizes = {json.loads(path.read_text())["size"] for path in (chain(rig) / "_meta").iterdir()}
+
+    assert len(sizes) == 1, "else their sizes tell them apart"
+    assert read_end(rig) == 7
 
 
 async def test_copied_chain_claims_the_least(rig: SinkRig):

@@ -114,6 +114,25 @@ async def test_payloads_have_a_dictionary_only_where_they_repeat(rig: SinkRig):
     assert columns.column(3).statistics.max == 999
 
 
+async def test_pages_carry_checksums_that_find_a_flipped_byte(rig: SinkRig):
+    """Incompressible values have no redundancy of their own: only the page's CRC notices a bit that a disk changed."""
+    options = ParquetOptions(path=rig.path, compression="none")
+    sink = ParquetSink(rig.context(), options)
+    writer = await sink.open(StubClaim(PARTITION))
+    await writer.start(Start(position=0, reason="earliest"))
+    value = random.Random(1).randbytes(1000)
+    await writer.write(build_batch(PARTITION, [record(0, value)]))
+    await writer.flush()
+    await sink.close()
+    (path,) = landed(rig)
+    data = bytearray(path.read_bytes())
+    data[data.index(value) + 500] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(OSError, match="CRC"):
+        pq.read_table(path, partitioning=None, page_checksum_verification=True)
+
+
 async def test_row_groups_are_written_when_there_is_enough(rig: SinkRig):
     """What is held is bounded, charged, and given back."""
     writer = await rig.writer()

@@ -155,6 +155,19 @@ async def test_failure_is_told_with_its_place(full_disk, tmp_path):
     assert caught.value.resume_position is None
 
 
+async def test_batch_that_failed_is_not_acknowledged_by_its_retry_or_a_flush(full_disk, tmp_path):
+    """The second write of a batch must write it: one that returns at once has its records committed unwritten."""
+    context = SinkRig(kind="stdout", path=tmp_path, clock=Clock()).context()
+    sink = StdoutSink(context, StdoutSink.Options(), descriptor=full_disk.fileno())
+    writer = await sink.open(StubClaim(PARTITION))
+    await writer.start(Start(position=5, reason="committed"))
+    for _ in range(2):
+        with pytest.raises(RetriableSinkError):
+            await writer.write(run_of(5, 8))
+        assert await writer.flush() == 5
+    await sink.close()
+
+
 def test_line_that_was_cut_is_completed_first():
     """A full disk cuts a line in two; the next line must not be glued to the stump."""
 

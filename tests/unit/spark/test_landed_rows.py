@@ -140,6 +140,18 @@ def test_bytes_that_are_no_base64_any_more_are_damage(tmp_path: Path, broken: by
         list(read_rows(file))
 
 
+def test_lines_that_were_changed_are_damage(tmp_path: Path) -> None:
+    """A bit that a disk changed inside a value leaves valid JSON and as many rows: only the SHA-256 tells."""
+    zone = LandingZone(tmp_path, "jsonl")
+    [path] = zone.land("orders", 0, 0, 10)
+    lines = path.read_bytes()
+    at = lines.index(b'"timestamp":') + len(b'"timestamp":')
+    path.write_bytes(lines[:at] + (b"2" if lines[at : at + 1] == b"1" else b"1") + lines[at + 1 :])
+
+    with pytest.raises(DamagedFile, match="SHA-256"):
+        rows_of(zone)
+
+
 def test_lines_without_records_are_damage(tmp_path: Path) -> None:
     """A file of as many bytes as it had, of which none is left."""
     zone = LandingZone(tmp_path, "jsonl")

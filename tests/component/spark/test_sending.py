@@ -1,0 +1,54 @@
+"""A task of the Spark sink, without Spark: what the broker refuses fails the task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from consumerd.errors import ProduceError
+from consumerd.spark.datasource.outgoing import OutgoingColumns
+from consumerd.spark.datasource.sending import SentCounts, send_batches
+from consumerd.spark.datasource.write_options import parse_write_options
+from consumerd.wire.apikeys import ApiKey
+from consumerd.wire.errorcodes import ErrorCode
+from tests.support.embedded import EmbeddedThread
+from tests.support.zookeeper import run_server
+
+COLUMNS = OutgoingColumns(value=0, fixed_topic="t")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedThread]:
+    with (
+        run_server() as zookeeper,
+        EmbeddedThread(tmp_path_factory.mktemp("broker"), f"{zookeeper.connect_string}/sending") as running,
+    ):
+        running.create_topic("t", 1)
+        yield running
+
+
+def _send(broker: EmbeddedThread, *values: bytes) -> SentCounts:
+    options = parse_write_options({"kafka.bootstrap.servers": broker.bootstrap, "topic": "t"})
+    batches = [pa.record_batch({"value": pa.array([value], pa.binary())}) for value in values]
+    return send_batches(iter(batches), COLUMNS, options)
+
+
+def test_a_task_whose_last_batch_is_refused_fails(broker: EmbeddedThread) -> None:
+    """Rows that are still buffered when the input ends have no later call to fail in: only the flush hears of them."""
+    written = broker.count("t", 1)
+    refused = broker.arm(lambda faults: faults.error(ApiKey.PRODUCE, ErrorCode.TOPIC_AUTHORIZATION_FAILED, times=1))
+
+    with pytest.raises(ProduceError, match="TOPIC_AUTHORIZATION_FAILED"):
+        _send(broker, b"one")
+    assert 1 == refused.hits
+    assert written == broker.count("t", 1)
+
+
+def test_a_task_is_done_when_its_last_batch_is_acknowledged(broker: EmbeddedThread) -> None:
+    """What it reports is what stands in the log."""
+    written = broker.count("t", 1)
+
+    assert SentCounts(records=2, payload_bytes=6, topics=(("t", 2),)) == _send(broker, b"one", b"two")
+    assert written + 2 == broker.count("t", 1)
