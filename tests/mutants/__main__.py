@@ -1,6 +1,6 @@
 """``python -m tests.mutants [NAME...]``: run all mutants, or those whose names are given; ``--brief``: one a promise.
 
-Exit code 1 when one survives, or does not apply any more.
+Exit code 1 when one survives, dies of something else than a failed assertion, or does not apply any more.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import time
 from collections.abc import Sequence
 
 from consumerd.wire import kernel
+from tests.mutants.around import AROUND
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Fate, run_mutants, run_unchanged
 from tests.mutants.table import MUTANTS
+
+ALL = (*MUTANTS, *AROUND)
 
 
 def main() -> int:
@@ -26,7 +29,7 @@ def main() -> int:
     arguments = parser.parse_args()
     mutants = _choose(arguments.names, brief=arguments.brief)
     if not mutants:
-        parser.error(f"no such mutant; there are {', '.join(mutant.name for mutant in MUTANTS)}")
+        parser.error(f"no such mutant; there are {', '.join(mutant.name for mutant in ALL)}")
     began = time.monotonic()
     if (problem := run_unchanged(mutants)) is not None:
         sys.stdout.write(f"{problem}\na named test fails on the code as it is\n")
@@ -44,7 +47,7 @@ def main() -> int:
 
 
 def _choose(names: Sequence[str], *, brief: bool) -> list[Mutant]:
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    chosen = [mutant for mutant in ALL if not names or mutant.name in names]
     if not kernel.NATIVE:
         sys.stdout.write("mutants of the native kernel are left out: there is none\n")
         chosen = [mutant for mutant in chosen if not mutant.part]

@@ -15,11 +15,13 @@ class StaleMutant(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One edit of one file, after which one of ``tests`` must fail.
+    """One edit of one file, after which each of ``tests`` must fail by an assertion.
 
     ``also`` are further edits of that file, each an old and a new text: what one defence does while another covers for it
-    shows only where both are gone. ``part`` is the part of the native kernel that is compiled anew, where the file is C. ``promise`` is the number of the promise (docs/architecture.md) that the edit breaks. ``stories`` is how many seeds
-    :data:`SIMULATION` tells, where it is among the tests.
+    shows only where both are gone. ``part`` is the part of the native kernel that is compiled anew, where the file is C.
+    ``promise`` is the number of the promise (docs/architecture.md) that the edit breaks; 0 for what operators and users of
+    the commands and of Spark rely on. ``stories`` is how many seeds :data:`SIMULATION` tells, where it is among the tests.
+    ``dies_of`` names the exceptions, besides assertions, by which a test may notice it (a regular expression).
     """
 
     name: str
@@ -31,6 +33,7 @@ class Mutant:
     stories: int = 0
     also: tuple[tuple[str, str], ...] = ()
     part: str = ""
+    dies_of: str = ""
 
     def edit(self, text: str) -> str:
         """Return the file's text with the mutation in it. Raises StaleMutant."""

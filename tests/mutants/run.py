@@ -1,7 +1,8 @@
 """Runs mutants: in a copy of the package, one edit at a time, with the tests that must notice it.
 
-A mutant is *killed* when a named test fails by what it asserts or by an error of ours, and *survives* when all pass. It is
-*broken* when the edit does not apply any more, or when what fails is the mutant itself: an import, a name, a syntax error.
+A mutant is *killed* when each test that it names fails by an assertion (or by an exception that it names), and *survives*
+when one of them passes: a test beside another one that notices it has proved nothing of itself. It is *broken* when the edit
+does not apply any more, or when a test fails for another reason: an import, a name, a type, a fixture.
 
 Edits of the native kernel are compiled, its one part that they concern, in a folder of their own.
 """
@@ -18,7 +19,7 @@ import sysconfig
 import tempfile
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,10 +32,10 @@ _TOP = Path(__file__).resolve().parents[2]
 _KERNEL = Path("consumerd/wire/_kernel")
 _COPIED = ("consumerd", "tests", "pyproject.toml", "config.example.yaml")
 _SECONDS = 300
-_NO_VERDICT = re.compile(
-    r"\b(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError|UnboundLocalError)\b"
-)
-"""Failures of the edit itself, not of what it breaks."""
+_ASSERTION = r"assert\b|(?:\w+\.)*(?:AssertionError|Failed|TimeoutError|hypothesis\S*)\b"
+"""How the message of a failure begins that a test has asserted; TimeoutError is that of a wait for what should happen."""
+_IN_GROUP = re.compile(r"^E?[ |+]*((?:\w+\.)*\w+(?:Error|Exception|Failed|Lost|Range|Missing)\w*)(?::|$)", re.MULTILINE)
+"""The exceptions of a group, in its traceback."""
 
 
 class Fate(enum.Enum):
@@ -77,8 +78,8 @@ def run_unchanged(mutants: Sequence[Mutant]) -> str | None:
     """Run all named tests on the code as it is; return what is wrong if any fails: it would prove nothing."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        failed, output = _run_tests(_copy(Path(folder) / "unchanged"), tests, max(m.stories for m in mutants))
-    return None if failed == [] else output[-4000:]
+        found, output = _run_tests(_copy(Path(folder) / "unchanged"), tests, max(m.stories for m in mutants))
+    return None if found is not None and not any(found.values()) else output[-4000:]
 
 
 def run_mutant(mutant: Mutant, top: Path) -> Verdict:
@@ -88,17 +89,29 @@ def run_mutant(mutant: Mutant, top: Path) -> Verdict:
     began = time.monotonic()
     try:
         with _changed(path, text, mutant.edit(text)), _compiled(mutant, top):
-            failed, output = _run_tests(top, mutant.tests, mutant.stories)
+            found, output = _run_tests(top, mutant.tests, mutant.stories)
     except StaleMutant as error:
         return Verdict(mutant, Fate.BROKEN, str(error), 0.0)
     except subprocess.CalledProcessError as error:
         return Verdict(mutant, Fate.BROKEN, f"it does not compile: {error.stdout[-600:]}", time.monotonic() - began)
     seconds = time.monotonic() - began
-    if failed is None:
+    if found is None:
         return Verdict(mutant, Fate.BROKEN, f"no verdict: {output[-600:]}", seconds)
-    if not failed:
-        return Verdict(mutant, Fate.SURVIVED, ", ".join(mutant.tests), seconds)
-    return Verdict(mutant, Fate.KILLED, ", ".join(sorted({name.partition("[")[0] for name in failed})), seconds)
+    fate, detail = judge(mutant, found)
+    return Verdict(mutant, fate, detail, seconds)
+
+
+def judge(mutant: Mutant, found: Mapping[str, Sequence[str]]) -> tuple[Fate, str]:
+    """Decide about a mutant by what each of its tests failed of; nothing for one that passed."""
+    if missing := [test for test in mutant.tests if test not in found]:
+        return Fate.BROKEN, f"there is no {missing[0]}"
+    expected = re.compile(f"{_ASSERTION}|{mutant.dies_of}" if mutant.dies_of else _ASSERTION)
+    for test in mutant.tests:
+        if found[test] and not any(expected.match(reason) for reason in found[test]):
+            return Fate.BROKEN, f"{test} fails of something else: {found[test][0][:300]!r}"
+    if survived := [test for test in mutant.tests if not found[test]]:
+        return Fate.SURVIVED, ", ".join(survived)
+    return Fate.KILLED, ", ".join(test.rpartition("::")[2] for test in mutant.tests)
 
 
 def _copy(place: Path) -> Path:
@@ -162,11 +175,11 @@ def _write(path: Path, text: str) -> None:
         compiled.unlink()
 
 
-def _run_tests(top: Path, tests: Sequence[str], stories: int) -> tuple[list[str] | None, str]:
-    """Run tests; return the names of those that failed, None where there is no telling, and the output."""
+def _run_tests(top: Path, tests: Sequence[str], stories: int) -> tuple[dict[str, list[str]] | None, str]:
+    """Run tests; return of what each of them failed, None where there is no telling, and the output."""
     report = top / "report.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=short"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=short"]
     environment = os.environ | {"PYTHONPATH": str(top), "CONSUMERD_SIMULATION_SEEDS": f"0-{max(stories, 1) - 1}"}
     try:
         done = subprocess.run(
@@ -181,18 +194,39 @@ def _run_tests(top: Path, tests: Sequence[str], stories: int) -> tuple[list[str]
         )
     except subprocess.TimeoutExpired:
         return None, f"not done within {_SECONDS} s"
-    if done.returncode == 0:
-        return [], done.stdout
-    if done.returncode != 1 or not report.exists():
-        return None, done.stdout  # nothing was collected, or pytest itself failed
-    return _find_failed(report), done.stdout
+    if done.returncode not in (0, 1) or not report.exists():
+        return None, done.stdout  # a file could not be collected, or pytest itself failed
+    return find_failures(report.read_text(), tests), done.stdout
 
 
-def _find_failed(report: Path) -> list[str] | None:
-    failed = {
-        str(case.get("name"))
-        for case in ET.parse(report).getroot().iter("testcase")
-        for failure in case.iter("failure")
-        if not _NO_VERDICT.search(failure.get("message", ""))
-    }
-    return sorted(failed) or None
+def find_failures(report: str, tests: Sequence[str]) -> dict[str, list[str]]:
+    """Return of what each of ``tests`` failed, by pytest's report in JUnit's format; those that did not run are missing.
+
+    A reason is an exception with its message. That of a group of exceptions is each of the exceptions in it.
+    """
+    found: dict[str, list[str]] = {}
+    for case in ET.fromstring(report).iter("testcase"):
+        file, _, name = f"{case.get('classname')}::{case.get('name')}".partition("::")
+        of_class = f"{file.rpartition('.')[2]}::" if file.rpartition(".")[2][:1].isupper() else ""
+        for test in tests:
+            path, _, wanted = test.partition("::")
+            module = path.removesuffix(".py").replace("/", ".")
+            here = file in (module, f"{module}.{of_class.removesuffix('::')}")
+            if here and wanted in (
+                f"{of_class}{name}",
+                f"{of_class}{name.partition('[')[0]}",
+                of_class.removesuffix("::"),
+            ):
+                found.setdefault(test, []).extend(_reasons(case))
+    return found
+
+
+def _reasons(case: ET.Element) -> Iterator[str]:
+    for error in case.iter("error"):
+        yield f"error in a fixture: {error.get('message', '')}"
+    for failure in case.iter("failure"):
+        message = failure.get("message", "")
+        if "ExceptionGroup" in message.partition("\n")[0]:
+            yield from (name for name in _IN_GROUP.findall(failure.text or "") if not name.endswith("ExceptionGroup"))
+        else:
+            yield message

@@ -132,6 +132,41 @@ MUTANTS: Final = (
         old="(offset > found.latest and feed.doubted_offset == offset)",
         new="offset > found.latest",
         tests=("tests/component/fetch/test_fetcher.py::test_an_offset_above_the_log_gets_a_second_chance",),
+        dies_of=".*OffsetOutOfRange",
+    ),
+    Mutant(
+        name="a-position-above-the-log-is-believed-at-the-first-look",
+        promise=1,
+        file="delivery/start.py",
+        old="        await asyncio.sleep(_TRAILING_S)\n",
+        new="",
+        tests=(
+            "tests/unit/delivery/test_failures.py::test_a_committed_position_above_the_log_is_looked_at_a_second_time",
+        ),
+    ),
+    Mutant(
+        name="stdout-acknowledges-before-it-writes",
+        promise=1,
+        file="sinks/stdout.py",
+        old="            if len(batch):\n                await self._write(batch)\n            self._acknowledged = batch.next_offset\n",
+        new="            self._acknowledged = batch.next_offset\n            if len(batch):\n                await self._write(batch)\n",
+        tests=("tests/unit/sinks/test_stdout.py::test_batch_that_failed_is_not_acknowledged_by_its_retry_or_a_flush",),
+    ),
+    Mutant(
+        name="metadata-of-another-attempt-counts",
+        promise=1,
+        file="sinks/jsonl.py",
+        old="            matching = [candidate for candidate in matching if candidate.sha256 == sha256]\n",
+        new="            assert sha256\n",
+        tests=("tests/unit/sinks/test_jsonl.py::test_attempts_of_equal_size_are_told_apart_by_their_content",),
+    ),
+    Mutant(
+        name="pages-without-checksums",
+        promise=1,
+        file="sinks/parquet.py",
+        old="        write_page_checksum=True,\n",
+        new="        write_page_checksum=False,\n",
+        tests=("tests/unit/sinks/test_parquet.py::test_pages_carry_checksums_that_find_a_flipped_byte",),
     ),
     Mutant(
         name="a-commit-before-the-link",
@@ -553,6 +588,7 @@ MUTANTS: Final = (
         old="        if found.number == known.number:\n            return\n",
         new="        return\n",
         tests=("tests/unit/sinks/test_chain_succession.py::test_stalled_writer_never_adds_to_a_sealed_chain",),
+        dies_of=".*RetriableSinkError",
     ),
     Mutant(
         name="a-request-is-carried-out-twice",
@@ -619,6 +655,7 @@ MUTANTS: Final = (
         old="        return not start.new_chain or _was_begun_for(chain, start)\n",
         new="        return not start.new_chain or start.truncated or _was_begun_for(chain, start)\n",
         tests=("tests/unit/sinks/test_chain_succession.py::test_truncated_log_begins_a_chain_of_the_next_truncation",),
+        dies_of=".*RetriableSinkError",
     ),
     Mutant(
         name="a-lease-never-expires",
@@ -637,10 +674,36 @@ MUTANTS: Final = (
     Mutant(
         name="a-lease-runs-from-the-answer",
         promise=3,
+        file="zk/session.py",
+        old="        self._lease.renew(sent_at)\n        if self._lease.phase",
+        new="        self._lease.renew(self._now())\n        if self._lease.phase",
+        tests=("tests/component/zk/test_connection_loss.py::test_lease_runs_from_the_sending_of_the_answered_request",),
+    ),
+    Mutant(
+        name="a-lease-runs-from-the-greetings-answer",
+        promise=3,
+        file="zk/session.py",
+        old="            self._lease.renew(sent_at)\n        else:\n",
+        new="            self._lease.renew(self._now())\n        else:\n",
+        tests=("tests/component/zk/test_connection_loss.py::test_lease_runs_from_the_sending_of_the_greeting",),
+    ),
+    Mutant(
+        name="a-lease-that-answers-prolong",
+        promise=3,
         file="zk/lease.py",
         old="        self._sent_at = max(self._sent_at, sent_at)\n",
-        new="        self._sent_at = max(self._sent_at, sent_at) + self.timeout_s / 4\n",
-        tests=("tests/unit/zk/test_lease.py::test_answers_out_of_order_never_shorten_it",),
+        new="        self._sent_at = max(self._sent_at, sent_at) + self.timeout_s / 2\n",
+        tests=("tests/unit/zk/test_lease.py::test_answers_out_of_order_never_shorten_it", SIMULATION),
+        stories=200,
+    ),
+    Mutant(
+        name="a-write-that-timed-out-on-the-server-had-no-effect",
+        promise=3,
+        file="zk/session.py",
+        old="_OUTCOME_UNKNOWN: Final = frozenset({-4, -7})\n",
+        new="_OUTCOME_UNKNOWN: Final = frozenset({-4})\n",
+        tests=("tests/component/zk/test_hostile_servers.py::test_write_that_a_server_lost_on_its_way_is_unknown",),
+        dies_of=".*CoordinationError",
     ),
     Mutant(
         name="a-claim-outlives-its-lease",
@@ -715,6 +778,7 @@ MUTANTS: Final = (
         old="            if record.state in HELD and (node is None or node.session_id != session_id):\n",
         new="            if record.state in HELD and node is not None and node.session_id == -1:\n",
         tests=("tests/unit/group/test_rebalancer.py::test_a_stray_owner_node_of_our_session_is_found_and_released",),
+        dies_of="KeyError",
     ),
     Mutant(
         name="a-session-ends-and-claims-stay",
@@ -725,6 +789,7 @@ MUTANTS: Final = (
             "        if over and self._epoch != NO_SESSION and epoch == NO_SESSION:\n            self._end_session()\n"
         ),
         tests=("tests/unit/group/test_machine.py::test_a_new_session_loses_everything_and_registers_anew",),
+        dies_of="IndexError",
     ),
     Mutant(
         name="an-unconditional-commit",
@@ -828,6 +893,14 @@ MUTANTS: Final = (
         old="            self._context.charge(difference)\n",
         new="            self._context.charge(0)\n",
         tests=("tests/unit/sinks/test_parquet.py::test_row_groups_are_written_when_there_is_enough",),
+    ),
+    Mutant(
+        name="encoding-is-not-charged",
+        promise=4,
+        file="sinks/chain_store.py",
+        old="            size = batch.size_bytes * self.format.working_copies\n",
+        new="            size = 0\n",
+        tests=("tests/unit/sinks/test_chain_writer.py::test_a_batch_is_charged_for_while_it_is_encoded",),
     ),
     Mutant(
         name="a-failing-sink-is-silent",
@@ -950,6 +1023,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="lag-counts-what-the-sink-holds",
+        promise=5,
+        file="offsets/tracker.py",
+        old="        return None if log_end is None else max(0, log_end - self._delivered)\n",
+        new="        return None if log_end is None else max(0, log_end - self._acknowledged)\n",
+        tests=("tests/unit/offsets/test_tracker.py::test_lag_counts_from_the_delivered_position",),
+    ),
+    Mutant(
         name="everything-is-drained-at-each-change",
         promise=6,
         file="group/machine.py",
@@ -1048,6 +1129,7 @@ MUTANTS: Final = (
         old="                active.cut()\n",
         new="                pass\n",
         tests=("tests/property/test_log_crashes.py::TestCrashingLog",),
+        dies_of=".*LogWriteFailed",
     ),
     Mutant(
         name="a-failed-fsync-is-forgiven",
@@ -1056,6 +1138,7 @@ MUTANTS: Final = (
         old='            self._fail(f"fsync failed, so that nobody knows what is durable: {error}", error)\n',
         new='            self._refuse(error, "fsync failed")\n',
         tests=("tests/property/test_log_crashes.py::TestCrashingLog",),
+        dies_of=".*LogWriteFailed",
     ),
     Mutant(
         name="the-next-fsync-is-believed",
@@ -1084,12 +1167,21 @@ MUTANTS: Final = (
         tests=("tests/unit/embedded/log/test_log_directory.py::test_an_index_that_is_missing_or_bad_is_made_anew",),
     ),
     Mutant(
+        name="retention-takes-what-is-just-as-old",
+        promise=7,
+        file="embedded/log/partition_log.py",
+        old="now_ms - oldest.newest_ms() > by_age",
+        new="now_ms - oldest.newest_ms() >= by_age",
+        tests=("tests/unit/embedded/log/test_log_cleaning.py::test_segments_go_by_the_newest_of_their_times",),
+    ),
+    Mutant(
         name="retention-closes-what-is-being-sent",
         promise=7,
         file="embedded/log/slices.py",
         old="            if self._users:\n                return\n",
         new="            pass\n",
         tests=("tests/unit/embedded/log/test_log_reading.py::test_a_slice_outlives_its_segment",),
+        dies_of="OSError",
     ),
     Mutant(
         name="segments-are-deleted-without-an-order",
