@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import inspect
-import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -19,6 +17,9 @@ from xdist.scheduler import LoadFileScheduling
 from consumerd.aio.timeouts import timeout
 from consumerd.wire import kernel
 from tests.support.pure import without_kernel
+from tests.support.unseen import pytest_sessionfinish, pytest_testnodedown, unseen
+
+__all__ = ["pytest_sessionfinish", "pytest_testnodedown"]  # hooks: pytest finds them here
 
 # no test asserts an absolute time: machines are shared, and a slow example is no failure
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -68,25 +69,6 @@ def _bounded(test: Callable[..., Awaitable[None]], limit_s: float) -> Callable[.
     return run
 
 
-class _Unseen(logging.Handler):
-    """Keeps what asyncio says of failures that nobody heard of: tasks, futures, callbacks."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(f"{record.getMessage()} ({record.exc_info[1]!r})" if record.exc_info else record.getMessage())
-
-    def take(self) -> list[str]:
-        found, self.found = self.found, []
-        return found
-
-
-_unseen = _Unseen()
-logging.getLogger("asyncio").addHandler(_unseen)
-
-
 @pytest.fixture(params=["native", "pure"] if kernel.NATIVE else ["pure"])
 def each_path(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run a test with the native kernel, where there is one, and without it: what it says holds either way."""
@@ -105,12 +87,5 @@ def _own_logging() -> Iterator[None]:
 def _nothing_dies_unseen() -> Iterator[None]:
     """A failure that nobody awaits is told when it is collected: by this test, or by one before it."""
     yield
-    if unseen := _unseen.take():
-        pytest.fail("nobody heard of this, here or in a test before: " + "; ".join(unseen))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    gc.collect()
-    if unseen := _unseen.take():
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        session.config.get_terminal_writer().line("\nnobody heard of this in the last tests: " + "; ".join(unseen))
+    if found := unseen.take():
+        pytest.fail("nobody heard of this, here or in a test before: " + "; ".join(found))

@@ -521,7 +521,7 @@ MUTANTS: Final = (
         old="        new_chain=True,\n        truncated=True,\n",
         new="        new_chain=True,\n        truncated=False,\n",
         tests=(
-            "tests/unit/delivery/test_new_beginnings.py::test_what_stopped_a_partition_is_over_when_the_log_has_lost_it",
+            "tests/unit/delivery/test_failures.py::test_a_log_that_lost_its_end_is_followed_by_a_new_chain_and_that_is_told",
             SIMULATION,
         ),
         stories=100,
