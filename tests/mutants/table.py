@@ -692,7 +692,7 @@ MUTANTS: Final = (
         promise=3,
         file="zk/lease.py",
         old="        self._sent_at = max(self._sent_at, sent_at)\n",
-        new="        self._sent_at = max(self._sent_at, sent_at) + self.timeout_s / 2\n",
+        new="        self._sent_at = max(self._sent_at, sent_at) + self.timeout_s\n",
         tests=("tests/unit/zk/test_lease.py::test_answers_out_of_order_never_shorten_it", SIMULATION),
         stories=200,
     ),
