@@ -4,6 +4,7 @@
 
     ConsumerdError
     ├── ConfigError                 settings; one message that names the key
+    │   └── UnsupportedGeneration   the cluster's brokers are of a generation that we cannot consume
     ├── NotFound                    what a one-shot command was asked about is not there
     ├── ProtocolError
     │   ├── LocalProtocolError      we misused a codec or a connection
@@ -53,6 +54,10 @@ class ConsumerdError(Exception):
 
 class ConfigError(ConsumerdError):
     """The settings cannot work; the message names the key and what to write instead. Exit code 2."""
+
+
+class UnsupportedGeneration(ConfigError):
+    """The settings name a cluster whose brokers are of a generation that we cannot consume; nothing was written there."""
 
 
 class NotFound(ConsumerdError):

@@ -106,6 +106,11 @@ class TopicPartition:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TopicPartition) and self._order == other._order
 
+    @property
+    def is_legacy(self) -> bool:
+        """Whether the partition is named with its broker, ``B-P``, as in Kafka 0.6 and 0.7."""
+        return self.partition.broker is not None
+
     @classmethod
     def modern(cls, topic: str, number: int) -> TopicPartition:
         """Return partition ``number`` of a topic on 0.8 or later."""

@@ -21,7 +21,9 @@ from consumerd.zk.layout import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, broker_pa
 from consumerd.zk.layout_modern import CONTROLLER, partition_state_path
 from consumerd.zk.port import NoNode, NotConnected, Stat, ZkClient
 from consumerd.zk.znodes import (
+    BrokerRegistration,
     MalformedZnode,
+    find_broker_id,
     parse_broker,
     parse_cluster_id,
     parse_controller,
@@ -62,7 +64,7 @@ class ZooKeeperSource:
         if not self._zk.state.connected:
             # the session waits for a server; whoever asks has Metadata to go by meanwhile
             raise NotConnected("ZooKeeper: not connected")
-        ids = [BrokerId(int(name)) for name in await self._children(BROKER_IDS) if name.isdecimal()]
+        ids = [broker for name in await self._children(BROKER_IDS) if (broker := find_broker_id(name)) is not None]
         names = sorted(await self._children(BROKER_TOPICS) if topics is None else topics)
         nodes = await self._find_all(
             [CLUSTER_ID, CONTROLLER, *map(broker_path, ids), *(topic_path(name) for name in names)]
@@ -95,12 +97,22 @@ class ZooKeeperSource:
             return None
         endpoint = registration.find_endpoint(self._protocol)
         if endpoint is None:
-            offered = ", ".join(sorted({one.protocol for one in registration.endpoints}))
-            self._complain(path, f"no {self._protocol} listener, only {offered}; see cluster.tls")
+            self._complain(path, self._explain_listeners(registration))
             return None
         return Broker(
             id=broker, host=endpoint.host, port=endpoint.port, tls=self._protocol == SSL, rack=registration.rack
         )
+
+    def _explain_listeners(self, registration: BrokerRegistration) -> str:
+        offered = {one.protocol for one in registration.endpoints}
+        other = SSL if self._protocol == PLAINTEXT else PLAINTEXT
+        if other in offered:
+            advice = (
+                f"cluster.tls.enabled is {'true' if self._protocol == SSL else 'false'}: {other} needs the other value"
+            )
+        else:
+            advice = "SASL is not supported yet: the broker needs a listener of PLAINTEXT or SSL"
+        return f"no {self._protocol} listener, only {', '.join(sorted(offered))}; {advice}"
 
     def _make_topic(
         self, name: str, nodes: _Nodes, assigned: Mapping[PartitionKey, tuple[BrokerId, ...]], states: _Nodes

@@ -7,15 +7,39 @@ release does not have.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from consumerd.config.pipeline import Pipeline
 from consumerd.config.section import LEGAL_NAME, Bytes, Milliseconds, PositiveMilliseconds, Section
 
 UnitPolicy = Literal["stop", "skip", "quarantine"]
+
+_SUPPORTED: Final = {
+    "generation": (("auto", "modern"), "brokers of 0.8 and later can be consumed, those of 0.6 and 0.7 cannot"),
+    "membership": (("zookeeper",), "groups with members in ZooKeeper can be joined, those that brokers keep cannot"),
+    "storage": (("zookeeper",), "positions are kept in ZooKeeper; those in Kafka cannot be read or written"),
+}
+"""Keys whose other values name features that this release does not have: values that work, and why others do not."""
+
+
+def _refuse_missing_feature(value: object, info: ValidationInfo) -> object:
+    known, reason = _SUPPORTED[str(info.field_name)]
+    if value not in known:
+        raise ValueError(f"{str(value)[:40]!r} is not supported yet: {reason}; write {' or '.join(known)}")
+    return value
+
 
 #: No message may be larger than one part in so many of the memory budget
 LARGEST_SHARE = 4
@@ -64,7 +88,7 @@ class Cluster(Section):
     """Where the cluster is, and how its brokers are spoken to."""
 
     zookeeper: str = Field(min_length=1)
-    generation: Literal["auto", "modern"] = "auto"
+    generation: Annotated[Literal["auto", "modern"], BeforeValidator(_refuse_missing_feature)] = "auto"
     broker_version: str = Field("auto", pattern=r"^(auto|\d+\.\d+(\.\d+){0,2})$")
     client_id: str | None = Field(None, pattern=LEGAL_NAME)
     connect_timeout_ms: PositiveMilliseconds = 6000
@@ -78,7 +102,7 @@ class Group(Section):
     """Which group this process is a member of, and how."""
 
     id: str = Field(pattern=LEGAL_NAME)
-    membership: Literal["zookeeper"] = "zookeeper"
+    membership: Annotated[Literal["zookeeper"], BeforeValidator(_refuse_missing_feature)] = "zookeeper"
     consumer_id: str | None = Field(None, pattern=LEGAL_NAME)
     streams: int = Field(1, ge=1, le=1000)
     assignor: Literal["range", "roundrobin-0.8", "roundrobin-1.0"] = "range"
@@ -141,7 +165,7 @@ class SinkSettings(BaseModel):
 class Offsets(Section):
     """Where positions are kept, and what to do where there is none or it is out of range."""
 
-    storage: Literal["zookeeper"] = "zookeeper"
+    storage: Annotated[Literal["zookeeper"], BeforeValidator(_refuse_missing_feature)] = "zookeeper"
     commit_interval_ms: PositiveMilliseconds = 5000
     on_missing: Literal["earliest", "latest", "stop"] = "earliest"
     on_below: Literal["earliest", "latest", "nearest", "stop"] = "stop"

@@ -34,8 +34,9 @@ from consumerd.aio.tasks import unless
 from consumerd.client.record_age import lag_seconds
 from consumerd.config.settings import Settings
 from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
-from consumerd.daemon.admission import Admission, describe_cluster
+from consumerd.daemon.admission import Admission
 from consumerd.daemon.budget import SINK_SHARE, explain_small_budget, held_by_kind, plan_budget
+from consumerd.daemon.cluster_search import find_cluster
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
 from consumerd.daemon.sinks import check_paths, check_sinks
@@ -45,7 +46,7 @@ from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings
 from consumerd.delivery.status import DeliveryState
 from consumerd.delivery.status import PartitionStatus as DeliveryStatus
-from consumerd.errors import ConsumerdError, SinkClosed
+from consumerd.errors import SinkClosed
 from consumerd.fetch.buffer import Kind, MemoryBudget
 from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
@@ -67,17 +68,16 @@ from consumerd.telemetry.metrics import MetricsHooks, make_registry
 from consumerd.wire import kernel
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.connect_string import parse_connect_string
-from consumerd.zk.layout import BROKER_TOPICS
-from consumerd.zk.port import WatchKind
+from consumerd.zk.layout import BROKER_IDS
 from consumerd.zk.session import ChrootMissing
 
 _SHUTDOWN_RESERVE: Final = 0.2
 """The part of ``shutdown.timeout_ms`` that is kept for what follows leaving the group, besides ending the session."""
 
 _MISSING_CHECK_S: Final = 5.0
+"""Interval between two looks for topics that are subscribed to by name and missing; costs no request."""
 _STATUSES_A_TURN: Final = 500
-"""So many partitions are described in a turn of the event loop, which takes about ten milliseconds."""
-"""How often it is looked whether topics subscribed to by name are there; only what is known already is looked at."""
+"""Partitions described in one turn of the event loop, which takes about ten milliseconds."""
 
 _log = structlog.get_logger(__name__)
 
@@ -135,11 +135,10 @@ class Daemon:
             await unless(stop, _wait_usable(self._zk, self._hooks))
             if stop.is_set():
                 return
-            self._waiting = (
-                f"waiting for brokers: none has registered in ZooKeeper yet ({BROKER_TOPICS} under the chroot "
-                f"{self._zk.address.chroot or '/'} is not there)"
+            self._wait_for_brokers(f"{BROKER_IDS} was not read yet")
+            cluster_id = await unless(
+                stop, find_cluster(self._zk, settings.cluster, hooks=self._hooks, waiting=self._wait_for_brokers)
             )
-            cluster_id = await unless(stop, _find_cluster(self._zk, self._hooks))
             if cluster_id is None:
                 return
             access = await stack.enter_async_context(
@@ -165,6 +164,10 @@ class Daemon:
             self._running = self._make_parts(access, budget, sinks, quarantine, cluster_id, stop)
             self._waiting = None
             await self._consume(self._running, stop)
+
+    def _wait_for_brokers(self, reason: str) -> None:
+        assert self._zk is not None  # made before anything is waited for
+        self._waiting = f"waiting for brokers under the chroot {self._zk.address.chroot or '/'}: {reason}"
 
     async def _consume(self, parts: _Running, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -452,29 +455,3 @@ async def _wait_usable(zk: AiozkClient, hooks: Hooks) -> None:
     except ChrootMissing as error:
         _log.warning("chroot_missing", reason=str(error))
         hooks.trouble(Trouble.CHROOT_MISSING, str(error))
-
-
-async def _find_cluster(zk: AiozkClient, hooks: Hooks) -> str:
-    """Wait until brokers have made their registry, and return what tells this cluster from another one. Unbounded."""
-    changed = asyncio.Event()
-    watch = zk.watch(BROKER_TOPICS, WatchKind.DATA, changed.set)
-    told = False
-    try:
-        while True:
-            changed.clear()
-            try:
-                stat = await zk.exists(BROKER_TOPICS)
-            except ConsumerdError as error:
-                _log.debug("cluster_lookup_failed", reason=str(error))
-                await asyncio.sleep(1.0)  # the session is away: calls wait for it themselves, up to their deadline
-                continue
-            if stat is not None:
-                return describe_cluster(stat)
-            if not told:
-                told = True
-                reason = "no broker has registered here yet; is the chroot right?"
-                _log.warning("brokers_missing", path=BROKER_TOPICS, reason=reason)
-                hooks.trouble(Trouble.BROKERS_MISSING, f"{BROKER_TOPICS}: {reason}")
-            await changed.wait()
-    finally:
-        watch.close()

@@ -17,6 +17,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange
 from consumerd.client.record_age import lag_seconds
 from consumerd.client.simple_consumer import SimpleConsumer
+from consumerd.cluster.generation import require_modern
 from consumerd.config.settings import InspectionSettings
 from consumerd.daemon.access import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
 from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, NotFound
@@ -114,11 +115,16 @@ class RebalancePlan:
 async def inspect(
     settings: InspectionSettings, timeout_s: float, *, session_timeout_ms: int = _SESSION_TIMEOUT_MS
 ) -> AsyncIterator[ClusterAccess]:
-    """Connect for one command, within ``timeout_s``. Raises CoordinationError, ConfigError."""
+    """Connect for one command, within ``timeout_s``.
+
+    Raises CoordinationError, ConfigError, UnsupportedGeneration (a cluster of 0.6 or 0.7, whose registries mean other things).
+    """
     async with make_zookeeper(settings.cluster, session_timeout_ms=session_timeout_ms) as zk:
         try:
             async with timeout(timeout_s):
                 await zk.wait_connected()
+                trusted = settings.cluster.generation == "modern"
+                await require_modern(zk, settings.cluster.zookeeper, trusted=trusted)
         except TimeoutError:
             raise CoordinationError(
                 f"no ZooKeeper answers at {settings.cluster.zookeeper} within {timeout_s:g} s"

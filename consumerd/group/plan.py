@@ -25,21 +25,29 @@ _DISAGREEMENTS_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """A topic's node: which making of the topic it is, and its partitions in order."""
+    """A topic's node: which making of the topic it is, and its partitions in order.
+
+    ``problem`` says why the node cannot be read; ``partitions`` is empty then, as Java members take it to be.
+    """
 
     czxid: int
     version: int
     partitions: tuple[PartitionKey, ...]
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A node under ``ids``; ``registration`` is None where it cannot be read, and ``problem`` says why."""
+    """A node under ``ids``; ``registration`` is None where it cannot be read, and ``problem`` says why.
+
+    ``legacy``: the node is a registration of Kafka 0.6 or 0.7.
+    """
 
     consumer: ConsumerId
     session_id: int
     registration: Registration | None
     problem: str | None = None
+    legacy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,11 @@ class GroupSnapshot:
     def partitions(self) -> Partitions:
         """The partitions of each topic read."""
         return {topic: view.partitions for topic, view in self.topics.items()}
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Topics whose node is there and cannot be read, and why."""
+        return {topic: view.problem for topic, view in self.topics.items() if view.problem is not None}
 
     def find_member(self, consumer: ConsumerId) -> MemberView | None:
         """Return the member's node, if it is there."""
@@ -184,6 +197,20 @@ def plan_grants(
     }
 
 
+def plan_kept(snapshot: GroupSnapshot, owned: Mapping[TopicPartition, Grant]) -> Mapping[TopicPartition, Grant]:
+    """Return what a member keeps of ``owned`` although the plan cannot give it: partitions of unreadable topics.
+
+    No member can plan such a topic, so nobody else claims these partitions, and giving them up would stop their delivery
+    over a node that somebody has spoilt. A topic that was made again meanwhile is another topic.
+    """
+    unreadable = snapshot.unreadable
+    return {
+        partition: grant
+        for partition, grant in owned.items()
+        if partition.topic in unreadable and grant.incarnation == Incarnation(snapshot.topics[partition.topic].czxid)
+    }
+
+
 def plan_disagreements(snapshot: GroupSnapshot, strategy: Strategy) -> tuple[Disagreement, ...]:
     """Return what the registry itself shows that members cannot agree about."""
     resolved = resolve_members(snapshot.members, snapshot.names)
@@ -217,6 +244,8 @@ def plan_owner_disagreements(
     To be asked once a group has come to rest: during a rebalance owners differ from the plan all the time.
     """
     assignment = plan_assignment(snapshot, strategy)
+    unreadable = snapshot.unreadable  # their owners stay as they are: no plan says who should be
+    owners = {partition: holder for partition, holder in owners.items() if partition.topic not in unreadable}
     wrong = _mismatches(assignment, owners)
     if not wrong:
         return _find_unowned(assignment, owners.keys() if there is None else there, consumer)

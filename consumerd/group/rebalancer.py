@@ -35,11 +35,13 @@ from consumerd.group.machine import GroupMachine
 from consumerd.group.owners import Inspection, PartitionOwners
 from consumerd.group.plan import (
     Disagreement,
+    Grant,
     GroupSnapshot,
     MemberView,
     plan_assignment,
     plan_disagreements,
     plan_grants,
+    plan_kept,
     plan_owner_disagreements,
 )
 from consumerd.group.registry import GroupRegistry, get_session_id
@@ -233,6 +235,7 @@ class Rebalancer:
             rebalances=tuple(self._rebalances),
             disagreements=self._registry_disagreements + self._owner_disagreements,
             last_error=self._last_error,
+            unreadable_topics=self._snapshot.unreadable if self._snapshot is not None else {},
         )
 
     # -- the loop
@@ -366,10 +369,16 @@ class Rebalancer:
         self._recovered()
         self._take_snapshot(snapshot)
         me = snapshot.find_member(effect.consumer)
-        grants = plan_grants(snapshot, plan_assignment(snapshot, self._strategy), effect.consumer)
+        grants = {
+            **plan_grants(snapshot, plan_assignment(snapshot, self._strategy), effect.consumer),
+            **plan_kept(snapshot, self._owned_grants()),
+        }
         self._watch_owners(grants)
         listed = me is not None and me.session_id == session_id
         self._post(ev.ViewRead(effect.serial, grants, snapshot.stamp, listed))
+
+    def _owned_grants(self) -> dict[TopicPartition, Grant]:
+        return {p: one.grant for p, one in self._machine.records.items() if one.state is PartitionState.OWNED}
 
     def _is_spoilt(self, me: MemberView | None, session_id: int) -> bool:
         """Whether our own node says something else than we wrote: the plan would give our partitions to nobody."""

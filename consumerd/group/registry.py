@@ -1,8 +1,8 @@
 """The group's registry: our own node under ``ids``, and views of everybody's.
 
 What it writes is what the Java consumer writes: ``/consumers/G/ids`` as far as it is missing, and one ephemeral node.
-What it reads may be anything: a member that cannot be read is reported, a topic that cannot be read has no partitions
-(as in ``ZkUtils.getPartitionAssignmentForTopics``). Ownership of a node is told by its ``ephemeralOwner``, not by its
+What it reads may be anything: a member that cannot be read is reported, and so is a topic that cannot be read, of which no
+partition can be planned (as in ``ZkUtils.getPartitionAssignmentForTopics``). Ownership of a node is told by its ``ephemeralOwner``, not by its
 data: a node of our own id from an older session is somebody else's.
 
 While members join one after the other, each view would read the registrations of all. Those that were read for the last
@@ -29,7 +29,7 @@ from consumerd.model import ConsumerId, SessionEpoch
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, topic_path
 from consumerd.zk.port import BadVersion, NodeExists, NoNode, OutcomeUnknown, Stat, ZkClient
-from consumerd.zk.znodes import MalformedZnode, encode_registration, parse_registration, parse_topic
+from consumerd.zk.znodes import LegacyRegistration, MalformedZnode, encode_registration, parse_registration, parse_topic
 
 _ATTEMPTS = 4
 _KEPT_VIEWS: Final = 16
@@ -202,7 +202,7 @@ class GroupRegistry:
         return all(_topic_stamp(stats[topic_path(topic)]) == stamp.topics.get(topic) for topic in topics)
 
     async def read_topic(self, topic: str) -> TopicView | None:
-        """Read a topic: None where there is none, without partitions where its node cannot be read. Raises CoordinationError."""
+        """Read a topic: None where there is none, with a problem where its node cannot be read. Raises CoordinationError."""
         found = await self._zk.find(topic_path(topic))
         if found is None:
             return None
@@ -212,7 +212,7 @@ class GroupRegistry:
         except MalformedZnode as error:
             self._log.warning("topic_unreadable", topic=topic, error=str(error))
             self._hooks.trouble(Trouble.TOPIC_UNREADABLE, f"{topic}: {error}")
-            partitions = ()
+            return TopicView(czxid=stat.czxid, version=stat.version, partitions=(), problem=str(error))
         return TopicView(czxid=stat.czxid, version=stat.version, partitions=partitions)
 
     async def _read_member(self, name: str) -> MemberView | None:
@@ -224,7 +224,13 @@ class GroupRegistry:
         try:
             registration = parse_registration(data)
         except MalformedZnode as error:
-            return MemberView(consumer=consumer, session_id=stat.ephemeral_owner, registration=None, problem=str(error))
+            return MemberView(
+                consumer=consumer,
+                session_id=stat.ephemeral_owner,
+                registration=None,
+                problem=str(error),
+                legacy=isinstance(error, LegacyRegistration),
+            )
         return MemberView(consumer=consumer, session_id=stat.ephemeral_owner, registration=registration)
 
     async def _read_names(self) -> tuple[frozenset[str], tuple[int, int]]:

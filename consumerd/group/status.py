@@ -6,12 +6,16 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from consumerd.group.events import Rebalance
 from consumerd.group.plan import Disagreement, Holder
 from consumerd.group.transitions import MemberState, PartitionState
 from consumerd.model import ConsumerId, SessionEpoch, ThreadId, TopicPartition
+from consumerd.telemetry.wording import join_shown
+
+_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +57,15 @@ class GroupStatus:
     disagreements: tuple[Disagreement, ...]
     last_error: str | None
     """Why the registry could not be read or written, while that lasts."""
+    unreadable_topics: Mapping[str, str] = field(default_factory=dict)
+    """Topics that we subscribe to whose node cannot be read, and why: nobody can plan their partitions."""
 
     @property
     def unready_reason(self) -> str | None:
-        """Why the member is not ready, or None: ready means registered, and every assigned partition claimed."""
+        """Why the member is not ready, or None: ready means registered, and every assigned partition claimed.
+
+        A topic that cannot be read makes it unready as well, since nobody knows which of its partitions are ours.
+        """
         if self.state in {MemberState.DETACHED, MemberState.JOINING, MemberState.LEAVING, MemberState.STOPPED}:
             return f"the group member is {self.state.value}" + (f": {self.last_error}" if self.last_error else "")
         if self.state is MemberState.SUSPENDED:
@@ -73,6 +82,11 @@ class GroupStatus:
         missing = [partition for partition in self.desired if partition not in self.owned]
         if missing:
             return f"{len(missing)} of {len(self.desired)} assigned partitions are not claimed yet"
+        if self.unreadable_topics:
+            shown = join_shown([f"{topic}: {why}" for topic, why in sorted(self.unreadable_topics.items())], _SHOWN)
+            return (
+                f"topics whose node in ZooKeeper cannot be read, so that no member can claim their partitions: {shown}"
+            )
         return None
 
     @property

@@ -13,6 +13,7 @@ from typing import Final
 from consumerd.aio.clock import boottime
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
+from consumerd.cluster.generation import require_modern
 from consumerd.config.settings import Cluster
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import PartitionKey, TopicPartition
@@ -36,7 +37,9 @@ def read_positions(
     cluster, no such group).
     """
     with LoopThread(_connect(cluster, connect_timeout_s), name="consumerd positions") as thread:
-        return thread.call(_read(thread.resource, cluster.zookeeper, group, cluster_id))
+        return thread.call(
+            _read(thread.resource, cluster.zookeeper, group, cluster_id, trusted=cluster.generation == "modern")
+        )
 
 
 @asynccontextmanager
@@ -58,9 +61,10 @@ async def _connect(cluster: Cluster, timeout_s: float) -> AsyncIterator[AiozkCli
         yield zk
 
 
-async def _read(zk: AiozkClient, address: str, group: str, cluster_id: str) -> Positions:
+async def _read(zk: AiozkClient, address: str, group: str, cluster_id: str, *, trusted: bool) -> Positions:
     try:
         async with timeout(_READ_S):
+            await require_modern(zk, address, trusted=trusted)
             await _check_cluster(zk, address, group, cluster_id)
             topics = await list_names(zk, offsets_root(group))
             named = await map_bounded(topics, lambda topic: list_names(zk, offsets_path(group, topic)))

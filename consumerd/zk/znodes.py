@@ -19,10 +19,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumerd.errors import CoordinationError
-from consumerd.model import BrokerId, PartitionKey, ThreadId
+from consumerd.model import BrokerId, Generation, PartitionKey, ThreadId
 
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,19}")
+_BROKER_NAME: Final = re.compile(r"[0-9]{1,10}")
+_LEGACY_BROKER: Final = re.compile(r"[^:{]*:(?P<host>[^:]+):(?P<port>[0-9]{1,5})(?::(?:true|false))?")
+"""``creator:host:port``; Jafka adds whether topics are created automatically."""
+_LEGACY_LIST: Final = re.compile(r"(?P<sign>[*!])[0-9]+(?P=sign).*", re.DOTALL)
+"""White list ``*<streams>*<regex>``, black list ``!<streams>!<regex>``."""
 _ENDPOINT: Final = re.compile(r"(?P<listener>[^:/]*)://\[?(?P<host>[^/\[\]]*?)\]?:(?P<port>-?[0-9]{1,5})")
+_INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _NO_LEADER: Final = -1
 _SHOWN: Final = 40
@@ -33,6 +39,10 @@ _JsonObject = Mapping[str, object]
 
 class MalformedZnode(CoordinationError):
     """A node holds what no release of Kafka writes there; the message says what, the caller knows the path."""
+
+
+class LegacyRegistration(MalformedZnode):
+    """A member of Kafka 0.6 or 0.7 has registered here: no member of 0.8 and later can read it."""
 
 
 class Pattern(enum.Enum):
@@ -118,9 +128,16 @@ def encode_registration(registration: Registration) -> bytes:
 def parse_registration(data: bytes) -> Registration:
     """Read a member's node as a Java member would (an unknown pattern, or an empty list, is static there).
 
-    Raises MalformedZnode.
+    Raises MalformedZnode, LegacyRegistration.
     """
-    payload = _read_object(data)
+    try:
+        payload = _read_object(data)
+    except MalformedZnode:
+        if _LEGACY_LIST.fullmatch(_read_text(data)):
+            raise _refuse_legacy() from None
+        raise
+    if payload and all(type(count) is int for count in payload.values()):
+        raise _refuse_legacy()
     subscription = {topic: _as_int(count, "streams") for topic, count in _get_object(payload, "subscription").items()}
     if any(count < 1 for count in subscription.values()):
         raise MalformedZnode("subscription: expected at least one stream for each key")
@@ -135,12 +152,35 @@ def parse_registration(data: bytes) -> Registration:
     return Registration(pattern=pattern, subscription=subscription, timestamp_ms=_find_int(payload, "timestamp"))
 
 
+def _refuse_legacy() -> LegacyRegistration:
+    return LegacyRegistration("a registration in the form of Kafka 0.7, which members of 0.8 and later cannot read")
+
+
 def normalise_pattern(text: str) -> str:
     """Return an expression as the Java consumer rewrites it before it registers or applies it.
 
     Outer quotes and all spaces go (settings files bring them), and a comma means "or".
     """
     return text.strip().replace(",", "|").replace(" ", "").strip("\"'")
+
+
+def find_broker_id(name: str) -> BrokerId | None:
+    """Return the id that the name of a node under ``/brokers/ids`` stands for; None for a name that no broker has."""
+    if not _BROKER_NAME.fullmatch(name) or int(name) > _INT32_MAX:
+        return None
+    return BrokerId(int(name))
+
+
+def find_generation(data: bytes) -> Generation:
+    """Tell by a broker's node which generation the broker is of. Raises MalformedZnode where it is of none.
+
+    0.6 and 0.7 write ``creator:host:port``; 0.8 and later write JSON with an address.
+    """
+    legacy = _LEGACY_BROKER.fullmatch(_read_text(data))
+    if legacy is not None and 0 < int(legacy["port"]) <= 65535:
+        return Generation.LEGACY
+    parse_broker(BrokerId(0), data)  # the id stands in the node's name, not in its data
+    return Generation.MODERN
 
 
 def parse_broker(broker: BrokerId, data: bytes) -> BrokerRegistration:

@@ -28,7 +28,8 @@ async def examine(settings: InspectionSettings, full: Settings | None, *, timeou
     """Examine a group, and, where all settings are given, these and what they name. Changes nothing.
 
     Each of ZooKeeper, brokers and disks is given ``timeout_s``. Raises CoordinationError where ZooKeeper is not reached,
-    NotFound where there is no such group and no settings to be its first, ConfigError, TimeoutError.
+    NotFound where there is no such group and no settings to be its first, ConfigError (also for a cluster of 0.6 or 0.7),
+    TimeoutError.
     """
     assert settings.group is not None
     group = settings.group

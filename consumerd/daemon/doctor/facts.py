@@ -8,9 +8,10 @@ from pathlib import Path
 
 from consumerd.client.log_range import LogRange
 from consumerd.group.plan import GroupSnapshot, Holder, TopicView
-from consumerd.model import TopicPartition
+from consumerd.model import Generation, TopicPartition
 from consumerd.sinks.chain import RootRecord
 from consumerd.sinks.publish import Chain
+from consumerd.zk.layout import id_path
 from consumerd.zk.port import Stat
 
 
@@ -38,6 +39,7 @@ class RegistryFacts:
     ``topics`` has every topic that any node of the group names, None where there is none of that name. ``roots`` is what
     is recorded of file sinks' paths, by node. ``our_sessions`` are those of members that are consumerd's.
     ``message_limits`` has ``max.message.bytes`` of the topics that set it. ``wall_ms`` is when this was read.
+    ``generation`` is that of the registered brokers, None where none is registered.
     """
 
     group: str
@@ -51,6 +53,17 @@ class RegistryFacts:
     our_sessions: frozenset[int] = frozenset()
     message_limits: Mapping[str, int] = field(default_factory=dict)
     wall_ms: int = 0
+    generation: Generation | None = None
+
+    @property
+    def legacy_nodes(self) -> list[str]:
+        """Paths of nodes in the form of Kafka 0.6/0.7: registrations, and names of partitions with their broker."""
+        named = [
+            node.path
+            for node in (*self.owners, *self.offsets)
+            if node.partition is not None and node.partition.is_legacy
+        ]
+        return [id_path(self.group, one.consumer) for one in self.snapshot.members if one.legacy] + named
 
     def holders(self) -> dict[TopicPartition, Holder]:
         """Return who holds each partition that has an owner node."""

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
+from consumerd.cluster.generation import read_registered_brokers
 from consumerd.daemon.access import ClusterAccess
 from consumerd.daemon.admission import describe_cluster, find_our_sessions
 from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
@@ -59,6 +60,7 @@ async def read_registry(zk: ZkClient, group: str, *, topics: Collection[str], wa
         our_sessions=await find_our_sessions(zk, group),
         message_limits=await _read_message_limits(zk, {*snapshot.topics, *topics}),
         wall_ms=wall_ms,
+        generation=(await read_registered_brokers(zk)).generation,
     )
 
 

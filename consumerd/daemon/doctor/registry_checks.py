@@ -22,7 +22,7 @@ from consumerd.model import ConsumerId, ThreadId, TopicPartition
 from consumerd.offsets.requests import parse_request
 from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.telemetry.wording import counted
-from consumerd.zk.layout import id_path, ids_path, owners_root
+from consumerd.zk.layout import group_path, id_path, ids_path, owners_root, topic_path
 from consumerd.zk.znodes import MalformedZnode, parse_offset
 
 _LINGERING: Final = re.compile(r"-[0-9a-f]{8}")
@@ -34,7 +34,10 @@ _PENDING_MS: Final = 60_000
 
 def check_registry(facts: RegistryFacts, strategy: Strategy) -> list[Finding]:
     """Return what is wrong with members, owners, stored positions, requests and recorded roots."""
+    if facts.generation is None and facts.legacy_nodes:
+        return [_tell_unknown_generation(facts)]
     return [
+        *_check_topics(facts),
         *_check_members(facts),
         *_check_disagreements(facts, strategy),
         *_check_owners(facts),
@@ -43,6 +46,33 @@ def check_registry(facts: RegistryFacts, strategy: Strategy) -> list[Finding]:
         *_check_requests(facts),
         *_check_roots(facts),
     ]
+
+
+# -- generation and topics
+
+
+def _tell_unknown_generation(facts: RegistryFacts) -> Finding:
+    """Say that the group may be of Kafka 0.7: by the rules of 0.8 every node of a healthy one would be wrong."""
+    return Finding(
+        severity=Severity.WARNING,
+        check="generation-unknown",
+        where=group_path(facts.group),
+        what=f"nodes of this group are in the form of Kafka 0.6 or 0.7 ({join_few(facts.legacy_nodes)}), and no broker is "
+        "registered that would tell which Kafka this is: nothing else was examined",
+        advice="leave the nodes as they are, and look again once a broker runs; a group of 0.6 or 0.7 cannot be examined",
+    )
+
+
+def _check_topics(facts: RegistryFacts) -> Iterator[Finding]:
+    for topic, view in sorted(facts.topics.items()):
+        if view is not None and view.problem is not None:
+            yield Finding(
+                severity=Severity.ERROR,
+                check="topic-unreadable",
+                where=topic_path(topic),
+                what=f"{view.problem}: no member can tell the topic's partitions, so that none is claimed anew",
+                advice="see what has written the node; a broker's controller log has the replicas that stood there",
+            )
 
 
 # -- members
@@ -184,6 +214,8 @@ def _check_offsets(facts: RegistryFacts) -> Iterator[Finding]:
     for node in facts.offsets:
         if (misplaced := _check_place(facts, node, "stored position")) is not None:
             yield misplaced
+        if node.partition is not None and node.partition.is_legacy:
+            continue  # a byte offset of 0.7, which no member here reads
         try:
             position = parse_offset(node.data)
         except MalformedZnode as error:
@@ -277,8 +309,17 @@ def _check_place(facts: RegistryFacts, node: PartitionNode, kind: str) -> Findin
             advice="delete the node unless some tool of yours needs it; members pass over it",
         )
     view = facts.topics.get(node.topic)
-    if view is not None and facts.has(node.partition):
-        return None
+    if view is not None and (view.problem is not None or facts.has(node.partition)):
+        return None  # of a topic that cannot be read it is not known which partitions it has; that is told by itself
+    if node.partition.is_legacy:
+        return Finding(
+            severity=Severity.NOTICE,
+            check=f"{kind.replace(' ', '-')}-of-older-kafka",
+            where=node.path,
+            what=f"a {kind} under a name with a broker, as Kafka 0.7 (and, for owners, pykafka) makes them; members of 0.8 "
+            "and later pass over it",
+            advice="nothing: it does no harm. Keep it while any client of 0.7 may still use this ZooKeeper",
+        )
     lacking = (
         f"topic {node.topic}" if view is None else f"partition {node.partition} ({len(view.partitions)} there are)"
     )

@@ -23,6 +23,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange, LogRangeReader
 from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
+from consumerd.cluster.generation import require_modern
 from consumerd.cluster.view import Broker, ClusterView
 from consumerd.errors import ConfigError, ConnectionLost, CoordinationError, NotFound
 from consumerd.group.java_regex import compile_java
@@ -338,6 +339,7 @@ async def open_connections(
                     await zk.wait_connected()
             except TimeoutError as error:
                 raise CoordinationError(f"ZooKeeper at {cluster.zookeeper} does not answer") from error
+            await require_modern(zk, cluster.zookeeper)
         brokers: tuple[Broker, ...] = () if cluster.bootstrap is None else first_brokers(cluster)
         if zk is not None and not brokers:
             view = await ZooKeeperSource(zk, protocol=PLAINTEXT if cluster.tls is None else SSL).read((), leaders=False)

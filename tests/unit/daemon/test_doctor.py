@@ -18,7 +18,7 @@ from consumerd.daemon.doctor.settings_checks import check_settings
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.group.assignors import Strategy
 from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView
-from consumerd.model import ConsumerId, Incarnation, PartitionKey, TopicPartition
+from consumerd.model import ConsumerId, Generation, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.chain import ChainRecord, RootRecord
 from consumerd.sinks.publish import Chain
 from consumerd.zk.port import Stat
@@ -55,24 +55,32 @@ def facts(
     member_session: int | None = None,
     ours: frozenset[int] = frozenset(),
     wall_ms: int = 0,
+    generation: Generation | None = Generation.MODERN,
+    topics: dict[str, TopicView | None] | None = None,
+    legacy_member: bool = False,
 ) -> RegistryFacts:
     registration = Registration(pattern=Pattern.STATIC, subscription={"orders": 1}, timestamp_ms=1)
     member = MemberView(consumer=ConsumerId("g_a"), session_id=member_session or 0, registration=registration)
+    if legacy_member:
+        member = MemberView(
+            consumer=ConsumerId("g_a"), session_id=17, registration=None, problem="a form of Kafka 0.7", legacy=True
+        )
     return RegistryFacts(
         group="g",
         cluster_id="2-17",
         snapshot=GroupSnapshot(
             stamp=Stamp(ids=(1, 1), names=None, topics={}),
-            members=() if member_session is None else (member,),
+            members=() if member_session is None and not legacy_member else (member,),
             topics={"orders": ORDERS},
         ),
-        topics={"orders": ORDERS},
+        topics={"orders": ORDERS} if topics is None else topics,
         owners=owners,
         offsets=offsets,
         requests=requests,
         our_sessions=ours,
         message_limits=limits or {},
         wall_ms=wall_ms,
+        generation=generation,
     )
 
 
@@ -276,3 +284,46 @@ def test_the_worst_comes_first_and_long_lists_are_cut() -> None:
     ]
     assert [one.severity for one in sort_findings(made)] == [Severity.ERROR, Severity.WARNING, Severity.NOTICE]
     assert join_few(range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+
+
+LEGACY = TopicPartition("orders", PartitionKey.parse("0-1"))
+
+
+@pytest.mark.parametrize(
+    "of_0_7",
+    [
+        facts(offsets=(node("offsets", b"66", partition=LEGACY),), generation=None),
+        facts(owners=(node("owners", b"g_a-0", stat(session=17), LEGACY),), generation=None),
+        facts(legacy_member=True, generation=None),
+    ],
+    ids=["position", "owner", "member"],
+)
+def test_a_group_of_0_7_whose_brokers_are_down_is_left_alone(of_0_7: RegistryFacts) -> None:
+    """Its nodes are what 0.7 writes; to delete the positions would have it read everything again, or nothing."""
+    (found,) = check_registry(of_0_7, Strategy.RANGE)
+    assert found.check == "generation-unknown"
+    assert "delete" not in found.advice
+    assert "leave the nodes as they are" in found.advice
+
+
+def test_names_of_0_7_beside_a_modern_cluster_are_no_missing_partitions() -> None:
+    """A group of 0.7 may still use the chroot, and nothing says that its positions are of no use."""
+    found = check_registry(
+        facts(
+            offsets=(node("offsets", b"66", partition=LEGACY), node("offsets", b"junk", partition=LEGACY)),
+            owners=(node("owners", b"g_a-0", stat(session=17), LEGACY),),
+            member_session=17,
+        ),
+        Strategy.RANGE,
+    )
+    told = [one for one in found if one.where.endswith("0-1")]
+    assert {one.check for one in told} == {"stored-position-of-older-kafka", "owner-of-older-kafka"}
+    assert not any(one.counts or "delete" in one.advice for one in told)
+
+
+def test_a_topic_that_cannot_be_read_is_told_and_its_partitions_are_not_called_missing() -> None:
+    """What the topic has is unknown; a position that is deleted for it is lost."""
+    spoilt = TopicView(czxid=100, version=1, partitions=(), problem="expected a JSON object")
+    found = check_registry(facts(offsets=(node("offsets", b"7"),), topics={"orders": spoilt}), Strategy.RANGE)
+    assert names(found) == ["topic-unreadable"]
+    assert found[0].where == "/brokers/topics/orders"

@@ -574,3 +574,34 @@ def test_a_partition_under_way_is_shown() -> None:
         await asyncio.sleep(5)
 
     play(scenario, slowest_drain_s=2.5)
+
+
+def test_a_topic_that_becomes_unreadable_keeps_its_owners_and_is_told() -> None:
+    """A spoilt node must not stop delivery: no member can plan the topic, so that nobody else claims its partitions."""
+
+    async def scenario(group: SimulatedGroup) -> None:
+        group.make_topic("t", 4)
+        first, second = group.join({"t": 1}, name="a"), group.join({"t": 1}, name="b")
+        await asyncio.sleep(5)
+        before = group.owners()
+        assert len(set(before.values())) == 2
+        found = group.server.read("/brokers/topics/t")
+        assert found is not None
+        group.server.put("/brokers/topics/t", b"[" * 100_000)
+        await asyncio.sleep(30)
+        assert group.owners() == before
+        for member in (first, second):
+            assert len(member.rebalancer.status.owned) == 2
+            reason = member.rebalancer.status.unready_reason or ""
+            assert reason.startswith("topics whose node in ZooKeeper cannot be read")
+            assert "t: " in reason
+            assert member.rebalancer.status.disagreements == ()
+        third = group.join({"t": 1}, name="c")
+        await asyncio.sleep(30)
+        assert group.owners() == before
+        group.server.put("/brokers/topics/t", found[0])
+        await asyncio.sleep(10)
+        assert len(set(group.owners().values())) == 3
+        assert all(member.rebalancer.status.ready for member in (first, second, third))
+
+    play(scenario)

@@ -1,0 +1,93 @@
+"""A real cluster of the 0.7 generation with a Java group: ours refuses it, and the group goes on rebalancing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import jafka
+from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.jafka import JafkaCluster, dump
+from tests.support.kafka import KafkaUnavailable
+from tests.support.registry import open_registry
+
+GROUP, TOPIC = "lake", "orders"
+
+
+@pytest.fixture
+def cluster() -> Iterator[JafkaCluster]:
+    """One broker of the 0.7 protocol, with records."""
+    try:
+        jafka.jars()
+    except KafkaUnavailable as error:
+        if os.environ.get("CONSUMERD_REQUIRE_KAFKA") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with JafkaCluster(partitions=4) as running:
+        running.send(TOPIC, 20)
+        yield running
+
+
+def owning(cluster: JafkaCluster) -> dict[str, int]:
+    """Return how many partitions each member owns."""
+    counts: dict[str, int] = {}
+    with open_registry(cluster.zookeeper) as registry:
+        for name in registry.client.get_children(f"/consumers/{GROUP}/owners/{TOPIC}"):
+            member = registry.client.get(f"/consumers/{GROUP}/owners/{TOPIC}/{name}")[0].decode().rpartition("-")[0]
+            counts[member] = counts.get(member, 0) + 1
+    return counts
+
+
+@pytest.mark.timeout(180)
+def test_a_group_of_0_7_goes_on_rebalancing_and_ours_refuses_its_cluster(cluster: JafkaCluster, tmp_path: Path) -> None:
+    """A registration of ours would end every rebalance of the Java members with "can't rebalance after 4 retries"."""
+    first = cluster.start_member("first", TOPIC, GROUP)
+    wait_until(lambda: sorted(first.values()) == sorted(f"value-{n}" for n in range(20)), "the member has read all", 60)
+    with open_registry(cluster.zookeeper) as registry:
+        wait_until(
+            lambda: len(registry.client.get_children(f"/consumers/{GROUP}/offsets/{TOPIC}")) == 4,
+            "it has committed",
+            30,
+        )
+        written = {path for path in dump(cluster.zookeeper) if "/offsets/" not in path}
+        with Daemon(tmp_path, "ours", settings_for(cluster.zookeeper, GROUP, topics=(TOPIC,))) as ours:
+            assert ours.wait_end() == 2
+        assert "brokers of Kafka 0.6 or 0.7 are registered" in ours.log()
+        assert "/brokers/ids/0 holds '127.0.0.1-" in ours.log()
+        assert {path for path in dump(cluster.zookeeper) if "/offsets/" not in path} == written
+    second = cluster.start_member("second", TOPIC, GROUP)
+    wait_until(lambda: sorted(owning(cluster).values()) == [2, 2], "both members own their halves", 60)
+    second.terminate()
+    wait_until(lambda: sorted(owning(cluster).values()) == [4], "the first has everything again", 60)
+    assert "can't rebalance" not in first.log() + second.log()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("lag",),
+        ("doctor",),
+        ("offsets", "show"),
+        ("offsets", "reset", "--all-topics", "--to", "earliest"),
+        ("explain-rebalance",),
+    ],
+    ids=" ".join,
+)
+def test_commands_say_that_the_cluster_is_of_0_7(cluster: JafkaCluster, command: tuple[str, ...]) -> None:
+    """By the rules of 0.8 every node of this healthy group would be wrong, and "delete it" the advice."""
+    member = cluster.start_member("member", TOPIC, GROUP)
+    wait_until(lambda: len(member.values()) == 20, "the member has read all", 60)
+    done = subprocess.run(
+        [sys.executable, "-m", "consumerd", *command, "--zookeeper", cluster.zookeeper, "--group", GROUP],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, json.dumps([done.stdout, done.stderr])
+    assert "brokers of Kafka 0.6 or 0.7 are registered" in done.stderr
+    assert done.stdout == ""
