@@ -170,6 +170,8 @@ class GapReason(enum.StrEnum):
     SKIPPED = "skipped"
     CONSUMED_ELSEWHERE = "consumed elsewhere"
     """Committed by another member (a Java consumer) that keeps no files here."""
+    MISSING_FILE = "missing file"
+    """Landed and committed by this group, and the file that held them is not there any more."""
     RESET = "reset"
     """A reset policy or an operator moved the position forward."""
 

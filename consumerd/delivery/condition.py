@@ -44,6 +44,8 @@ _TO_DO: Final = {
     GapReason.CORRUPT: "see whether another replica's copy is whole, and the quarantine if there is one",
     GapReason.SKIPPED: "see the quarantine if there is one, else read them by other means while they are retained",
     GapReason.CONSUMED_ELSEWHERE: "another member of the group has consumed them; they are not in this sink",
+    GapReason.MISSING_FILE: "this group has landed and committed them, and the file was removed: restore it from a copy, or move "
+    "the position back with `consumerd offsets set` while the brokers retain them",
     GapReason.RESET: "a reset policy or an operator asked for it; `consumerd offsets set` goes back",
 }
 
@@ -121,7 +123,7 @@ class Condition:
         tell("delivery_started", offset=plan.position, committed=plan.committed, reason=plan.reason.value)
         if plan.request is not None:
             self._note_request(plan.request, plan)
-        for gap in (plan.gap, plan.lead):
+        for gap in (plan.missing, plan.gap, plan.lead):
             if gap is not None:
                 self.pass_over(gap)
         if plan.behind and plan.committed is not None:
@@ -147,7 +149,9 @@ class Condition:
         seen, else only that it cannot be more than there are offsets.
         """
         if gap.reason not in _EXPECTED:
-            self._log.warning(
+            # what was safe and is gone needs a person, whatever the policies say
+            tell = self._log.error if gap.reason is GapReason.MISSING_FILE else self._log.warning
+            tell(
                 "range_skipped",
                 start=gap.start,
                 end=gap.end,

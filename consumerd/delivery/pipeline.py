@@ -285,6 +285,7 @@ class PartitionPipeline:
                     new_chain=plan.new_chain,
                     truncated=plan.truncated,
                     request_id=plan.begun_by,
+                    missing_until=0 if plan.missing is None else plan.missing.end,
                 )
             )
         )

@@ -68,6 +68,8 @@ class StartReason(enum.StrEnum):
     """Committed by another member beyond what the sink has landed; the sink records the gap."""
     RESUMED = "resumed"
     """Goes on within the same claim after a failure."""
+    MISSING_FILE = GapReason.MISSING_FILE.value
+    """Committed by this group itself beyond what is landed, and nothing else: the newest files were removed."""
     NEW_PARTITION = "new partition"
     """Made after the group had begun with the topic: nothing of it may be missed."""
     NEW_INCARNATION = "new incarnation"
@@ -142,7 +144,7 @@ class StartAt:
     ``committed`` is what the store holds and counts, None where it holds nothing valid. ``gap`` is what another member
     consumed beyond the sink's record, what a request leaves out, or what a new log has lost already; ``behind`` says
     that the committed position is smaller than that record. ``out_of_range`` is set where a policy has moved a committed position that the broker does
-    not hold. ``lead`` is to be delivered, as a gap, and to be safe before anything is committed. ``before`` is
+    not hold. ``missing`` was landed once, and its file is not there any more. ``lead`` is to be delivered, as a gap, and to be safe before anything is committed. ``before`` is
     where it would have started without the request, or had the topic not been made again. ``new_chain``, ``truncated``
     and ``begun_by`` (a request's id, or a mark) are as in :class:`~consumerd.sinks.base.Start`; ``request`` is what the
     first commit fulfils.
@@ -154,12 +156,21 @@ class StartAt:
     gap: Gap | None = None
     behind: bool = False
     out_of_range: OffsetOutOfRange | None = None
+    missing: Gap | None = None
     lead: Gap | None = None
     new_chain: bool = False
     truncated: bool = False
     begun_by: str | None = None
     request: OffsetRequest | None = None
     before: int | None = None
+
+    def blame(self, missing: Gap) -> StartAt:
+        """Return the same start, with what another member seemed to have consumed told from what is missing."""
+        if self.gap is None:
+            return replace(self, missing=missing)
+        elsewhere = Gap(missing.end, self.gap.end, self.gap.reason) if missing.end < self.gap.end else None
+        reason = self.reason if elsewhere is not None else StartReason.MISSING_FILE
+        return replace(self, missing=missing, gap=elsewhere, reason=reason)
 
     @property
     def first_offset(self) -> int:

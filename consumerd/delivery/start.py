@@ -33,11 +33,14 @@ from consumerd.delivery.ports import LogRanges, PartitionHistory
 from consumerd.errors import ConnectionLost, OffsetOutOfRange
 from consumerd.model import Claim, Gap, GapReason, TopicPartition
 from consumerd.offsets.store import OffsetRequest, OffsetStore, StoredOffset
-from consumerd.sinks.base import PartitionWriter
+from consumerd.sinks.base import PartitionWriter, RecallingWriter
 
 _TRAILING_S: Final = 1.0
 _BELIEVED: Final = frozenset({StartReason.COMMITTED, StartReason.CONSUMED_ELSEWHERE})
 """Why to start at a committed position that no record of the sink's own bears out."""
+
+_UNEXPLAINED: Final = _BELIEVED | {StartReason.RESUMED}
+"""Why to start above the chain's end, if the chain is all that is known."""
 
 _ALL_OURS: Final = frozenset({StartReason.NEW_PARTITION, StartReason.NEW_INCARNATION})
 """Why to start at the earliest offset of a log of which nothing may be missed."""
@@ -66,6 +69,26 @@ class StartFinder:
 
         Raises CoordinationError, BrokerError, ConnectionLost.
         """
+        decided = await self._decide(claim, writer, request=request, move=move, earlier=earlier, former=former)
+        if isinstance(decided, StartAt) and decided.reason in _UNEXPLAINED and isinstance(writer, RecallingWriter):
+            resume = writer.resume_position
+            # asked only where it matters: it costs a read, and a position above the chain's end is rare
+            missing = (
+                await writer.find_missing(decided.position) if resume is None or decided.position > resume else None
+            )
+            return decided if missing is None else decided.blame(missing)
+        return decided
+
+    async def _decide(
+        self,
+        claim: Claim,
+        writer: PartitionWriter,
+        *,
+        request: OffsetRequest | None,
+        move: Move | None,
+        earlier: Earlier | None,
+        former: Former | None,
+    ) -> StartAt | Stop:
         partition, resume = claim.partition, writer.resume_position
         stored = await self._load(partition)
         facts = StartFacts(

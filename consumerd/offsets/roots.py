@@ -1,9 +1,17 @@
-"""Which root each file sink of a group has, and its quarantine, in ZooKeeper: what tells an unmounted volume from a new
-path.
+"""What a group remembers of its file sinks' paths, in ZooKeeper: their roots, and how far each partition was landed.
 
 ``/consumers/G/consumerd/roots/<sink>`` holds the random id that stands in ``_consumerd.json`` at the sink's path; where
 each replica has a path of its own, ``.../<sink>/<consumer id>`` does. ``/consumers/G/consumerd/quarantine_root`` holds the quarantine's. Nodes are persistent and written once. Whoever gives a
 sink a new volume for good deletes its node; nothing else ever changes one.
+
+``/consumers/G/consumerd/landed/<root>/<topic>/<partition>`` says where the newest chain ends at least::
+
+    {"format": 2, "incarnation": "7", "truncation": 0, "chain": 2, "origin": 0, "next_offset": 1000}
+
+It is written after a file has its name and before that is acknowledged, so that no position is committed which it does not
+bear out. It needs no fence: a member that stalls in between and writes late notes an end that was true, and lower than
+the one that is; what is lost is evidence, never a file. It is read where a committed position lies above the chain's end,
+to tell a file that was removed from what another member has consumed.
 """
 
 from __future__ import annotations
@@ -11,7 +19,8 @@ from __future__ import annotations
 from typing import Final
 
 from consumerd.errors import CoordinationError
-from consumerd.zk.layout import quarantine_root_path, root_path
+from consumerd.model import TopicPartition
+from consumerd.zk.layout import landed_path, quarantine_root_path, root_path
 from consumerd.zk.port import BadVersion, NodeExists, NoNode, OutcomeUnknown, ZkClient
 
 _ATTEMPTS: Final = 8
@@ -49,6 +58,19 @@ class ZooKeeperRootRegistry:
     def describe(self, sink: str, *, consumer_id: str | None) -> str:
         """Return the path of the node."""
         return root_path(self._group, sink, consumer_id)
+
+    async def find_landed_end(self, root: str, partition: TopicPartition) -> bytes | None:
+        """Return what was noted last. Raises CoordinationError."""
+        found = await self._zk.find(landed_path(self._group, root, partition))
+        return None if found is None else found[0]
+
+    async def note_landed_end(self, root: str, partition: TopicPartition, noted: bytes) -> None:
+        """Note a durable end. Raises CoordinationError."""
+        path = landed_path(self._group, root, partition)
+        try:
+            await self._zk.set(path, noted)
+        except NoNode:
+            await self._zk.ensure_path(path, noted)
 
 
 class ZooKeeperQuarantineRoot(ZooKeeperRootRegistry):

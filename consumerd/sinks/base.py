@@ -31,16 +31,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from consumerd.model import Claim, Incarnation, TopicPartition
+from consumerd.model import Claim, Gap, Incarnation, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import Record, RecordBatch
 
 
 class RootRegistry(Protocol):
-    """Where the group keeps which root (a random id, ``_consumerd.json``) each file sink's path has.
+    """What the group remembers of its file sinks' paths.
 
-    It tells a volume that is not mounted from a path that is new: a path without the recorded root is refused.
+    Their roots (a random id, ``_consumerd.json``) tell a volume that is not mounted from a path that is new: a path without
+    the recorded root is refused. Their chains' ends tell a file that was removed from one that never was.
     """
+
+    async def find_landed_end(self, root: str, partition: TopicPartition) -> bytes | None:
+        """Return what was noted last of a partition below the path that has this root. Raises CoordinationError."""
+
+    async def note_landed_end(self, root: str, partition: TopicPartition, noted: bytes) -> None:
+        """Note a durable end of a chain (``sinks.chain.LandedEnd``). Raises CoordinationError."""
 
     async def find(self, sink: str, *, consumer_id: str | None) -> str | None:
         """Return the recorded root id, or None. ``consumer_id`` is given for a path that replicas do not share.
@@ -65,6 +72,7 @@ class Start:
     ``position``, which may lie anywhere; ``truncated`` says that it is because the log has lost its end, so that what it
     holds from there on are other records (the incarnation's next truncation). ``request_id`` is that of the operator's
     request that asked for it; a writer whose newest chain was begun by that very request begins no other.
+    ``missing_until``: of the offsets above the chain's end, those below it were in a file that was removed.
     """
 
     position: int
@@ -72,6 +80,7 @@ class Start:
     new_chain: bool = False
     truncated: bool = False
     request_id: str | None = None
+    missing_until: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +173,17 @@ class PartitionWriter(Protocol):
 
     async def abandon(self) -> None:
         """Drop what is not acknowledged and remove its traces. Never raises SinkError; safe after any failure."""
+
+
+@runtime_checkable
+class RecallingWriter(Protocol):
+    """A writer whose group remembers how far it has landed, beside the files themselves."""
+
+    async def find_missing(self, position: int) -> Gap | None:
+        """Return what was landed below ``position``, a start above the chain's end, and is not there any more.
+
+        Raises CoordinationError.
+        """
 
 
 @runtime_checkable

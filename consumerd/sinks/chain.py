@@ -181,6 +181,41 @@ class ChainRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LandedEnd:
+    """How far a partition's chain has reached at least: what the group notes when a file was published."""
+
+    incarnation: Incarnation
+    chain: int
+    origin: int
+    next_offset: int
+
+    def encode(self) -> bytes:
+        """Return the note's bytes."""
+        fields = {"chain": self.chain, "origin": self.origin, "next_offset": self.next_offset}
+        return encode_fields({"format": FORMAT_VERSION, **encode_incarnation(self.incarnation), **fields})
+
+    @classmethod
+    def parse(cls, data: bytes) -> LandedEnd:
+        """Read a note. Raises MalformedRecord."""
+        fields = decode_fields(data)
+        return cls(
+            incarnation=get_incarnation(fields),
+            chain=get_number(fields, "chain"),
+            origin=get_number(fields, "origin"),
+            next_offset=get_number(fields, "next_offset"),
+        )
+
+    def find_missing(self, *, chain: int, end: int) -> Gap | None:
+        """Return what is missing of a partition whose newest chain is of this number and ends there; None: nothing.
+
+        Chains only grow and later ones have higher numbers, so that a lower end means that files were removed.
+        """
+        if chain > self.chain or end >= self.next_offset:
+            return None
+        return Gap(end, self.next_offset, GapReason.MISSING_FILE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LandedGap:
     """Offsets without a landed record. ``offsets`` is how many: less than the span where several gaps are summed up."""
 

@@ -23,11 +23,13 @@ from typing import Final
 import structlog
 
 from consumerd.errors import ConfigError, CoordinationError, RetriableSinkError
+from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext
-from consumerd.sinks.chain import ROOT_RECORD, FileId, RootRecord
+from consumerd.sinks.chain import ROOT_RECORD, FileId, LandedEnd, RootRecord
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.publish import claim_root, find_root
+from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.sinks.threads import WorkThreads
 from consumerd.telemetry.hooks import Trouble
 
@@ -59,6 +61,7 @@ class ChainRoot:
         self._registry = None if self._nameless else context.roots
         self._known: RootRecord | None = None
         self._turn = asyncio.Lock()
+        self._noting_fails = False
 
     async def check(self, next_file_id: Callable[[], FileId]) -> None:
         """Make sure that the path is this cluster's and this group's, and the one it was before; make it so if it is new.
@@ -87,6 +90,34 @@ class ChainRoot:
                 f"{self._path / ROOT_RECORD} is {'missing' if found is None else 'that of another volume'}, though it "
                 f"was there before: mount the volume that was mounted when the daemon started ({_AGAIN})"
             )
+
+    async def find_landed_end(self, partition: TopicPartition) -> LandedEnd | None:
+        """Return how far the group remembers that a partition was landed here. Raises CoordinationError."""
+        if self._registry is None or self._known is None:
+            return None
+        noted = await self._registry.find_landed_end(self._known.root, partition)
+        try:
+            return None if noted is None else LandedEnd.parse(noted)
+        except MalformedRecord as error:  # it is evidence, and nothing depends on there being any
+            _log.info("landed_end_unreadable", sink=self._context.sink_name, partition=str(partition), error=str(error))
+            return None
+
+    async def note_landed_end(self, partition: TopicPartition, end: LandedEnd) -> None:
+        """Have the group remember how far a partition was landed; a failure is told once, and costs evidence only."""
+        if self._registry is None or self._known is None:
+            return
+        try:
+            await self._registry.note_landed_end(self._known.root, partition, end.encode())
+        except CoordinationError as error:
+            if not self._noting_fails:
+                self._noting_fails = True
+                reason = f"the end of what is landed could not be noted in ZooKeeper: {error}"
+                _log.warning(
+                    "landed_end_unrecorded", sink=self._context.sink_name, path=str(self._path), error=str(error)
+                )
+                self._context.hooks.trouble(Trouble.LANDED_END_UNRECORDED, f"{self._whose}: {reason}", partition)
+        else:
+            self._noting_fails = False
 
     async def _get_acquainted(self, file_id: FileId) -> RootRecord:
         context, registry = self._context, self._registry

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext
-from consumerd.sinks.chain import ChainRecord, FileId, FileMetadata, FileSummary
+from consumerd.sinks.chain import ChainRecord, FileId, FileMetadata, FileSummary, LandedEnd
 from consumerd.sinks.chain_root import ChainRoot
 from consumerd.sinks.files import FileFormat, OpenFile
 from consumerd.sinks.filesystem import FileSystem
@@ -148,6 +148,16 @@ class ChainStore:
             chain=chain.number,
             sealed=sealed,
         )
+
+    async def find_landed_end(self, partition: TopicPartition) -> LandedEnd | None:
+        """See ChainRoot."""
+        return await self._root.find_landed_end(partition)
+
+    async def note_landed_end(self, chain: Chain, partition: TopicPartition) -> None:
+        """Have the group remember where a chain ends, now that it is durable."""
+        record = chain.record
+        end = LandedEnd(incarnation=record.incarnation, chain=chain.number, origin=record.origin, next_offset=chain.end)
+        await self._root.note_landed_end(partition, end)
 
     def report_published(self, summary: FileSummary, file: OpenFile) -> None:
         """Tell whoever measures."""

@@ -58,6 +58,7 @@ class ChainWriter:
         self._acknowledged = 0
         self._next = 0
         self._skipped = GapReason.CONSUMED_ELSEWHERE
+        self._missing_until = 0
         self._file: OpenFile | None = None
         self._summary = FileSummary(0)
         self._finished = False
@@ -101,6 +102,17 @@ class ChainWriter:
             "cluster's; give the sink a new path"
         )
 
+    async def find_missing(self, position: int) -> Gap | None:
+        """See RecallingWriter. What is missing of a partition without any chain begins at the origin of the one it had."""
+        landed, chain = await self._store.find_landed_end(self._claim.partition), self._find_current()
+        if landed is None or landed.incarnation.czxid != self._claim.incarnation.czxid:
+            return None
+        number, end = (0, landed.origin) if chain is None else (chain.number, chain.end)
+        missing = landed.find_missing(chain=number, end=end)
+        if missing is None or missing.start >= position:
+            return None
+        return replace(missing, end=min(missing.end, position))
+
     async def start(self, start: Start) -> None:
         """See PartitionWriter; begins the chain if there is none for this incarnation, or if a new one is asked for.
 
@@ -121,7 +133,9 @@ class ChainWriter:
             self._chain = chain
             self._acknowledged = self._next = max(start.position, chain.end)
             self._skipped = _gap_reason(start.reason)
-            if self._next > chain.end and self._skipped is not GapReason.CONSUMED_ELSEWHERE:
+            self._missing_until = start.missing_until
+            told_once = self._skipped is not GapReason.CONSUMED_ELSEWHERE or self._missing_until > chain.end
+            if self._next > chain.end and told_once:
                 # nobody has committed that position yet, and what is committed is to be some chain's end
                 await self._publish(self._open_file())
 
@@ -216,8 +230,11 @@ class ChainWriter:
     def _open_file(self) -> OpenFile:
         chain = self._get_chain()
         self._summary = FileSummary(chain.end)
-        if self._acknowledged > chain.end:
-            self._summary.pass_over(Gap(chain.end, self._acknowledged, self._skipped))
+        missing_end = min(max(chain.end, self._missing_until), self._acknowledged)
+        if missing_end > chain.end:
+            self._summary.pass_over(Gap(chain.end, missing_end, GapReason.MISSING_FILE))
+        if self._acknowledged > missing_end:
+            self._summary.pass_over(Gap(missing_end, self._acknowledged, self._skipped))
         self._file = self._store.open_file(chain, self._claim.partition)
         self._finished = False
         self._opened_at = self._store.now()
@@ -238,6 +255,7 @@ class ChainWriter:
         self._move_end(self._next)
         self._charge()
         self._store.report_published(self._summary, file)
+        await self._store.note_landed_end(self._get_chain(), self._claim.partition)
 
     async def _yield_to_other(self) -> NoReturn:
         """Somebody else's file has the name, or our hidden one was removed: drop ours, and go on behind what is there

@@ -18,7 +18,9 @@ from consumerd.spark.landing.report import Arrival, LogReport
 
 WIDTH: Final = 1000
 LOGS_DRAWN: Final = 300
-LOST: Final = frozenset({GapReason.RETENTION, GapReason.CORRUPT, GapReason.SKIPPED, GapReason.RESET})
+LOST: Final = frozenset(
+    {GapReason.RETENTION, GapReason.CORRUPT, GapReason.SKIPPED, GapReason.RESET, GapReason.MISSING_FILE}
+)
 
 _LABEL: Final = 210
 _RIGHT: Final = 100

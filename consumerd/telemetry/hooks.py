@@ -57,6 +57,7 @@ class Trouble(enum.StrEnum):
     SINK_NOT_READY = "sink_not_ready"
     MEMORY_BUDGET_SMALL = "memory_budget_small"
     ROOT_UNRECORDED = "root_unrecorded"
+    LANDED_END_UNRECORDED = "landed_end_unrecorded"
 
 
 class Hooks:

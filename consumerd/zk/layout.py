@@ -103,6 +103,16 @@ def root_path(group: str, sink: str, consumer_id: str | None = None) -> str:
     return shared if consumer_id is None else f"{shared}/{consumer_id}"
 
 
+def landed_root(group: str) -> str:
+    """Parent of the ends of chains, by root id, topic and partition."""
+    return f"{own_path(group)}/landed"
+
+
+def landed_path(group: str, root: str, partition: TopicPartition) -> str:
+    """How far a partition has been landed below the path that has a root id; persistent."""
+    return f"{landed_root(group)}/{_encode_name(root)}/{partition.topic}/{partition.partition}"
+
+
 def quarantine_root_path(group: str) -> str:
     """The quarantine's root; beside those of sinks, one of which may have any name."""
     return f"{own_path(group)}/quarantine_root"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.delivery.policy import OffsetPolicy, UnitPolicy
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.errors import CorruptMessageError
-from consumerd.model import TopicPartition
+from consumerd.model import Gap, GapReason, TopicPartition
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig
 from tests.support.landing_reader import LandedPartition
 from tests.support.sinks import Clock, SinkRig
@@ -211,3 +212,72 @@ async def test_crashes_while_moving_leave_whole_chains(kind: str, delay_s: float
             landed = world.landed()
             assert [] == landed.find_lost(range(log.latest))
             assert landed.end == log.latest
+
+
+def newest_file(world: World) -> Path:
+    """Return the newest data file, of whatever chain."""
+    found = world.files.path.glob(f"topic=t/partition=0/chain=*/[0-9]*.{world.files.kind}")
+    return max(found, key=lambda path: (int(path.parent.name.removeprefix("chain=")), path.name))
+
+
+@kinds
+async def test_newest_file_that_was_removed_is_told_as_missing(kind: str, tmp_path: Path) -> None:
+    """This group has committed what it held: to say that another member consumed it would hide a loss."""
+    async with living(kind, tmp_path) as world:
+        log = world.rig.log(P, 0, 40)
+        await world.claim()
+        await world.committed(40)
+        log.append(10)
+        await world.committed(50)
+        await world.crash()
+        newest_file(world).unlink()
+        await world.claim()
+        log.append(5)
+        await world.committed(55)
+        landed = world.landed()
+        told = world.rig.hooks.named("gap_recorded")
+
+    assert [(P, Gap(40, 50, GapReason.MISSING_FILE))] == told
+    assert [("missing file", 40, 50)] == [(gap["reason"], gap["start"], gap["end"]) for gap in landed.gaps]
+    assert (1, 55) == (len(landed.chains), landed.end)
+
+
+@kinds
+async def test_missing_file_is_told_from_what_another_member_consumed_behind_it(kind: str, tmp_path: Path) -> None:
+    """A Java member went on from what was landed here: only that is its own."""
+    async with living(kind, tmp_path) as world:
+        log = world.rig.log(P, 0, 40)
+        await world.claim()
+        await world.committed(40)
+        log.append(30)
+        await world.committed(70)
+        await world.crash()
+        newest_file(world).unlink()
+        log.append(30)
+        world.rig.store.put(P, 90)
+        await world.claim()
+        await world.committed(100)
+        told = world.rig.hooks.named("gap_recorded")
+        landed = world.landed()
+
+    assert [(P, Gap(40, 70, GapReason.MISSING_FILE)), (P, Gap(70, 90, GapReason.CONSUMED_ELSEWHERE))] == told
+    assert ["missing file", "consumed elsewhere"] == [gap["reason"] for gap in landed.gaps]
+
+
+@kinds
+async def test_partition_whose_folder_was_removed_is_told_as_missing(kind: str, tmp_path: Path) -> None:
+    """There is no chain to record it in; log, metric and alert tell of it all the same."""
+    async with living(kind, tmp_path) as world:
+        log = world.rig.log(P, 0, 40)
+        await world.claim()
+        await world.committed(40)
+        await world.crash()
+        shutil.rmtree(world.files.path / "topic=t")
+        await world.claim()
+        log.append(5)
+        await world.committed(45)
+        told = world.rig.hooks.named("gap_recorded")
+        landed = world.landed()
+
+    assert [(P, Gap(0, 40, GapReason.MISSING_FILE))] == told
+    assert (40, 45) == (landed.chains[0].origin, landed.end)

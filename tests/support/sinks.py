@@ -41,6 +41,7 @@ class MemoryRoots:
 
     def __init__(self) -> None:
         self.recorded: dict[tuple[str, str | None], str] = {}
+        self.ends: dict[tuple[str, TopicPartition], bytes] = {}
         self.failure: CoordinationError | None = None
         self.before_answer = False
 
@@ -57,6 +58,16 @@ class MemoryRoots:
         recorded = self.recorded.setdefault((sink, consumer_id), root)
         self._fail()
         return recorded
+
+    async def find_landed_end(self, root: str, partition: TopicPartition) -> bytes | None:
+        """See RootRegistry."""
+        self._fail()
+        return self.ends.get((root, partition))
+
+    async def note_landed_end(self, root: str, partition: TopicPartition, noted: bytes) -> None:
+        """See RootRegistry."""
+        self._fail()
+        self.ends[root, partition] = noted
 
     def describe(self, sink: str, *, consumer_id: str | None) -> str:
         """See RootRegistry."""

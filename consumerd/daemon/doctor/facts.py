@@ -9,7 +9,7 @@ from pathlib import Path
 from consumerd.client.log_range import LogRange
 from consumerd.group.plan import GroupSnapshot, Holder, TopicView
 from consumerd.model import Generation, TopicPartition
-from consumerd.sinks.chain import RootRecord
+from consumerd.sinks.chain import LandedEnd, RootRecord
 from consumerd.sinks.publish import Chain
 from consumerd.zk.layout import id_path
 from consumerd.zk.port import Stat
@@ -37,7 +37,7 @@ class RegistryFacts:
     """What ZooKeeper says of a group, at one moment or nearly.
 
     ``topics`` has every topic that any node of the group names, None where there is none of that name. ``roots`` is what
-    is recorded of file sinks' paths, by node. ``our_sessions`` are those of members that are consumerd's.
+    is recorded of file sinks' paths, by node; ``landed_ends`` how far partitions were landed, by root id. ``our_sessions`` are those of members that are consumerd's.
     ``message_limits`` has ``max.message.bytes`` of the topics that set it. ``wall_ms`` is when this was read.
     ``generation`` is that of the registered brokers, None where none is registered.
     """
@@ -50,6 +50,7 @@ class RegistryFacts:
     offsets: tuple[PartitionNode, ...] = ()
     requests: tuple[PartitionNode, ...] = ()
     roots: Mapping[str, str] = field(default_factory=dict)
+    landed_ends: Mapping[tuple[str, TopicPartition], LandedEnd] = field(default_factory=dict)
     our_sessions: frozenset[int] = frozenset()
     message_limits: Mapping[str, int] = field(default_factory=dict)
     wall_ms: int = 0

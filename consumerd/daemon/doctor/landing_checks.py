@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, Severity, join_few
-from consumerd.model import Incarnation, TopicPartition
+from consumerd.model import Gap, Incarnation, TopicPartition
 from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.sinks.publish import Chain
 from consumerd.zk.znodes import MalformedZnode, parse_offset
@@ -27,9 +27,43 @@ def check_landing(facts: RegistryFacts, landing: LandingFacts) -> list[Finding]:
         )
         for partition, problem in sorted(landing.problems.items())
     ]
+    missing = dict(_find_missing(facts, landing))
+    for partition, gap in sorted(missing.items()):
+        found.append(_describe_missing(landing, partition, gap))
     for partition, chain in sorted(landing.chains.items()):
-        found += _check_chain(facts, partition, chain)
+        found += _check_chain(facts, partition, chain, missing.get(partition))
     return [*found, *_check_leftovers(facts, landing)]
+
+
+def _find_missing(facts: RegistryFacts, landing: LandingFacts) -> Iterator[tuple[TopicPartition, Gap]]:
+    """Yield what was landed here once and is not there any more, of topics as they are now.
+
+    Ends were read before the chains, which only grow: an owner that is at work cannot make it look so.
+    """
+    for (root, partition), landed in facts.landed_ends.items():
+        view = facts.topics.get(partition.topic)
+        ours = landing.root is not None and landing.root.root == root and partition not in landing.problems
+        if not ours or view is None or view.czxid != landed.incarnation.czxid:
+            continue
+        chain = landing.chains.get(partition)
+        if chain is None or chain.record.incarnation.czxid != view.czxid:
+            missing = landed.find_missing(chain=0, end=landed.origin)
+        else:
+            missing = landed.find_missing(chain=chain.number, end=chain.end)
+        if missing is not None:
+            yield partition, missing
+
+
+def _describe_missing(landing: LandingFacts, partition: TopicPartition, missing: Gap) -> Finding:
+    return Finding(
+        severity=Severity.ERROR,
+        check="landed-file-missing",
+        where=str(landing.path),
+        what=f"{partition}: the file with offsets {missing.start} to {missing.end - 1} was published here and is not there "
+        "any more: the newest file of a partition must stay",
+        advice="restore it from a copy before a member starts; where that is too late, read the records again while brokers "
+        f"retain them: consumerd offsets set {partition}={missing.start}",
+    )
 
 
 def _check_root(facts: RegistryFacts, landing: LandingFacts) -> Iterator[Finding]:
@@ -63,7 +97,9 @@ def _check_root(facts: RegistryFacts, landing: LandingFacts) -> Iterator[Finding
         )
 
 
-def _check_chain(facts: RegistryFacts, partition: TopicPartition, chain: Chain) -> Iterator[Finding]:
+def _check_chain(
+    facts: RegistryFacts, partition: TopicPartition, chain: Chain, missing: Gap | None
+) -> Iterator[Finding]:
     view = facts.topics.get(partition.topic)
     if view is None:
         return  # landed of a topic that is gone: that is what landing is for
@@ -87,11 +123,11 @@ def _check_chain(facts: RegistryFacts, partition: TopicPartition, chain: Chain) 
             advice="nothing: whoever claims the partition begins the next chain at the earliest offset",
         )
         return
-    yield from _check_end(facts, partition, chain)
+    yield from _check_end(facts, partition, chain, chain.end if missing is None else missing.end)
 
 
-def _check_end(facts: RegistryFacts, partition: TopicPartition, chain: Chain) -> Iterator[Finding]:
-    """Compare the chain's end with the committed position, unless its owner is at work and moves both."""
+def _check_end(facts: RegistryFacts, partition: TopicPartition, chain: Chain, landed: int) -> Iterator[Finding]:
+    """Compare what was landed with the committed position, unless its owner is at work and moves both."""
     node = next((node for node in facts.offsets if node.partition == partition), None)
     if node is None or partition in facts.holders():
         return
@@ -99,13 +135,13 @@ def _check_end(facts: RegistryFacts, partition: TopicPartition, chain: Chain) ->
         committed = parse_offset(node.data)
     except MalformedZnode:
         return
-    if committed > chain.end:
+    if committed > landed:
         yield Finding(
             severity=Severity.WARNING,
             check="committed-beyond-chain",
             where=str(chain.folder),
-            what=f"it ends at {chain.end}, and {committed} is committed: {committed - chain.end} offsets were consumed by a "
-            "member that lands nothing here, or files are missing",
+            what=f"what was landed ends at {landed}, and {committed} is committed: {committed - landed} offsets were consumed "
+            "by a member that lands nothing here, or the path is an older copy",
             advice="if another member consumed them, nothing: a gap is recorded. Else restore the files from a copy before "
             "a member starts",
         )

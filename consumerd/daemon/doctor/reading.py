@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Collection, Iterable, Iterator
@@ -19,12 +20,13 @@ from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, LogFacts
 from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.group.registry import GroupRegistry
 from consumerd.model import PartitionKey, TopicPartition
-from consumerd.sinks.chain import META_FOLDER, ROOT_RECORD, is_hidden, partition_folder
+from consumerd.sinks.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden, partition_folder
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.jsonl import JsonlFormat
 from consumerd.sinks.publish import Chain, MetadataReader, find_chain, find_root
-from consumerd.zk.layout import BROKER_TOPICS, offsets_root, owners_root, requests_root, roots_root
+from consumerd.sinks.record_fields import MalformedRecord
+from consumerd.zk.layout import BROKER_TOPICS, landed_root, offsets_root, owners_root, requests_root, roots_root
 from consumerd.zk.listing import list_names
 from consumerd.zk.port import ZkClient
 
@@ -57,6 +59,7 @@ async def read_registry(zk: ZkClient, group: str, *, topics: Collection[str], wa
         offsets=offsets,
         requests=requests,
         roots=await _read_roots(zk, group),
+        landed_ends=await _read_landed_ends(zk, group),
         our_sessions=await find_our_sessions(zk, group),
         message_limits=await _read_message_limits(zk, {*snapshot.topics, *topics}),
         wall_ms=wall_ms,
@@ -99,6 +102,16 @@ async def _read_roots(zk: ZkClient, group: str) -> dict[str, str]:
     paths = [*sinks, *[f"{sink}/{name}" for sink in sinks for name in await list_names(zk, sink)]]
     found = await map_bounded(paths, zk.find)
     return {path: one[0].decode(errors="replace") for path, one in found.items() if one is not None and one[0]}
+
+
+async def _read_landed_ends(zk: ZkClient, group: str) -> dict[tuple[str, TopicPartition], LandedEnd]:
+    ends: dict[tuple[str, TopicPartition], LandedEnd] = {}
+    for root in await list_names(zk, landed_root(group)):
+        for node in await _read_partition_nodes(zk, f"{landed_root(group)}/{root}"):
+            with contextlib.suppress(MalformedRecord):  # it is evidence, and there is none then
+                if node.partition is not None:
+                    ends[root, node.partition] = LandedEnd.parse(node.data)
+    return ends
 
 
 async def _read_message_limits(zk: ZkClient, topics: Iterable[str]) -> dict[str, int]:

@@ -24,7 +24,9 @@ from consumerd.spark.landing.values import LandedChain, Landing, LogId
 SPANS_NAMED: Final = 100
 """Pieces of one kind that a log's findings name one by one; the rest is one finding more. The report has all of them."""
 
-_LOST: Final = frozenset({GapReason.RETENTION, GapReason.CORRUPT, GapReason.SKIPPED, GapReason.RESET})
+_LOST: Final = frozenset(
+    {GapReason.RETENTION, GapReason.CORRUPT, GapReason.SKIPPED, GapReason.RESET, GapReason.MISSING_FILE}
+)
 """Reasons that mean records which nobody will find here; others mean that there were none, or that somebody else has them."""
 
 

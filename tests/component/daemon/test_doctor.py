@@ -271,7 +271,7 @@ def test_chains_are_looked_at_and_left_as_they_are(
     put(foreign, "/consumers/g/owners/orders/1", b"g_a-0", ephemeral=True)
     before = sorted((str(path), path.stat().st_mtime_ns) for path in landing.rglob("*"))
     found = examine("--config", str(config))
-    assert "it ends at 5, and 9 is committed: 4 offsets" in found["committed-beyond-chain"][0]["what"]
+    assert "what was landed ends at 5, and 9 is committed: 4 offsets" in found["committed-beyond-chain"][0]["what"]
     told = [one["what"] for one in found["chain-damaged"]]
     assert len(told) == 2
     assert "orders/1" in told[0]

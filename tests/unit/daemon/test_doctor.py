@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -19,7 +22,7 @@ from consumerd.delivery.policy import OffsetPolicy
 from consumerd.group.assignors import Strategy
 from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView
 from consumerd.model import ConsumerId, Generation, Incarnation, PartitionKey, TopicPartition
-from consumerd.sinks.chain import ChainRecord, RootRecord
+from consumerd.sinks.chain import ChainRecord, LandedEnd, RootRecord
 from consumerd.sinks.publish import Chain
 from consumerd.zk.port import Stat
 from consumerd.zk.znodes import Pattern, Registration
@@ -54,6 +57,7 @@ def facts(
     limits: dict[str, int] | None = None,
     member_session: int | None = None,
     ours: frozenset[int] = frozenset(),
+    landed_ends: Mapping[tuple[str, TopicPartition], LandedEnd] = MappingProxyType({}),
     wall_ms: int = 0,
     generation: Generation | None = Generation.MODERN,
     topics: dict[str, TopicView | None] | None = None,
@@ -79,6 +83,7 @@ def facts(
         requests=requests,
         our_sessions=ours,
         message_limits=limits or {},
+        landed_ends=landed_ends,
         wall_ms=wall_ms,
         generation=generation,
     )
@@ -327,3 +332,37 @@ def test_a_topic_that_cannot_be_read_is_told_and_its_partitions_are_not_called_m
     found = check_registry(facts(offsets=(node("offsets", b"7"),), topics={"orders": spoilt}), Strategy.RANGE)
     assert names(found) == ["topic-unreadable"]
     assert found[0].where == "/brokers/topics/orders"
+
+
+LANDED = LandedEnd(incarnation=Incarnation(100), chain=1, origin=0, next_offset=20)
+
+
+@pytest.mark.parametrize(
+    ("found", "noted", "committed", "told"),
+    [
+        (chain(20), LANDED, b"20", []),
+        (chain(10), LANDED, b"20", ["landed-file-missing"]),
+        (chain(10), LANDED, b"30", ["landed-file-missing", "committed-beyond-chain"]),
+        (None, LANDED, b"20", ["landed-file-missing"]),
+        (chain(10, Incarnation(99)), LANDED, b"20", ["landed-file-missing", "chain-of-older-topic"]),
+        (chain(10), replace(LANDED, incarnation=Incarnation(99)), b"10", []),
+        (replace(chain(10), number=2), LANDED, b"10", []),
+    ],
+)
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_landed_file_that_was_removed_is_an_error(
+    found: Chain | None, noted: LandedEnd, committed: bytes, told: list[str], owned: bool
+) -> None:
+    """The group has noted how far it has landed: nobody else can have consumed that."""
+    owners = (node("owners", b"g_a-0", stat(session=7)),) if owned else ()
+    seen = facts(offsets=(node("offsets", committed),), owners=owners, landed_ends={("r", P): noted})
+    chains = {} if found is None else {P: found}
+    checks = check_landing(seen, landing(chains=chains))
+    assert names(checks) == [one for one in told if not (owned and one == "committed-beyond-chain")]
+    assert all(one.severity is Severity.ERROR for one in checks if one.check == "landed-file-missing")
+
+
+def test_what_was_landed_below_another_root_is_another_paths() -> None:
+    """A replica's own path, or a volume that was given up."""
+    seen = facts(landed_ends={("other", P): LANDED})
+    assert check_landing(seen, landing(chains={P: chain(10)})) == []

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from consumerd.errors import CoordinationError
+from consumerd.model import TopicPartition
 from consumerd.offsets.roots import ZooKeeperRootRegistry
 from consumerd.zk.layout import root_path
 from consumerd.zk.port import OutcomeUnknown
@@ -49,6 +50,21 @@ def test_root_is_kept_under_the_sinks_name(sink: str, consumer_id: str | None, p
         assert await member().find(sink, consumer_id=consumer_id) == "r1"
         assert registry.describe(sink, consumer_id=consumer_id) == path
         assert server.read(path)[0] == b"r1"
+
+    play(scenario)
+
+
+def test_landed_end_is_noted_and_noted_again():
+    """The newest end counts; a root, a topic and a partition have one each."""
+    orders = TopicPartition.modern("orders", 3)
+
+    async def scenario(server, member):
+        assert await member().find_landed_end("r1", orders) is None
+        await member().note_landed_end("r1", orders, b"10")
+        await member().note_landed_end("r1", orders, b"20")
+        assert await member().find_landed_end("r1", orders) == b"20"
+        assert await member().find_landed_end("r2", orders) is None
+        assert server.read("/consumers/g/consumerd/landed/r1/orders/3")[0] == b"20"
 
     play(scenario)
 
