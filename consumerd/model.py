@@ -146,6 +146,10 @@ class Incarnation:
     def __lt__(self, other: Incarnation) -> bool:
         return (self.czxid, self.truncation) < (other.czxid, other.truncation)
 
+    def precedes(self, zxid: int) -> bool:
+        """Tell whether a node written by transaction ``zxid`` is about this topic, not a deleted one of its name."""
+        return zxid > self.czxid
+
 
 class TimestampType(enum.IntEnum):
     """Where a record's timestamp comes from; the wire's own numbers, -1 where the format has none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 
 from consumerd.aio.timeouts import timeout
 from consumerd.cli.options import inspection_settings
@@ -69,10 +70,18 @@ async def _watch_lag(access: ClusterAccess, group: str, args: argparse.Namespace
 def _print_lag(rows: list[LagRow], args: argparse.Namespace) -> None:
     print_rows(rows, _LAG_COLUMNS, as_json=args.json, empty="no partitions")
     if not args.json:
-        known = [row.lag for row in rows if row.lag is not None]
-        there = [row for row in rows if not row.deleted]
-        unowned = sum(row.owner is None for row in there)
-        sys.stdout.write(f"total lag {sum(known)}, {unowned} of {counted(len(there), 'partition')} without an owner\n")
+        sys.stdout.write(f"{sum_lag(rows)}\n")
+
+
+def sum_lag(rows: Sequence[LagRow]) -> str:
+    """Return the line below the table. A lag that is unknown is never added as 0."""
+    there = [row for row in rows if not row.deleted]
+    known = [row.lag for row in there if row.lag is not None]
+    partitions = counted(len(there), "partition")
+    total = f"total lag {sum(known)}"
+    if len(known) < len(there):
+        total = f"total lag unknown: at least {sum(known)}, unknown in {len(there) - len(known)} of {partitions}"
+    return f"{total}, {sum(row.owner is None for row in there)} of {partitions} without an owner"
 
 
 async def explain_rebalance(args: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ from consumerd.errors import ConfigError, OffsetError
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.telemetry.wording import counted
 
-_SHOWN: Final = ("topic", "partition", "position", "written", "version", "request", "note")
+_SHOWN: Final = ("topic", "partition", "position", "validity", "written", "version", "request", "note")
 _PLANNED: Final = ("topic", "partition", "owner", "position", "target", "effect", "way")
 _SETTLED: Final = ("topic", "partition", "position", "target", "effect", "outcome")
 
@@ -163,7 +163,10 @@ async def export(args: argparse.Namespace) -> int:
     assert settings.group is not None
     async with inspect(settings, args.timeout) as access, timeout(args.timeout):
         exported = await export_offsets(access, settings.group.id, args.topic, now_ms=_wall_ms())
-    text = encode_export(exported)
+    for partition, position in exported.left_out.items():
+        sys.stderr.write(f"consumerd: {partition} left out: {position.explain()}\n")
+    document = exported.document
+    text = encode_export(document)
     if args.output is None:
         sys.stdout.write(text)
         return 0
@@ -172,7 +175,7 @@ async def export(args: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(f"{args.output}: cannot be written: {error.strerror} (--output)") from error
     sys.stderr.write(
-        f"consumerd: {counted(len(exported.offsets), 'position')} of group {exported.group} in {args.output}\n"
+        f"consumerd: {counted(len(document.offsets), 'position')} of group {document.group} in {args.output}\n"
     )
     return 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -27,21 +27,20 @@ from consumerd.group.plan import resolve_members
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
-from consumerd.model import ConsumerId, PartitionKey, TopicPartition
+from consumerd.model import ConsumerId, TopicPartition
+from consumerd.offsets.positions import NO_POSITION, GroupPositions, Position
+from consumerd.offsets.store import Validity
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.layout import (
     BROKER_TOPICS,
     CONSUMERS,
     group_path,
-    offset_path,
-    offsets_path,
     offsets_root,
     owner_path,
     owners_root,
 )
 from consumerd.zk.listing import list_names
 from consumerd.zk.port import ZkClient
-from consumerd.zk.znodes import MalformedZnode, parse_offset
 
 _COMMAND: Final = "consumerd-inspection"
 _SESSION_TIMEOUT_MS: Final = 10_000
@@ -73,9 +72,14 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagRow:
-    """How far a group is behind in one partition; ``seconds`` is how old the next record to be read is.
+    """How far a group is behind in one partition.
 
-    ``deleted``: the topic is gone, the position is what is left of it.
+    Attributes:
+        position: The stored position, if it belongs to the topic as it is now.
+        lag: Offsets from the position to the log's end. Without a valid position, offsets from the log's start. None where
+            it is unknown: no answer from the leader, or a position that cannot be read.
+        seconds: How old the next record to be read is.
+        deleted: The topic is gone; ``position`` is what is left of it.
     """
 
     topic: str
@@ -187,7 +191,7 @@ async def find_lag(access: ClusterAccess, group: str, wanted: Collection[str]) -
     await follow_topics(access, topics, missing_ok=not wanted)
     deleted = topics.difference(await list_names(zk, BROKER_TOPICS))
     view = access.directory.view
-    stored = {row.partition: row for row in await read_offsets(zk, group, topics)}
+    stored = await GroupPositions(zk, group).read(topics)
     partitions = sorted(
         {TopicPartition(name, key) for name in topics if name in view.topics for key in view.topics[name].partitions}
         | stored.keys()
@@ -197,16 +201,24 @@ async def find_lag(access: ClusterAccess, group: str, wanted: Collection[str]) -
     consumer = SimpleConsumer(
         access.pool, access.directory, random=random.random, max_message_bytes=DEFAULT_FETCH.max_message_bytes
     )
-    behind = [
-        one
-        for one in partitions
-        if one in ranges and one in stored and (at := stored[one].position) is not None
-        and ranges[one].earliest <= at < ranges[one].latest
-    ]  # fmt: skip
-    timestamps = await _timestamps(consumer, {one: stored[one].position or 0 for one in behind})
+    positions = {one: stored.get(one, NO_POSITION) for one in partitions}
+    starts = {one: _find_start(positions[one], ranges.get(one)) for one in partitions}
+    behind = {
+        one: start
+        for one, start in starts.items()
+        if start is not None and one in ranges and ranges[one].earliest <= start < ranges[one].latest
+    }
+    timestamps = await _timestamps(consumer, behind)
     return [
         _lag_row(
-            one, owners.get(one), stored.get(one), ranges.get(one), timestamps.get(one), deleted=one.topic in deleted
+            one,
+            group=group,
+            owner=owners.get(one),
+            position=positions[one],
+            start=starts[one],
+            log=ranges.get(one),
+            timestamp_ms=timestamps.get(one),
+            deleted=one.topic in deleted,
         )
         for one in partitions
     ]
@@ -305,17 +317,6 @@ class LagEstimator:
 # -- what is in the registry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPosition:
-    """A stored position as it stands; ``position`` is None where the node holds no number, which ``note`` explains."""
-
-    partition: TopicPartition
-    position: int | None
-    mtime_ms: int
-    version: int
-    note: str
-
-
 async def follow_topics(access: ClusterAccess, wanted: Collection[str], *, missing_ok: bool = False) -> list[str]:
     """Have the directory read these topics, or all. Raises ConfigError for a topic that is not there."""
     listed = set(await list_names(access.zk, BROKER_TOPICS))
@@ -344,33 +345,6 @@ async def list_group_topics(zk: ZkClient, group: str) -> set[str]:
     return topics | (await registry.read(None, lambda _topics: None)).topics.keys()
 
 
-async def read_offsets(zk: ZkClient, group: str, topics: Iterable[str]) -> list[StoredPosition]:
-    """Read a group's stored positions of these topics. Raises CoordinationError."""
-    partitions = []
-    for topic in topics:
-        for name in await list_names(zk, offsets_path(group, topic)):
-            try:
-                partitions.append(TopicPartition(topic, PartitionKey.parse(name)))
-            except ValueError:
-                continue  # not a partition of any generation
-
-    async def read(partition: TopicPartition) -> StoredPosition | None:
-        found = await zk.find(offset_path(group, partition))
-        if found is None:
-            return None
-        data, stat = found
-        try:
-            position, note = parse_offset(data), ""
-        except MalformedZnode as error:
-            position = None
-            note = f"{error}; say where to go on: consumerd offsets set -g {group} {partition}=POSITION"
-        return StoredPosition(
-            partition=partition, position=position, mtime_ms=stat.mtime_ms, version=stat.version, note=note
-        )
-
-    return [row for row in (await map_bounded(partitions, read)).values() if row is not None]
-
-
 async def _owners(zk: ZkClient, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
     async def read(partition: TopicPartition) -> str | None:
         found = await zk.find(owner_path(group, partition))
@@ -392,34 +366,56 @@ async def _timestamps(
     return await map_bounded(positions, read)
 
 
+def _find_start(position: Position, log: LogRange | None) -> int | None:
+    """Return the offset that lag is counted from: the position, or the log's start where there is no valid one.
+
+    None where it is unknown: a malformed position stops its partition, whatever the log holds.
+    """
+    if position.validity in {Validity.ABSENT, Validity.ANOTHER_INCARNATION}:
+        return None if log is None else log.earliest
+    return position.valid
+
+
 def _lag_row(
     partition: TopicPartition,
+    *,
+    group: str,
     owner: str | None,
-    stored: StoredPosition | None,
+    position: Position,
+    start: int | None,
     log: LogRange | None,
     timestamp_ms: int | None,
-    *,
     deleted: bool,
 ) -> LagRow:
-    position = stored.position if stored else None
-    lag, note = None, stored.note if stored else ""
-    if deleted:
-        note = "topic deleted"
-    if position is not None and log is not None:
-        lag = max(0, log.latest - position)
-        if position < log.earliest:
-            note = f"below the log by {log.earliest - position}"
-        elif position > log.latest:
-            note = f"above the log by {position - log.latest}"
+    lag = None if start is None or log is None or deleted else max(0, log.latest - start)
     return LagRow(
         topic=partition.topic,
         partition=str(partition.partition),
         owner=owner,
-        position=position,
+        position=position.value if deleted else position.valid,
         earliest=log.earliest if log else None,
         latest=log.latest if log else None,
         lag=lag,
         seconds=lag_seconds(lag=lag, oldest_ms=timestamp_ms, now_ms=time.time() * 1000),
         deleted=deleted,
-        note=note,
+        note="topic deleted" if deleted else _explain_lag(partition, group, position, log),
     )
+
+
+def _explain_lag(partition: TopicPartition, group: str, position: Position, log: LogRange | None) -> str:
+    """Say what the numbers alone do not: another count than from the position, a position outside the log."""
+    if position.validity is Validity.MALFORMED:
+        return f"{position.explain()}; {advise_set(group, partition)}"
+    if log is None:
+        return "; ".join(filter(None, [position.explain(), "its leader has not answered: the lag is unknown"]))
+    at = position.valid
+    if at is None:
+        return f"{position.explain()}; counted from the earliest offset, {log.earliest}"
+    if at < log.earliest:
+        return f"below the log by {log.earliest - at}"
+    return f"above the log by {at - log.latest}" if at > log.latest else ""
+
+
+def advise_set(group: str, partition: TopicPartition) -> str:
+    """Return the advice to say where a partition goes on."""
+    return f"say where to go on: consumerd offsets set -g {group} {partition}=POSITION"

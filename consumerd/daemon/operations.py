@@ -30,6 +30,7 @@ from consumerd.daemon.admission import find_our_sessions
 from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, OffsetError
 from consumerd.model import TopicPartition
 from consumerd.net.pool import Purpose
+from consumerd.offsets.positions import GroupPositions
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import OffsetRequest
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
@@ -56,7 +57,7 @@ from consumerd.zk.port import (
     WatchKind,
     ZkClient,
 )
-from consumerd.zk.znodes import MalformedZnode, encode_offset, parse_offset
+from consumerd.zk.znodes import encode_offset
 
 _ATTEMPTS: Final = 4
 _RETRY_S: Final = 1.0
@@ -88,7 +89,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A target, what is there now, and how it is done. ``version`` is the offset node's, None where there is none."""
+    """A target, the present position, and how it is moved.
+
+    ``position`` is None where there is no valid one, ``version`` where there is no offset node.
+    """
 
     partition: TopicPartition
     position: int | None
@@ -220,17 +224,18 @@ async def plan_moves(zk: ZkClient, group: str, targets: Sequence[Target], *, for
     landed = bool(await list_names(zk, roots_root(group)))
     requests = ZooKeeperOffsetRequests(zk, group)
 
+    stored = await GroupPositions(zk, group).find([target.partition for target in targets])
+
     async def plan(partition: TopicPartition) -> Callable[[int], Move]:
         owner = await zk.find(owner_path(group, partition))
-        stored = await zk.find(offset_path(group, partition))
         earlier = await requests.find(partition)
         holder = owner[0].decode(errors="replace") if owner is not None else None
         session = owner[1].ephemeral_owner if owner is not None else None
         way, why = choose_way(holder, session, ours, alive=bool(names), landed=landed, force=force)
         return lambda target: Move(
             partition=partition,
-            position=None if stored is None else _read_position(stored[0]),
-            version=None if stored is None else stored[1].version,
+            position=stored[partition].valid,
+            version=stored[partition].version,
             target=target,
             owner=holder,
             way=way,
@@ -255,13 +260,6 @@ def choose_way(
     if alive:
         return (Way.LEFT if force else Way.REFUSED), "it has no owner now, and the group's members are none of ours"
     return (Way.LEFT if landed else Way.DIRECTLY), ""
-
-
-def _read_position(data: bytes) -> int | None:
-    try:
-        return parse_offset(data)
-    except MalformedZnode:
-        return None
 
 
 # -- doing it
@@ -345,9 +343,9 @@ class OffsetMover:
         raise CoordinationError(f"{path}: not written in {_ATTEMPTS} tries; look again with: consumerd offsets show")
 
     async def _holds(self, move: Move) -> bool:
-        found = await self._zk.find(offset_path(self._group, move.partition))
+        found = (await GroupPositions(self._zk, self._group).find([move.partition]))[move.partition]
         version = 0 if move.version is None else move.version + 1
-        return found is not None and found[1].version == version and _read_position(found[0]) == move.target
+        return found.version == version and found.value == move.target
 
     async def _check_alone(self, before: tuple[int, int] | None) -> None:
         stat = await self._zk.exists(ids_path(self._group))

@@ -5,25 +5,36 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from consumerd.daemon.access import ClusterAccess
 from consumerd.daemon.admission import describe_cluster
-from consumerd.daemon.inspection import follow_topics, list_group_topics, read_offsets, require_group
+from consumerd.daemon.inspection import advise_set, follow_topics, list_group_topics, require_group
 from consumerd.daemon.offsets_export import ExportedOffset, OffsetsExport
 from consumerd.errors import ConfigError
 from consumerd.model import TopicPartition
+from consumerd.offsets.positions import NO_POSITION, GroupPositions, Position
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
+from consumerd.offsets.store import Validity
+from consumerd.telemetry.wording import join_shown
 from consumerd.zk.layout import BROKER_TOPICS, topic_path
 from consumerd.zk.port import ZkClient
+
+_SHOWN: Final = 5
+"""Partitions that a message names; there may be thousands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRow:
-    """A stored position as it stands, and where an operator has asked for it to go on."""
+    """A stored position as it stands, and where an operator has asked for it to go on.
+
+    ``position`` is shown whatever its ``validity``; only a valid one is used.
+    """
 
     topic: str
     partition: str
     position: int | None
+    validity: str
     written: str | None
     version: int | None
     request: int | None
@@ -45,11 +56,11 @@ async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str
     listed = await ZooKeeperOffsetRequests(access.zk, group).list_requests()
     requests = {one.partition: one for one in listed if not wanted or one.partition.topic in wanted}
     topics = set(wanted) or {one.topic for one in requests} | await list_group_topics(access.zk, group)
-    stored = {row.partition: row for row in await read_offsets(access.zk, group, topics)}
+    stored = await GroupPositions(access.zk, group).read(topics)
     rows = []
     for partition in sorted(stored.keys() | requests.keys()):
-        row, request = stored.get(partition), requests.get(partition)
-        notes = [row.note] if row is not None and row.note else []
+        position, request = stored.get(partition, NO_POSITION), requests.get(partition)
+        notes = [_explain(position, group, partition)] if position.explain() else []
         if request is not None:
             asked = _format_time(request.created_ms)
             notes.append(f"asked by {request.author} at {asked}{', new chain' if request.new_chain else ''}")
@@ -57,9 +68,10 @@ async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str
             OffsetRow(
                 topic=partition.topic,
                 partition=str(partition.partition),
-                position=row.position if row is not None else None,
-                written=_format_time(row.mtime_ms) if row is not None else None,
-                version=row.version if row is not None else None,
+                position=position.value,
+                validity=position.validity.value,
+                written=_format_time(position.when_ms) if position.when_ms is not None else None,
+                version=position.version,
                 request=request.position if request is not None else None,
                 note="; ".join(notes),
             )
@@ -67,31 +79,44 @@ async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str
     return rows
 
 
-async def export_offsets(access: ClusterAccess, group: str, wanted: Collection[str], *, now_ms: int) -> OffsetsExport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A document of positions, and the positions that were left out of it because they are of deleted topics."""
+
+    document: OffsetsExport
+    left_out: Mapping[TopicPartition, Position]
+
+
+async def export_offsets(access: ClusterAccess, group: str, wanted: Collection[str], *, now_ms: int) -> Exported:
     """Return a group's positions as a document; one that cannot be read is an error, not a hole.
 
-    Raises NotFound where there is no such group, ConfigError.
+    A position of another incarnation is left out: labelled with today's incarnation it would be set again, and skip
+    records. Raises NotFound where there is no such group, ConfigError.
     """
     await require_group(access.zk, group)
-    topics = set(wanted) or await list_group_topics(access.zk, group)
-    stored = sorted(await read_offsets(access.zk, group, topics), key=lambda row: row.partition)
-    if missing := sorted(topics - {row.partition.topic for row in stored}) if wanted else []:
-        raise ConfigError(f"group {group!r} has no positions of {', '.join(missing)}")
-    incarnations = await _read_incarnations(access.zk, topics)
-    offsets = []
-    for row in stored:
-        if row.position is None:
-            raise ConfigError(f"{row.partition}: its position cannot be read: {row.note}, or leave the topic out")
+    stored = await GroupPositions(access.zk, group).read(set(wanted) or await list_group_topics(access.zk, group))
+    offsets, left_out = [], {}
+    for partition, position in sorted(stored.items()):
+        if position.validity is Validity.ANOTHER_INCARNATION:
+            left_out[partition] = position
+            continue
+        if position.value is None:
+            problem = _explain(position, group, partition)
+            raise ConfigError(f"{partition}: its position cannot be read: {problem}, or leave the topic out")
         offsets.append(
             ExportedOffset(
-                topic=row.partition.topic,
-                partition=str(row.partition.partition),
-                position=row.position,
-                incarnation=incarnations[row.partition.topic],
+                topic=partition.topic,
+                partition=str(partition.partition),
+                position=position.value,
+                incarnation=str(position.incarnation) if position.incarnation is not None else None,
             )
         )
+    if missing := sorted(set(wanted) - {one.topic for one in offsets}):
+        older = f"; what is stored is of a deleted topic: {join_shown(left_out, _SHOWN)}" if left_out else ""
+        raise ConfigError(f"group {group!r} has no positions of {', '.join(missing)}{older}")
     cluster = await _read_cluster(access.zk)
-    return OffsetsExport(group=group, cluster=cluster, exported_ms=now_ms, offsets=offsets)
+    document = OffsetsExport(group=group, cluster=cluster, exported_ms=now_ms, offsets=offsets)
+    return Exported(document=document, left_out=left_out)
 
 
 async def find_named(access: ClusterAccess, named: Collection[str | TopicPartition]) -> Named:
@@ -124,6 +149,11 @@ async def _read_cluster(zk: ZkClient) -> str:
 async def _read_incarnations(zk: ZkClient, topics: Iterable[str]) -> dict[str, str | None]:
     stats = {topic: await zk.exists(topic_path(topic)) for topic in sorted(topics)}
     return {topic: str(stat.czxid) if stat is not None else None for topic, stat in stats.items()}
+
+
+def _explain(position: Position, group: str, partition: TopicPartition) -> str:
+    malformed = position.validity is Validity.MALFORMED
+    return f"{position.explain()}; {advise_set(group, partition)}" if malformed else position.explain()
 
 
 def _format_time(milliseconds: int) -> str:

@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol, assert_never
 
 from consumerd.errors import OffsetOutOfRange
 from consumerd.model import Gap, GapReason, Incarnation
-from consumerd.offsets.store import OffsetRequest, StoredOffset
+from consumerd.offsets.store import OffsetRequest, StoredOffset, Validity, judge
 
 OnMissing = Literal["earliest", "latest", "stop"]
 OnOutOfRange = Literal["earliest", "latest", "nearest", "stop"]
@@ -224,14 +224,7 @@ class TryAgain:
 
 def find_committed(stored: StoredOffset | None, incarnation: Incarnation) -> int | None:
     """Return the committed position, if there is one that can be read and that belongs to the topic as it is now."""
-    if stored is None or stored.malformed is not None or not counts(stored, incarnation):
-        return None
-    return stored.position
-
-
-def counts(stored: StoredOffset, incarnation: Incarnation) -> bool:
-    """Tell whether a stored offset was written after the topic was made: else it is about an older one of that name."""
-    return stored.mzxid > incarnation.czxid
+    return stored.position if stored is not None and judge(stored, incarnation) is Validity.VALID else None
 
 
 def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd | Stop:
@@ -310,7 +303,7 @@ def _plan_resume(resume: int, committed: int | None) -> StartAt:
 
 def _plan_missing(facts: StartFacts, policy: OffsetPolicy) -> StartAtEnd | Stop:
     if facts.stored is not None:
-        if not counts(facts.stored, facts.incarnation):
+        if judge(facts.stored, facts.incarnation) is Validity.ANOTHER_INCARNATION:
             return StartAtEnd(end="earliest", reason=StartReason.NEW_INCARNATION)
         return Stop(
             cause=StopCause.MALFORMED_OFFSET,

@@ -23,7 +23,7 @@ import structlog
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.sharing import SharedReads
 from consumerd.errors import CoordinationError, OffsetError
-from consumerd.model import PartitionKey, TopicPartition
+from consumerd.model import Incarnation, PartitionKey, TopicPartition
 from consumerd.offsets.store import OffsetRequest, Subscription
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import request_path, requests_path, requests_root, topic_path
@@ -171,7 +171,7 @@ class ZooKeeperOffsetRequests:
             self._tell_useless(Trouble.REQUEST_MALFORMED, path, stat.mzxid, str(error))
             return None
         topic = await self._zk.exists(topic_path(partition.topic))
-        if topic is not None and topic.czxid > stat.mzxid:
+        if topic is not None and not Incarnation(topic.czxid).precedes(stat.mzxid):
             reason = "the topic was made again after it was asked"
             self._tell_useless(Trouble.REQUEST_OUTDATED, path, stat.mzxid, reason)
             return None

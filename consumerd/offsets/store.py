@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from consumerd.model import Claim, TopicPartition
+from consumerd.model import Claim, Incarnation, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class OffsetRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOffset:
-    """A stored position, and what tells its age apart.
+    """A stored position, and its age.
 
-    ``mzxid`` is the ZooKeeper transaction that wrote it (compared with a topic's incarnation); ``malformed``
+    ``mzxid`` is the ZooKeeper transaction that wrote it, which :func:`judge` compares with a topic's; ``malformed``
     holds the text of a node that is not a decimal number, in which case ``position`` is -1.
     """
 
@@ -43,6 +43,34 @@ class StoredOffset:
     mzxid: int
     version: int
     malformed: str | None = None
+
+
+class Validity(enum.Enum):
+    """Whether a stored position can be used; the values are shown."""
+
+    VALID = "valid"
+    ANOTHER_INCARNATION = "of another incarnation"
+    """Written before today's topic was created: it counts records of a deleted topic of the same name."""
+    UNKNOWN_AGE = "of unknown age"
+    """The topic does not exist, so there is no incarnation to compare it with."""
+    MALFORMED = "malformed"
+    ABSENT = "absent"
+
+
+def judge(stored: StoredOffset | None, incarnation: Incarnation | None) -> Validity:
+    """Decide whether a stored position belongs to a topic. The only place that compares their ages.
+
+    Args:
+        stored: What the store holds; None where it holds nothing.
+        incarnation: The topic's incarnation now; None where the topic does not exist.
+    """
+    if stored is None:
+        return Validity.ABSENT
+    if incarnation is not None and not incarnation.precedes(stored.mzxid):
+        return Validity.ANOTHER_INCARNATION
+    if stored.malformed is not None:
+        return Validity.MALFORMED
+    return Validity.UNKNOWN_AGE if incarnation is None else Validity.VALID
 
 
 @dataclass(frozen=True, slots=True)

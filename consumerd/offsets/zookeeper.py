@@ -41,6 +41,7 @@ from consumerd import failpoints
 from consumerd.aio.parallel import map_bounded
 from consumerd.errors import CoordinationError, LeasePaused, OwnershipLost, SessionLost
 from consumerd.model import SessionEpoch, TopicPartition
+from consumerd.offsets.positions import parse_stored
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
 from consumerd.telemetry.hooks import Hooks, Trouble
@@ -58,7 +59,7 @@ from consumerd.zk.port import (
     SetData,
     ZkClient,
 )
-from consumerd.zk.znodes import MalformedZnode, encode_offset, parse_offset
+from consumerd.zk.znodes import encode_offset
 
 MULTI_BYTES: Final = 256 * 1024
 """A quarter of what a server accepts by default (``jute.maxbuffer``), so that one commit never delays the rest much."""
@@ -444,15 +445,7 @@ class ZooKeeperOffsetStore:
 
     async def _read_node(self, partition: TopicPartition) -> StoredOffset | None:
         found = await self._zk.find(offset_path(self._group, partition))
-        if found is None:
-            return None
-        data, stat = found
-        try:
-            position = parse_offset(data)
-        except MalformedZnode:
-            position = -1
-        malformed = data.decode(errors="replace") if position < 0 else None
-        return StoredOffset(position=max(position, -1), mzxid=stat.mzxid, version=stat.version, malformed=malformed)
+        return None if found is None else parse_stored(*found)
 
     async def _read_all(self, keys: Sequence[_K], read: Callable[[_K], Awaitable[_T]]) -> dict[_K, _T]:
         """Read something of each partition or topic, so many at a time; the first failure is raised."""

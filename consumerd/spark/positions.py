@@ -1,7 +1,4 @@
-"""Where a group stands, for an audit: the positions of a whole group at once, read from ZooKeeper as the daemon does.
-
-A position counts only if it was written in the topic as it is now: its node's ``mzxid`` lies above the topic's ``czxid``.
-"""
+"""Reads the positions of a whole group for an audit, over a ZooKeeper session of its own."""
 
 from __future__ import annotations
 
@@ -11,18 +8,15 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from consumerd.aio.clock import boottime
-from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.cluster.generation import require_modern
 from consumerd.config.settings import Cluster
 from consumerd.errors import ConfigError, CoordinationError
-from consumerd.model import PartitionKey, TopicPartition
-from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
+from consumerd.offsets.positions import GroupPositions
 from consumerd.spark.datasource.loop_thread import LoopThread
-from consumerd.spark.landing.examine import GroupPosition, Positions
+from consumerd.spark.landing.examine import Positions
 from consumerd.zk.aiozk_client import AiozkClient
-from consumerd.zk.layout import BROKER_TOPICS, group_path, offsets_path, offsets_root, topic_path
-from consumerd.zk.listing import list_names
+from consumerd.zk.layout import BROKER_TOPICS, group_path
 
 _SESSION_S: Final = 10.0
 _READ_S: Final = 60.0
@@ -66,27 +60,9 @@ async def _read(zk: AiozkClient, address: str, group: str, cluster_id: str, *, t
         async with timeout(_READ_S):
             await require_modern(zk, address, trusted=trusted)
             await _check_cluster(zk, address, group, cluster_id)
-            topics = await list_names(zk, offsets_root(group))
-            named = await map_bounded(topics, lambda topic: list_names(zk, offsets_path(group, topic)))
-            partitions = [
-                TopicPartition(topic, key) for topic, names in named.items() for key in map(_find_key, names) if key
-            ]
-            stored = await ZooKeeperOffsetStore(zk, group).load(sorted(partitions))
-            stats = await map_bounded(topics, lambda topic: zk.exists(topic_path(topic)))
+            return await GroupPositions(zk, group).read()
     except TimeoutError as error:
         raise CoordinationError(f"ZooKeeper at {address} has not answered within {_READ_S:g} s") from error
-    made = {topic: None if stat is None else stat.czxid for topic, stat in stats.items()}
-    positions: dict[TopicPartition, GroupPosition] = {}
-    for partition, found in stored.items():
-        czxid = made[partition.topic]
-        if found is None:
-            positions[partition] = GroupPosition(position=None, czxid=czxid)
-        elif found.malformed is not None:
-            positions[partition] = GroupPosition(position=None, czxid=czxid, malformed=found.malformed)
-        else:
-            current = czxid is None or found.mzxid > czxid
-            positions[partition] = GroupPosition(position=found.position if current else None, czxid=czxid)
-    return positions
 
 
 async def _check_cluster(zk: AiozkClient, address: str, group: str, cluster_id: str) -> None:
@@ -99,10 +75,3 @@ async def _check_cluster(zk: AiozkClient, address: str, group: str, cluster_id: 
         )
     if await zk.exists(group_path(group)) is None:
         raise ConfigError(f"group.id: there is no group {group!r} in ZooKeeper at {address}")
-
-
-def _find_key(name: str) -> PartitionKey | None:
-    try:
-        return PartitionKey.parse(name)
-    except ValueError:
-        return None

@@ -13,6 +13,7 @@ import yaml
 
 from tests.interop.conftest import ClusterFactory
 from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.deleted_topic import check_commands
 from tests.support.kafka import Cluster, Sent, parse_release
 from tests.support.registry import open_registry
 
@@ -173,3 +174,15 @@ def test_a_java_teams_file_starts_a_member_where_the_java_one_stopped(
     read = [json.loads(line) for line in done.read_text().splitlines()]
     assert process.returncode == 0, log[-2000:]
     assert sorted((row["partition"], row["offset"]) for row in read) == [(p, o) for p in "01" for o in (10, 11, 12)]
+
+
+@pytest.mark.timeout(180)
+def test_commands_tell_a_position_of_a_deleted_topic(
+    release: str,
+    shared_clusters: ClusterFactory,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Believed, it hides records of the new topic from lag, and from the consumer once it was exported and set."""
+    check_commands(shared_clusters(release), unique("again"), unique("again"), tmp_path, capsys)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from consumerd.client.log_range import LogRange
 from consumerd.group.plan import GroupSnapshot, Holder, TopicView
-from consumerd.model import Generation, TopicPartition
+from consumerd.model import Generation, Incarnation, TopicPartition
+from consumerd.offsets.positions import Position, read_position
 from consumerd.sinks.chain import LandedEnd, RootRecord
 from consumerd.sinks.publish import Chain
 from consumerd.zk.layout import id_path
@@ -78,6 +79,11 @@ class RegistryFacts:
         """Whether there is such a partition."""
         view = self.topics.get(partition.topic)
         return view is not None and partition.partition in view.partitions
+
+    def find_position(self, node: PartitionNode) -> Position:
+        """Return what an offset node holds, judged by the topic as it was read."""
+        view = self.topics.get(node.topic)
+        return read_position((node.data, node.stat), None if view is None else Incarnation(view.czxid))
 
     def members_of(self, session_id: int) -> list[str]:
         """Return the members that a session has registered."""

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from consumerd.client.log_range import LogRange
-from consumerd.daemon.doctor.facts import LogFacts, PartitionNode, RegistryFacts
+from consumerd.daemon.doctor.facts import LogFacts, RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, Severity, join_few
 from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
 from consumerd.telemetry.wording import counted
 from consumerd.zk.layout import BROKER_TOPICS
-from consumerd.zk.znodes import MalformedZnode, parse_offset
 
 _SET: Final = "say where to go on: consumerd offsets set"
 
@@ -36,7 +35,7 @@ def check_positions(facts: RegistryFacts, logs: LogFacts, policy: OffsetPolicy |
 def _check_ranges(facts: RegistryFacts, logs: LogFacts, policy: OffsetPolicy | None) -> Iterator[Finding]:
     for node in facts.offsets:
         log = logs.ranges.get(node.partition) if node.partition is not None else None
-        position = _find_position(facts, node)
+        position = facts.find_position(node).valid
         if log is None or position is None or log.earliest <= position <= log.latest:
             continue
         below = position < log.earliest
@@ -55,18 +54,6 @@ def _check_ranges(facts: RegistryFacts, logs: LogFacts, policy: OffsetPolicy | N
             what=f"{what}. {_tell_choice(choice, log, below=below)}",
             advice=_SET if choice in (None, "stop") else "nothing, if that is what you want; else " + _SET,
         )
-
-
-def _find_position(facts: RegistryFacts, node: PartitionNode) -> int | None:
-    """Return the position if it counts: it can be read, and was written after the topic was made."""
-    view = facts.topics.get(node.topic)
-    if view is None or node.stat.mzxid < view.czxid:
-        return None
-    try:
-        position = parse_offset(node.data)
-    except MalformedZnode:
-        return None
-    return position if position >= 0 else None
 
 
 def _tell_choice(choice: OnOutOfRange | None, log: LogRange, *, below: bool) -> str:

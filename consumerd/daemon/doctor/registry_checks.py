@@ -20,10 +20,10 @@ from consumerd.group.plan import (
 )
 from consumerd.model import ConsumerId, ThreadId, TopicPartition
 from consumerd.offsets.requests import parse_request
+from consumerd.offsets.store import Validity
 from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.telemetry.wording import counted
 from consumerd.zk.layout import group_path, id_path, ids_path, owners_root, topic_path
-from consumerd.zk.znodes import MalformedZnode, parse_offset
 
 _LINGERING: Final = re.compile(r"-[0-9a-f]{8}")
 _ROOT: Final = re.compile(r"[0-9a-f]{32}")
@@ -216,29 +216,22 @@ def _check_offsets(facts: RegistryFacts) -> Iterator[Finding]:
             yield misplaced
         if node.partition is not None and node.partition.is_legacy:
             continue  # a byte offset of 0.7, which no member here reads
-        try:
-            position = parse_offset(node.data)
-        except MalformedZnode as error:
-            position = -1
-            problem = str(error)
-        else:
-            problem = f"the position is {position}"
-        if position < 0 and node.partition is not None:
+        position = facts.find_position(node)
+        if position.validity is Validity.MALFORMED and node.partition is not None:
             yield Finding(
                 severity=Severity.ERROR,
                 check="position-malformed",
                 where=node.path,
-                what=f"{problem}: whoever claims the partition stops it, unless files that have landed say where to go on",
+                what=f"{position.explain()}: whoever claims the partition stops it, unless files that have landed say where "
+                "to go on",
                 advice="say where to go on: consumerd offsets set",
             )
-        view = facts.topics.get(node.topic)
-        if position >= 0 and view is not None and node.stat.mzxid < view.czxid:
+        if position.validity is Validity.ANOTHER_INCARNATION:
             yield Finding(
                 severity=Severity.WARNING,
                 check="position-of-older-topic",
                 where=node.path,
-                what=f"position {position} was written before topic {node.topic} was made (transaction "
-                f"{node.stat.mzxid:#x}, topic {view.czxid:#x}): it is about a topic that was deleted",
+                what=f"{position.explain()} (by transaction {node.stat.mzxid}, the topic by {position.incarnation})",
                 advice="consumerd begins at the earliest offset; a Java member takes the position as it is",
             )
 

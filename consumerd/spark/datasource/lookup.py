@@ -3,8 +3,7 @@
 :class:`ClusterLookup` runs its connections on an event loop of its own in a thread, so that it can be used from anywhere,
 a notebook with a running loop included, and stays connected between the triggers of a stream.
 
-A position of a group counts only if it was written in the topic as it is now (its node's ``mzxid`` lies above the topic's
-``czxid``), as for the daemon.
+A group's positions are read, and judged, by :class:`~consumerd.offsets.positions.GroupPositions`, as for the daemon.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from types import TracebackType
 from typing import Final, Self, TypeVar, assert_never
 
 from consumerd.aio.clock import boottime
-from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange, LogRangeReader
 from consumerd.cluster.from_brokers import BrokerSource
@@ -30,7 +28,8 @@ from consumerd.group.java_regex import compile_java
 from consumerd.group.subscription import INTERNAL_TOPICS
 from consumerd.model import TopicPartition
 from consumerd.net.pool import ConnectionPool
-from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
+from consumerd.offsets.positions import GroupPositions
+from consumerd.offsets.store import Validity
 from consumerd.spark.datasource.connecting import first_brokers, make_pool
 from consumerd.spark.datasource.leaders import TopicLeaders
 from consumerd.spark.datasource.loop_thread import LoopThread
@@ -53,7 +52,7 @@ from consumerd.spark.datasource.options import (
     SubscribePattern,
 )
 from consumerd.zk.aiozk_client import AiozkClient
-from consumerd.zk.layout import group_path, topic_path
+from consumerd.zk.layout import group_path
 
 T = TypeVar("T")
 
@@ -293,30 +292,20 @@ class Connections:
             raise ConfigError(f"group:{group} is kept in ZooKeeper; give the option zookeeper")
         if await self.zk.exists(group_path(group)) is None:
             raise NotFound(f"there is no group {group!r} in ZooKeeper")
-        stored = await ZooKeeperOffsetStore(self.zk, group).load(sorted(partitions))
-        made = await map_bounded(sorted({one.topic for one in partitions}), self._find_czxid)
-        found, missing = {}, []
-        for one in sorted(partitions):
-            position = stored[one]
-            if position is not None and position.malformed is not None:
-                raise ConfigError(f"group {group!r}: its position of {one} is no number: {position.malformed[:40]!r}")
-            czxid = made[one.topic]
-            if position is None or (czxid is not None and position.mzxid < czxid):
-                missing.append(one)
-            else:
-                found[one] = position.position
+        stored = await GroupPositions(self.zk, group).find(partitions)
+        for one, position in stored.items():
+            if position.validity is Validity.MALFORMED:
+                raise ConfigError(f"group {group!r}: its position of {one} is no number: {position.text[:40]!r}")
+        found = {one: position.valid for one, position in stored.items() if position.valid is not None}
+        missing = [one for one in stored if one not in found]
         if missing and missing_position is MissingPosition.ERROR:
+            first = missing[0]
             raise NotFound(
-                f"group {group!r} has no position of {missing[0]}; set groupPositionMissing to earliest or latest to "
-                "read such a partition from there"
+                f"group {group!r} has no position of {first} ({stored[first].explain()}); set groupPositionMissing to "
+                "earliest or latest to read such a partition from there"
             )
         edge = EARLIEST_OFFSET if missing_position is MissingPosition.EARLIEST else LATEST_OFFSET
         return found | await self._resolve_edges(dict.fromkeys(missing, edge))
-
-    async def _find_czxid(self, topic: str) -> int | None:
-        assert self.zk is not None
-        stat = await self.zk.exists(topic_path(topic))
-        return None if stat is None else stat.czxid
 
 
 _LISTED: Final = 20

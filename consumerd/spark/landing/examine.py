@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumerd.model import GapReason, TopicPartition
+from consumerd.offsets.positions import Position
+from consumerd.offsets.store import Validity
 from consumerd.spark.landing.chain_checks import check_chain, check_succession
 from consumerd.spark.landing.findings import Finding, FindingKind, Severity
 from consumerd.spark.landing.holding import Holding
@@ -30,19 +32,8 @@ _LOST: Final = frozenset(
 """Reasons that mean records which nobody will find here; others mean that there were none, or that somebody else has them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPosition:
-    """Where a group stands in a partition, by ZooKeeper. ``czxid`` is the topic's incarnation now, None if it is deleted.
-
-    ``position`` is None where there is none of this incarnation; ``malformed`` what stands there where it is no number.
-    """
-
-    position: int | None
-    czxid: int | None
-    malformed: str | None = None
-
-
-Positions = Mapping[TopicPartition, GroupPosition]
+Positions = Mapping[TopicPartition, Position]
+"""Where a group stands, by ZooKeeper."""
 
 
 def examine(
@@ -125,9 +116,7 @@ def _account(chain: LandedChain) -> _Account:
     )
 
 
-def _examine_log(
-    log: LogId, chains: Sequence[LandedChain], known: GroupPosition | None
-) -> tuple[LogReport, list[Finding]]:
+def _examine_log(log: LogId, chains: Sequence[LandedChain], known: Position | None) -> tuple[LogReport, list[Finding]]:
     """Account for one log's chains, given from the highest down."""
     accounts = [_account(chain) for chain in chains]
     findings: list[Finding] = []
@@ -166,7 +155,7 @@ def _examine_log(
         size=sum(file.size or 0 for file in files) if complete else None,
         min_timestamp=min((one.min_timestamp for one in times if one.min_timestamp is not None), default=None),
         max_timestamp=max((one.max_timestamp for one in times if one.max_timestamp is not None), default=None),
-        committed=None if known is None or known.czxid != log.incarnation.czxid else known.position,
+        committed=known.valid if known is not None and _is_of(known, log) else None,
         chains=tuple(sorted(map(_describe_chain, chains), key=lambda one: (one.root, one.number))),
         arrivals=tuple(_arrivals(chains)),
     )
@@ -264,28 +253,36 @@ def _knows_end(chains: Sequence[LandedChain]) -> bool:
     return all(chain.end is not None for chain in chains)
 
 
-def _check_position(log: LogId, end: int, known: GroupPosition, *, settled: bool) -> Iterator[Finding]:
-    if known.malformed is not None:
-        detail = f"{log}: the group's position is no number: {known.malformed[:40]!r}"
+def _is_of(known: Position, log: LogId) -> bool:
+    """Tell whether the topic is still the one that the log's files were landed from."""
+    return known.incarnation is not None and known.incarnation.czxid == log.incarnation.czxid
+
+
+def _check_position(log: LogId, end: int, known: Position, *, settled: bool) -> Iterator[Finding]:
+    committed = known.valid
+    if known.validity is Validity.MALFORMED:
+        detail = f"{log}: the group's position is no number: {known.text[:40]!r}"
         yield _find(FindingKind.COMMITTED_AHEAD, Severity.ERROR, log, detail, Span(end, end))
-    elif known.czxid is None:
+    elif known.incarnation is None:
         detail = f"{log}: the topic is not in the cluster any more"
         yield _find(FindingKind.COMMITTED_BEHIND, Severity.NOTE, log, detail, Span(end, end))
-    elif known.czxid != log.incarnation.czxid:
-        detail = f"{log}: the topic was made again (incarnation {known.czxid}), and nothing of that has been landed"
-        yield _find(FindingKind.COMMITTED_BEHIND, Severity.WARNING, log, detail, Span(end, end))
-    elif known.position is None:
-        detail = f"{log}: the group has no position, and {end} is the end of what has been landed"
-        yield _find(FindingKind.COMMITTED_BEHIND, Severity.WARNING, log, detail, Span(end, end))
-    elif known.position > end and settled:
-        span = Span(end, known.position)
+    elif not _is_of(known, log):
         detail = (
-            f"{log}: the group has committed {known.position}, and {span} has not been landed: somebody else has consumed "
+            f"{log}: the topic was made again (incarnation {known.incarnation}), and nothing of that has been landed"
+        )
+        yield _find(FindingKind.COMMITTED_BEHIND, Severity.WARNING, log, detail, Span(end, end))
+    elif committed is None:
+        detail = f"{log}: {known.explain()}, and {end} is the end of what has been landed"
+        yield _find(FindingKind.COMMITTED_BEHIND, Severity.WARNING, log, detail, Span(end, end))
+    elif committed > end and settled:
+        span = Span(end, committed)
+        detail = (
+            f"{log}: the group has committed {committed}, and {span} has not been landed: somebody else has consumed "
             "it, or files are lost"
         )
         yield _find(FindingKind.COMMITTED_AHEAD, Severity.ERROR, log, detail, span)
-    elif known.position < end:
-        span = Span(known.position, end)
+    elif committed < end:
+        span = Span(committed, end)
         yield _find(
             FindingKind.COMMITTED_BEHIND,
             Severity.NOTE,
@@ -298,7 +295,9 @@ def _check_position(log: LogId, end: int, known: GroupPosition, *, settled: bool
 def _find_unlanded(positions: Positions, newest: Mapping[TopicPartition, LogId]) -> Iterator[Finding]:
     """Tell of partitions that the group has positions of, and that no root has a chain of."""
     for partition in sorted(set(positions) - set(newest)):
-        position = positions[partition].position
+        stored = positions[partition]
+        # of a deleted topic as well: its records are asked for here, wherever the topic is by now
+        position = stored.value if stored.validity in {Validity.VALID, Validity.UNKNOWN_AGE} else None
         if position:
             yield Finding(
                 kind=FindingKind.COMMITTED_AHEAD,

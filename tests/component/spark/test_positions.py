@@ -15,9 +15,9 @@ from consumerd.config.settings import Cluster
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import PartitionKey, TopicPartition
+from consumerd.offsets.store import Validity
 from consumerd.spark.audit import run
 from consumerd.spark.job import Silent
-from consumerd.spark.landing.examine import GroupPosition
 from consumerd.spark.positions import read_positions
 from consumerd.zk.layout import BROKER_TOPICS, offset_path, topic_path
 from tests.support.landing_zone import LandingZone
@@ -63,12 +63,15 @@ def test_positions_of_a_group(server: EmbeddedZooKeeper) -> None:
     found = read_positions(cluster(server), "lake", cluster_id=cluster_id)
 
     assert {
-        P: GroupPosition(position=100, czxid=made["orders"]),
-        Q: GroupPosition(position=None, czxid=made["orders"], malformed="x"),
-        OLD: GroupPosition(position=3, czxid=made["orders"]),
-        GONE: GroupPosition(position=7, czxid=None),
-        REMADE: GroupPosition(position=None, czxid=made["remade"]),
-    } == found
+        P: (100, Validity.VALID, made["orders"]),
+        Q: (None, Validity.MALFORMED, made["orders"]),
+        OLD: (3, Validity.VALID, made["orders"]),
+        GONE: (7, Validity.UNKNOWN_AGE, None),
+        REMADE: (5, Validity.ANOTHER_INCARNATION, made["remade"]),
+    } == {
+        one: (position.value, position.validity, position.incarnation.czxid if position.incarnation else None)
+        for one, position in found.items()
+    }
 
 
 def test_positions_of_another_cluster_are_refused(server: EmbeddedZooKeeper) -> None:

@@ -13,14 +13,13 @@ from consumerd.delivery.policy import (
     Stop,
     StopCause,
     TryAgain,
-    counts,
     in_log,
     plan_out_of_range,
     plan_start,
 )
 from consumerd.errors import OffsetOutOfRange
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
-from consumerd.offsets.store import StoredOffset
+from consumerd.offsets.store import StoredOffset, Validity, judge
 
 TOPIC = Incarnation(100)
 
@@ -94,8 +93,8 @@ def test_an_offset_of_a_deleted_topic_of_that_name_counts_for_nothing(on_missing
 
 def test_an_offset_counts_from_the_transaction_after_the_one_that_made_the_topic():
     """The boundary of the rule, and the topic's own transaction is no offset's."""
-    assert not counts(stored(1, mzxid=100), TOPIC)
-    assert counts(stored(1, mzxid=101), TOPIC)
+    assert Validity.ANOTHER_INCARNATION is judge(stored(1, mzxid=100), TOPIC)
+    assert Validity.VALID is judge(stored(1, mzxid=101), TOPIC)
 
 
 def test_text_that_is_no_offset_stops_the_partition_and_says_so():

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
+from consumerd.offsets.positions import Position
+from consumerd.offsets.store import Validity
 from consumerd.sinks.chain import LandedGap
 from consumerd.spark.landing import footers
-from consumerd.spark.landing.examine import SPANS_NAMED, GroupPosition, Positions, examine
+from consumerd.spark.landing.examine import SPANS_NAMED, Positions, examine
 from consumerd.spark.landing.findings import FindingKind, Severity
 from consumerd.spark.landing.report import AuditReport
 from consumerd.spark.landing.scan import scan_landing
@@ -244,15 +246,22 @@ def test_very_many_gaps_are_named_in_part(zone: LandingZone) -> None:
     assert "(100 offsets in 100 pieces)" in report.notes[-1].detail
 
 
+def held(value: int | None, validity: Validity = Validity.VALID, *, czxid: int | None = 7, text: str = "") -> Position:
+    return Position(
+        value=value, validity=validity, incarnation=None if czxid is None else Incarnation(czxid), text=text
+    )
+
+
 POSITIONS = [
-    (GroupPosition(position=100, czxid=7), []),
-    (GroupPosition(position=90, czxid=7), [(Severity.NOTE, FindingKind.COMMITTED_BEHIND, 90, 100)]),
-    (GroupPosition(position=130, czxid=7), [(Severity.ERROR, FindingKind.COMMITTED_AHEAD, 100, 130)]),
-    (GroupPosition(position=None, czxid=7), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
-    (GroupPosition(position=5, czxid=9), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
-    (GroupPosition(position=None, czxid=None), [(Severity.NOTE, FindingKind.COMMITTED_BEHIND, 100, 100)]),
+    (held(100), []),
+    (held(90), [(Severity.NOTE, FindingKind.COMMITTED_BEHIND, 90, 100)]),
+    (held(130), [(Severity.ERROR, FindingKind.COMMITTED_AHEAD, 100, 130)]),
+    (held(None, Validity.ABSENT), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
+    (held(500, Validity.ANOTHER_INCARNATION), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
+    (held(5, czxid=9), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
+    (held(5, Validity.UNKNOWN_AGE, czxid=None), [(Severity.NOTE, FindingKind.COMMITTED_BEHIND, 100, 100)]),
     (
-        GroupPosition(position=None, czxid=7, malformed="x"),
+        held(None, Validity.MALFORMED, text="x"),
         [(Severity.ERROR, FindingKind.COMMITTED_AHEAD, 100, 100)],
     ),
 ]
@@ -261,7 +270,7 @@ POSITIONS = [
 @pytest.mark.parametrize(("position", "expected"), POSITIONS)
 @pytest.mark.parametrize("names", [False, True], ids=["footers", "names"])
 def test_chains_against_the_committed_position(
-    zone: LandingZone, position: GroupPosition, expected: Sequence[object], *, names: bool
+    zone: LandingZone, position: Position, expected: Sequence[object], *, names: bool
 ) -> None:
     """A committed position is some chain's end; one beyond all chains means that somebody else read, or files are lost."""
     zone.land("orders", 0, 0, 100)
@@ -274,7 +283,7 @@ def test_chains_against_the_committed_position(
 def test_position_of_a_partition_that_was_never_landed(zone: LandingZone) -> None:
     """A folder that is gone altogether shows in the group's position alone."""
     zone.land("orders", 0, 0, 100)
-    there = GroupPosition(position=100, czxid=7)
+    there = held(100)
 
     report = audit(zone, positions={ORDERS: there, TopicPartition.modern("orders", 1): there})
 
