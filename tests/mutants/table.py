@@ -108,9 +108,9 @@ MUTANTS: Final = (
     Mutant(
         name="an-old-topics-position-counts",
         promise=1,
-        file="delivery/policy.py",
-        old="    return stored.mzxid > incarnation.czxid\n",
-        new="    return stored.mzxid > 0 or incarnation.czxid > 0\n",
+        file="offsets/store.py",
+        old="    if incarnation is not None and not incarnation.precedes(stored.mzxid):\n",
+        new="    if incarnation is not None and stored.mzxid < 0:\n",
         tests=(
             "tests/unit/delivery/test_policy.py::test_an_offset_counts_from_the_transaction_after_the_one_that_made_the_topic",
             SIMULATION,
