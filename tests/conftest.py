@@ -16,10 +16,9 @@ from xdist.scheduler import LoadFileScheduling
 
 from consumerd.aio.timeouts import timeout
 from consumerd.wire import kernel
+from tests.support import failures, unseen
 from tests.support.pure import without_kernel
-from tests.support.unseen import pytest_sessionfinish, pytest_testnodedown, unseen
-
-__all__ = ["pytest_sessionfinish", "pytest_testnodedown"]  # hooks: pytest finds them here
+from tests.support.seeds import run_seed
 
 # no test asserts an absolute time: machines are shared, and a slow example is no failure
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +30,18 @@ _WITH_SPARK = "tests/spark/"
 
 # sessions of tests are many and short: to begin one then takes 15 s of the processor, not 26
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add hooks that have modules of their own, and draw the seed of the run before workers start."""
+    run_seed()
+    for plugin in (failures, unseen):
+        config.pluginmanager.register(plugin)
+
+
+def pytest_report_header() -> str:
+    """Say how to repeat this run."""
+    return f"tests that draw a seed: CONSUMERD_SEED={run_seed()}"
 
 
 class _FilesAndOneSession(LoadFileScheduling):
@@ -87,5 +98,5 @@ def _own_logging() -> Iterator[None]:
 def _nothing_dies_unseen() -> Iterator[None]:
     """A failure that nobody awaits is told when it is collected: by this test, or by one before it."""
     yield
-    if found := unseen.take():
+    if found := unseen.UNSEEN.take():
         pytest.fail("nobody heard of this, here or in a test before: " + "; ".join(found))

@@ -11,7 +11,12 @@ import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 
-CONFTEST = "from tests.support.unseen import pytest_sessionfinish, pytest_testnodedown\n"
+CONFTEST = """
+from tests.support import unseen
+
+def pytest_configure(config):
+    config.pluginmanager.register(unseen)
+"""
 
 DIES = """
 import asyncio

@@ -19,6 +19,8 @@ from tests.support.delivery import TOPIC_CZXID, DeliveryRig
 from tests.support.landing_reader import LandedPartition
 from tests.support.sinks import Clock, SinkRig
 
+pytestmark = pytest.mark.records
+
 P = TopicPartition.modern("t", 0)
 
 

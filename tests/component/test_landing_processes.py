@@ -10,6 +10,8 @@ from consumerd.aio.timeouts import timeout
 from tests.support.landing_process import RACE_END
 from tests.support.landing_reader import read_landing
 
+pytestmark = pytest.mark.records
+
 KINDS = pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 
 

@@ -18,6 +18,8 @@ from tests.support.faulty_files import RecordingFileSystem
 from tests.support.sinks import Clock, SinkRig
 from tests.support.zookeeper import eventually
 
+pytestmark = pytest.mark.records
+
 PARTITION = TopicPartition.modern("orders", 3)
 BATCH = 10
 

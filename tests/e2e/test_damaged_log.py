@@ -23,6 +23,8 @@ from tests.support.landing_check import Place
 from tests.support.landing_reader import LandedPartition, Landing, read_landing
 from tests.support.ledger import Ledger
 
+pytestmark = pytest.mark.records
+
 POLICIES: Final = ("skip", "quarantine", "stop")
 FORMATS: Final[Mapping[int, str]] = {0: "0.9.0", 1: "0.10.2", 2: "1.1"}
 """Magic to what the topic's ``message.format.version`` says."""

@@ -21,6 +21,8 @@ from tests.support.ledger import Ledger
 from tests.support.load import SteadyLoad
 from tests.support.registry import CommitWatch, open_registry
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 6
 PER_PARTITION = 40
 

@@ -24,6 +24,8 @@ from tests.support.landing_reader import LandedChain, read_landing
 from tests.support.registry import Registry, open_registry
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 4
 CUTS = 100
 BACKLOG = 16_000

@@ -19,6 +19,8 @@ from tests.support.landing_check import find_faults, log_ends
 from tests.support.landing_reader import read_landing
 from tests.support.load import SteadyLoad
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 12
 RATE = 2000
 SECONDS = 60 if FULL else 30

@@ -26,6 +26,8 @@ from tests.support.damage import DamagedUnit, flip_byte
 from tests.support.kafka import Cluster, Sent, has_headers, java_command
 from tests.support.landing_reader import LandedPartition, LandedRecord, Landing, read_landing
 
+pytestmark = pytest.mark.records
+
 MIB: Final = 1 << 20
 EARLY, LATE, AFTER = 100, 100, 20
 KEYS, UPDATES = 10, 300

@@ -22,6 +22,9 @@ from tests.support.kafka import Cluster, JavaConsumer
 from tests.support.landing_check import find_faults, log_ends
 from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
+from tests.support.seeds import draw_seed
+
+pytestmark = pytest.mark.records
 
 FULL_ROUNDS = 20
 """How often a process dies at each point in the full run on the main release, for each of the four: Parquet and JSON lines,
@@ -88,9 +91,7 @@ def kill_at_each_point(cluster: Cluster, name: str, sink: str, folder: Path, fig
         offsets={"commit_interval_ms": 300},
         log={"level": "info"},
     )
-    seed = random.randrange(1 << 30)
-    dice = random.Random(seed)
-    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    dice = random.Random(draw_seed(f"kill points with {sink}, {'with' if java else 'without'} Java"))
     deaths = plan_deaths(cluster.release, dice)
     producer = cluster.ledger_producer(linger_ms="5")
     began = time.monotonic()

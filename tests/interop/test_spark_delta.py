@@ -19,7 +19,7 @@ from tests.support.landing_zone import LandingZone
 from tests.support.spark_delta import SparkWithDelta, spark_with_delta
 from tests.support.spark_reads import SparkJob, SparkRead, run_reads
 
-pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900), pytest.mark.records]
 
 _ROOT = Path(__file__).resolve().parents[2]
 

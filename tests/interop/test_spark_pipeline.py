@@ -31,8 +31,9 @@ from tests.support.landing_check import log_ends
 from tests.support.load import SteadyLoad
 from tests.support.processes import end_all_in
 from tests.support.registry import open_registry
+from tests.support.seeds import draw_seed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.records]
 
 PARTITIONS = 4
 PER_PARTITION = 25
@@ -126,9 +127,7 @@ def test_bronze_is_what_was_produced_and_silver_what_is_in_bronze_whoever_dies(
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump({**settings, "pipeline": {"path": str(lake), "silver": silver}}))
     jobs = Jobs(tmp_path, config)
-    seed = random.randrange(1 << 30)
-    dice = random.Random(seed)
-    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    dice = random.Random(draw_seed("kills of the pipeline"))
     producer = cluster.ledger_producer(linger_ms="5")
     with open_registry(cluster.zookeeper) as registry, Daemon(tmp_path, "steady", settings) as steady:
         with SteadyLoad(producer, {topic: PARTITIONS}, per_second=PER_PARTITION, make_value=make_value):

@@ -15,7 +15,7 @@ from tests.support.daemon import wait_until
 from tests.support.kafka import CODECS, Cluster, Sent, has_headers, parse_release
 from tests.support.spark_stream import StreamJob, StreamProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.records]
 
 PARTITIONS = 3
 RELEASES = ("0.8.2.2", "1.1.1", "2.8.2")

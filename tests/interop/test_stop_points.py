@@ -25,6 +25,8 @@ from tests.support.registry import CommitWatch, Registry, open_registry
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import live_sessions
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 6
 PER_PARTITION = 25
 SESSION_MS = 2000

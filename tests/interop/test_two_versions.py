@@ -23,6 +23,8 @@ from tests.support.load import SteadyLoad
 from tests.support.other_version import ADDED, VERSION, make_other_version
 from tests.support.registry import Registry, open_registry
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 4
 PER_PARTITION = 25
 

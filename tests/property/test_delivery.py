@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 
+import pytest
 import structlog
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from consumerd.model import GapReason, Incarnation, TopicPartition
 from consumerd.offsets.store import CommitOutcome
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
 from tests.support.virtual_time import run
+
+pytestmark = pytest.mark.records
 
 P = TopicPartition.modern("t", 0)
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from consumerd.model import BrokerId, TopicPartition
 from tests.support.fake_broker import FakeCluster
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.virtual_time import run
+
+pytestmark = pytest.mark.records
 
 PARTITIONS = [TopicPartition.modern("t", number) for number in range(3)]
 RECORDS = 60

@@ -23,6 +23,8 @@ from consumerd.zk.layout import owner_path
 from tests.support.group_simulation import GROUP, SimulatedGroup, SimulatedMember
 from tests.support.virtual_time import run
 
+pytestmark = pytest.mark.records
+
 CHUNK = 20
 
 

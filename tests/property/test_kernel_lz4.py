@@ -14,7 +14,7 @@ from consumerd.wire import kernel
 from consumerd.wire.compression import Codec, decompress
 from tests.support.pure import without_kernel
 
-pytestmark = pytest.mark.skipif(kernel.lz4 is None, reason="there is no kernel")
+pytestmark = [pytest.mark.skipif(kernel.lz4 is None, reason="there is no kernel"), pytest.mark.records]
 
 LIMIT = 1 << 19
 GUARD = b"\xa5" * 64

@@ -24,7 +24,7 @@ from tests.property.test_records_decoding import MAYBE, mend, units
 from tests.support.pure import without_kernel
 from tests.support.record_sets import RecordSpec, batch, record
 
-pytestmark = pytest.mark.skipif(kernel.records is None, reason="there is no kernel")
+pytestmark = [pytest.mark.skipif(kernel.records is None, reason="there is no kernel"), pytest.mark.records]
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "records"
 PARTITION = TopicPartition.modern("t", 0)

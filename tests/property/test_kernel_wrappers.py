@@ -13,7 +13,10 @@ from tests.property.test_kernel_records import LOG_APPEND_TIME, PLACES, check, d
 from tests.property.test_records_decoding import MAYBE
 from tests.support.record_sets import RecordSpec, batch, break_lz4_header, compress, message, wrapper
 
-pytestmark = pytest.mark.skipif(kernel.records is None or kernel.messages is None, reason="there is no kernel")
+pytestmark = [
+    pytest.mark.skipif(kernel.records is None or kernel.messages is None, reason="there is no kernel"),
+    pytest.mark.records,
+]
 
 ODD = (
     *(

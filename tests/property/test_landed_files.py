@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ from tests.support.faulty_files import MemoryFileSystem, PowerCut, RecordingFile
 from tests.support.landing_reader import read_landing
 from tests.support.record_batches import build_batch, record
 from tests.support.sinks import PARTITION, Clock, SinkRig
+
+pytestmark = pytest.mark.records
 
 LOG_END = 60
 _SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -21,6 +21,8 @@ from tests.support.faulty_log_files import FailOnce, MemoryLogFiles
 from tests.support.log_check import check_folder
 from tests.support.logs import PARTITION, LogRig, read_records, record_set
 
+pytestmark = pytest.mark.records
+
 SEEDS = 2
 
 

@@ -5,9 +5,12 @@ A slice that meets every decoder, each with and without an error, and no more: w
 
 from __future__ import annotations
 
-import random
+import pytest
 
 from tests.fuzz import frames
+from tests.support.seeds import draw_seed
+
+pytestmark = pytest.mark.records
 
 FRAMES = 9000
 
@@ -21,4 +24,4 @@ def test_mutated_frames_give_records_or_more_or_a_named_error() -> None:
 
 def test_frames_that_nobody_has_seen_before_do_as_well() -> None:
     """Another seed in each run; a failure names it, and the frame."""
-    frames.run(random.SystemRandom().randrange(1 << 31), range(FRAMES // 3))
+    frames.run(draw_seed("mutated frames"), range(FRAMES // 3))

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,8 @@ from consumerd.zk.port import LeasePhase, NodeExists
 from tests.support.delivery import TOPIC_CZXID, FakeClaim
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.virtual_time import run
+
+pytestmark = pytest.mark.records
 
 G = "g"
 PARTITIONS = [TopicPartition.modern("t", n) for n in range(3)]

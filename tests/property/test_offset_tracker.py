@@ -2,11 +2,14 @@
 
 from contextlib import suppress
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.errors import OffsetError
 from consumerd.offsets.tracker import OffsetTracker
+
+pytestmark = pytest.mark.records
 
 OFFSETS = st.integers(0, 60)
 STEPS = st.lists(

@@ -19,7 +19,7 @@ from tests.property.test_records_decoding import mend, units
 from tests.support import naive_records
 from tests.support.naive_records import Row
 
-pytestmark = pytest.mark.usefixtures("each_path")
+pytestmark = [pytest.mark.usefixtures("each_path"), pytest.mark.records]
 
 LIMITS = Limits(decompressed_bytes=1 << 20, nesting=1)
 RULES = Rules(codecs=tuple(Codec), limits=LIMITS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,8 @@ from tests.support.producing import (
     produce_to,
 )
 from tests.support.scripted_broker import Reaction
+
+pytestmark = pytest.mark.records
 
 PARTITIONS = 3
 ANSWERS = (0, 0, 0, NOT_LEADER, NOT_ENOUGH_REPLICAS, TOO_LARGE, NOT_AUTHORIZED, Reaction.CLOSE, Reaction.SILENT)

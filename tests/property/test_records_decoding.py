@@ -18,7 +18,7 @@ from tests.support import naive_records
 from tests.support.naive_records import Row
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
 
-pytestmark = pytest.mark.usefixtures("each_path")
+pytestmark = [pytest.mark.usefixtures("each_path"), pytest.mark.records]
 
 PARTITION = TopicPartition.modern("t", 0)
 LIMITS = Limits(decompressed_bytes=1 << 20, nesting=2)

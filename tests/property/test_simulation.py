@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.simulation.batch import describe_failures, tell_all
 
+pytestmark = pytest.mark.records
+
 FIRST, LAST = (int(part) for part in os.environ.get("CONSUMERD_SIMULATION_SEEDS", "0-1999").split("-"))
 CORES = os.cpu_count() or 1
 

@@ -25,6 +25,8 @@ from tests.support.landing_zone import FIRST_MS, Kind, LandingZone, flip_bytes, 
 from tests.support.record_batches import record
 from tests.support.tables import plain_offsets
 
+pytestmark = pytest.mark.records
+
 DAY_MS = 86_400_000
 
 

@@ -20,6 +20,8 @@ from tests.support.landing_zone import LandingZone
 from tests.support.processes import end_all_in
 from tests.support.tables import plain_offsets
 
+pytestmark = pytest.mark.records
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:

@@ -21,6 +21,8 @@ from consumerd.spark.table.transaction import Table, open_table
 from tests.support.bronze import expected_rows, read_bronze, run_bronze
 from tests.support.landing_zone import LandingZone
 
+pytestmark = pytest.mark.records
+
 TARGET = 1 << 20
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import SparkSession
 
 from consumerd.spark.latest import find_latest
+
+pytestmark = pytest.mark.records
 
 COLUMNS = (
     "key string, value string, event_time timestamp, timestamp bigint, incarnation string, broker int, partition int, "

@@ -21,6 +21,8 @@ from tests.support.embedded import EmbeddedThread
 from tests.support.landing_zone import FIRST_MS, LandingZone
 from tests.support.zookeeper import run_server
 
+pytestmark = pytest.mark.records
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedThread]:

@@ -28,6 +28,8 @@ from tests.support.bronze import run_bronze
 from tests.support.landing_zone import FIRST_MS, LandingZone
 from tests.support.record_batches import record
 
+pytestmark = pytest.mark.records
+
 FIELDS = {"n": "bigint not null", "at": "epoch_ms"}
 DAY_MS = 86_400_000
 

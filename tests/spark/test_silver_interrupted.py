@@ -26,6 +26,8 @@ from tests.support.bronze import run_bronze
 from tests.support.landing_zone import LandingZone
 from tests.support.processes import end_all_in
 
+pytestmark = pytest.mark.records
+
 
 @pytest.fixture
 def zone(tmp_path: Path) -> LandingZone:

@@ -20,6 +20,8 @@ from consumerd.wire.apikeys import ApiKey
 from tests.support.embedded import EmbeddedThread
 from tests.support.zookeeper import run_server
 
+pytestmark = pytest.mark.records
+
 if TYPE_CHECKING:
     import pyarrow as pa
 

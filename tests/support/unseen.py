@@ -32,8 +32,8 @@ class Unseen(logging.Handler):
         return found
 
 
-unseen: Final = Unseen()
-logging.getLogger("asyncio").addHandler(unseen)
+UNSEEN: Final = Unseen()
+logging.getLogger("asyncio").addHandler(UNSEEN)
 
 _of_workers: Final[list[str]] = []
 
@@ -46,7 +46,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Collect garbage once more, and fail the run for what that shows."""
     gc.collect()
-    left = unseen.take()
+    left = UNSEEN.take()
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output[_WORKER_KEY] = left

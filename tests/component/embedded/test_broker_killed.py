@@ -20,6 +20,8 @@ from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedProcess
 from tests.support.zookeeper import run_server
 
+pytestmark = pytest.mark.records
+
 KILLS = int(os.environ.get("CONSUMERD_KILLS", "8"))
 PARTITIONS = 3
 TOPIC = "orders"

@@ -37,6 +37,8 @@ from consumerd.zk.port import LeasePhase, WatchKind
 from tests.support.tcp_proxy import Action, Direction, FrameHook, TcpProxy
 from tests.support.zookeeper import CREATE, DELETE, MULTI, at_answer_to, eventually, make_client, opcode, run_server
 
+pytestmark = pytest.mark.records
+
 T = TypeVar("T")
 
 SESSION_S = 1.5

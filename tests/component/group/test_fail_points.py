@@ -24,6 +24,8 @@ from consumerd.zk.layout import ids_path, topic_path
 from tests.support.group_member import GroupMember, join_group, start_member
 from tests.support.zookeeper import eventually, make_client, run_server
 
+pytestmark = pytest.mark.records
+
 PARTITIONS: Final = 4
 SESSION_S: Final = 1.5
 LIMIT_S: Final = 30.0

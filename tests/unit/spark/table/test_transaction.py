@@ -22,6 +22,8 @@ from consumerd.spark.table.transaction import Table, open_table
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.tables import append, make_rows, make_table, plain_offsets, read_offsets, stage
 
+pytestmark = pytest.mark.records
+
 LOG = LogId("orders", PartitionKey(0), Incarnation(7))
 
 PROGRAM = """
