@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
+import io
 import json
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 
 from consumerd.demo.ledger import Place, digest
 from consumerd.errors import ConsumerdError
@@ -136,9 +140,10 @@ def read_parquet(folder: Path) -> Iterator[Landed]:
 
 
 def read_json_lines(folder: Path) -> Iterator[Landed]:
-    """Yield the records of all JSON-lines files below a folder. Raises AuditFailed."""
-    for path in sorted(folder.rglob("*.jsonl")):
-        with _reading(path), path.open("rb") as lines:
+    """Yield the records of all JSON-lines files below a folder, compressed or not. Raises AuditFailed."""
+    paths = [path for pattern in ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst") for path in folder.rglob(pattern)]
+    for path in sorted(paths):
+        with _reading(path), _open_lines(path) as lines:
             topic, partition = _find_partition(folder, path)
             for number, line in enumerate(lines, 1):
                 fields = json.loads(line)
@@ -149,10 +154,22 @@ def read_json_lines(folder: Path) -> Iterator[Landed]:
 
 
 @contextlib.contextmanager
+def _open_lines(path: Path) -> Iterator[Iterable[bytes]]:
+    with path.open("rb") as file:
+        if path.suffix == ".gz":
+            yield gzip.GzipFile(fileobj=file)
+        elif path.suffix == ".zst":
+            frames = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+            yield io.BufferedReader(cast("io.RawIOBase", frames))
+        else:
+            yield file
+
+
+@contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+    except (OSError, EOFError, ValueError, KeyError, zlib.error, zstandard.ZstdError, pa.ArrowException) as error:
         raise AuditFailed(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 

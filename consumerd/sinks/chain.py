@@ -52,7 +52,7 @@ FileId = NewType("FileId", str)
 """Which attempt at a file: the process's writer id and a number, never used twice."""
 
 _CHAIN_FOLDER = re.compile(r"chain=([1-9][0-9]*)")
-_DATA_NAME = re.compile(r"([0-9]{20})\.([a-z0-9]+)")
+_DATA_NAME = re.compile(r"([0-9]{20})\.([a-z0-9]+(?:\.[a-z0-9]+)?)")
 _META_NAME = re.compile(r"([0-9]{20})\.(.+)\.json")
 
 

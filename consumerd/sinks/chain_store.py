@@ -77,6 +77,7 @@ class ChainStore:
         self._attempts = itertools.count(1)
         self._held: dict[BufferingWriter, Held] = {}
         self._held_total = 0
+        self._threads_charged = 0
         self._encoding = asyncio.Semaphore(_THREADS)
 
     async def check_root(self) -> None:
@@ -129,6 +130,9 @@ class ChainStore:
 
     def open_file(self, chain: Chain, partition: TopicPartition) -> OpenFile:
         """Prepare the file at a chain's end; nothing is on the disk yet."""
+        if not self._threads_charged:
+            self._threads_charged = _THREADS * self.format.thread_bytes
+            self._context.charge(self._threads_charged)
         file_id = self.next_file_id()
         hidden, encoder = self.format.open(
             self.files, partition=partition, folder=chain.folder, position=chain.end, file_id=file_id
@@ -219,3 +223,5 @@ class ChainStore:
     async def close(self) -> None:
         """End the threads. Idempotent, bounded."""
         await self.threads.close(timeout_s=_CLOSE_S)
+        self._context.charge(-self._threads_charged)
+        self._threads_charged = 0

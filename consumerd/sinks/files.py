@@ -68,6 +68,10 @@ class FileFormat(Protocol):
     def working_copies(self) -> int:
         """How often the bytes of a batch are in memory, besides the batch itself, while it is encoded."""
 
+    @property
+    def thread_bytes(self) -> int:
+        """Memory that each thread may take besides while it encodes, whatever the batch."""
+
     def open(
         self, files: FileSystem, *, partition: TopicPartition, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, FileEncoder]:

@@ -5,13 +5,16 @@ What a file says of itself cannot stand within lines that everybody reads, so it
 file for a position. The one that counts is the one whose size and SHA-256 are the data file's; where two attempts wrote
 the same bytes (a seal and a file without records, say) the time of modification, which a link does not change and which is
 stamped so that no two attempts share it, tells them apart; and where even that is no help, because the file was copied
-here, the one that claims least: what it leaves out has no records.
+here, the one that claims least: what it leaves out has no records. Size and digest are the file's, compressed or not.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
+
+from pydantic import Field
 
 from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext
@@ -25,22 +28,44 @@ from consumerd.sinks.chain import (
 )
 from consumerd.sinks.chain_sink import ChainSink
 from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.lines import encode_lines
+from consumerd.sinks.line_compression import COMPRESSOR_BYTES, EXTENSIONS, LineCompression, compress_lines
+from consumerd.sinks.lines import PIECE_BYTES, encode_lines
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.publish import HiddenFile, publish_record
 from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.wire.records import RecordBatch
 
-EXTENSION = "jsonl"
+MEMBER_BYTES: Final = PIECE_BYTES
+"""Lines that are compressed together."""
+
+
+class JsonlOptions(ChainOptions):
+    """Settings of the sink."""
+
+    compression: LineCompression = Field(
+        default="none", description="How lines are compressed: .jsonl, .jsonl.gz, .jsonl.zst."
+    )
 
 
 class JsonlEncoder:
-    """Writes lines straight through; nothing is held."""
+    """Writes lines, straight through, or compressed once there are enough of them."""
 
-    held_bytes = kept_bytes = unwritten_bytes = 0
+    kept_bytes = 0
 
-    def __init__(self, files: FileSystem, hidden: HiddenFile, *, folder: Path, position: int, file_id: FileId) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        hidden: HiddenFile,
+        compression: LineCompression,
+        *,
+        folder: Path,
+        position: int,
+        file_id: FileId,
+    ) -> None:
         self._files = files
+        self._compression = compression
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
         self._hidden = hidden
         self._folder = folder
         self._position = position
@@ -49,13 +74,39 @@ class JsonlEncoder:
     def append(self, batch: RecordBatch) -> None:
         """See FileEncoder."""
         for piece in encode_lines(batch):
-            self._hidden.write(piece)
+            if self._compression == "none":
+                self._hidden.write(piece)
+                continue
+            self._waiting.append(piece)
+            self._waiting_bytes += len(piece)
+            if self._waiting_bytes >= MEMBER_BYTES:
+                self._write_member()
+
+    @property
+    def held_bytes(self) -> int:
+        """See FileEncoder: lines that wait to be compressed. A compressor at work is the format's ``thread_bytes``."""
+        return self._waiting_bytes
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """See FileEncoder."""
+        return self._waiting_bytes
 
     def spill(self) -> None:
-        """See FileEncoder: there is nothing to write."""
+        """See FileEncoder: compress what waits."""
+        if self._waiting:
+            self._write_member()
+
+    def _write_member(self) -> None:
+        for data in compress_lines(self._compression, self._waiting):
+            self._hidden.write(data)
+        self._waiting, self._waiting_bytes = [], 0
 
     def finish(self, metadata: FileMetadata) -> None:
         """See FileEncoder: sync the data, then publish the metadata."""
+        # nothing at all is no gzip file: programs call it cut off
+        if self._waiting or (self._compression != "none" and not self._hidden.size):
+            self._write_member()
         self._hidden.stamp()
         modified_ns = self._hidden.sync()
         metadata = replace(metadata, size=self._hidden.size, sha256=self._hidden.sha256, modified_ns=modified_ns)
@@ -68,15 +119,23 @@ class JsonlEncoder:
         )
 
     def drop(self) -> None:
-        """See FileEncoder: there is no memory to give back."""
+        """See FileEncoder."""
+        self._waiting, self._waiting_bytes = [], 0
 
 
 class JsonlFormat:
     """See FileFormat."""
 
-    extension = EXTENSION
     subfolders = (META_FOLDER,)
     working_copies = 6  # base64, its text, the line, all lines, their bytes: each a third larger than the value
+
+    def __init__(self, compression: LineCompression = "none") -> None:
+        self._compression: LineCompression = compression
+        self.extension = EXTENSIONS[compression]
+        compressor = COMPRESSOR_BYTES[compression]
+        self.thread_bytes = (
+            compressor + MEMBER_BYTES if compressor else 0
+        )  # with what it gives, at worst as much as it got
 
     def open(
         self,
@@ -88,13 +147,13 @@ class JsonlFormat:
         file_id: FileId,
     ) -> tuple[HiddenFile, JsonlEncoder]:
         """See FileFormat."""
-        name = data_name(position, EXTENSION)
+        name = data_name(position, self.extension)
         hidden = HiddenFile(files, folder=folder, name=name, file_id=file_id, digested=True)
-        return hidden, JsonlEncoder(files, hidden, folder=folder, position=position, file_id=file_id)
+        return hidden, JsonlEncoder(files, hidden, self._compression, folder=folder, position=position, file_id=file_id)
 
     def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:
         """Return the metadata that counts for the file at ``position``. Raises MalformedRecord, OSError."""
-        data = folder / data_name(position, EXTENSION)
+        data = folder / data_name(position, self.extension)
         size, modified_ns = files.size_and_mtime(data)
         names = [name for name in files.names(folder / META_FOLDER) if parse_meta_name(name) == position]
         candidates = [FileMetadata.parse(files.read(folder / META_FOLDER / name)) for name in names]
@@ -111,7 +170,7 @@ class JsonlFormat:
 class JsonlSink(ChainSink):
     """Lands JSON lines."""
 
-    Options = ChainOptions
+    Options = JsonlOptions
 
-    def __init__(self, context: SinkContext, options: ChainOptions, *, files: FileSystem | None = None) -> None:
-        super().__init__(context, options, JsonlFormat(), files=files)
+    def __init__(self, context: SinkContext, options: JsonlOptions, *, files: FileSystem | None = None) -> None:
+        super().__init__(context, options, JsonlFormat(options.compression), files=files)

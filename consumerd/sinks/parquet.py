@@ -242,6 +242,7 @@ class ParquetFormat:
 
     extension = EXTENSION
     subfolders = ()
+    thread_bytes = 0  # pyarrow's are the sink's LIBRARY_BYTES
     working_copies = 2  # values gathered, and what a column chunk takes while it is written
 
     def __init__(self, compression: Compression, level: int | None = None, *, beside: bool = False) -> None:

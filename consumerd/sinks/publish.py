@@ -282,7 +282,7 @@ def find_chain(
         if record.extension != extension:
             raise ConfigError(
                 f"{folder} holds .{record.extension} files and this sink writes .{extension}: give the sink another "
-                "path, or the type that it had"
+                "path, or the type and the compression that it had"
             )
         end, sealed = _find_end(files, folder, record, partition, read_metadata)
         sync_upwards(files, folder, root)

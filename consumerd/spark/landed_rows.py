@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,8 +23,8 @@ import pyarrow.parquet as pq
 
 from consumerd.errors import ConsumerdError
 from consumerd.model import TimestampType, TopicPartition
-from consumerd.sinks.jsonl import EXTENSION as JSONL
 from consumerd.sinks.landed_columns import PLACE_COLUMNS
+from consumerd.sinks.line_compression import DAMAGE, find_line_compression, open_lines
 from consumerd.spark.landing.ranges import RangeSet
 from consumerd.wire.arrow import SCHEMA
 
@@ -79,7 +80,7 @@ def read_rows(file: LandedContent, wanted: RangeSet | None = None) -> Iterator[p
     With ``wanted`` no rows but those of these offsets are of interest: parts of the file that have none of them may be left
     out. Raises DamagedFile, OSError.
     """
-    if file.extension == JSONL:
+    if find_line_compression(file.extension):
         yield from _read_lines(file)
         return
     try:
@@ -130,21 +131,52 @@ def _may_hold(group: pq.RowGroupMetaData, wanted: RangeSet) -> bool:
 
 
 def _read_lines(file: LandedContent) -> Iterator[pa.RecordBatch]:
-    digest = hashlib.sha256()
     count = 0
-    with Path(file.path).open("rb") as source:
-        for piece in _pieces(source):
-            digest.update(piece)
+    with Path(file.path).open("rb") as raw:
+        source = _Digesting(raw)
+        for piece in _read_pieces(file, source):
             try:
                 batch = _parse_lines(piece)
             except (pa.ArrowException, ValueError) as error:  # the latter: base64, or text, that is none
                 raise DamagedFile(file.path, f"cannot be read: {error}") from error
             count += len(batch)
             yield batch
+        while source.read(PIECE_BYTES):  # what a decompressor leaves behind its last stream
+            pass
     if count != file.count:
         raise DamagedFile(file.path, f"holds {count} rows, its metadata say {file.count}")
-    if file.sha256 is not None and digest.hexdigest() != file.sha256:
+    if file.sha256 is not None and source.digest.hexdigest() != file.sha256:
         raise DamagedFile(file.path, "is not what was written: its SHA-256 is not the one of its metadata")
+
+
+class _Digesting(io.RawIOBase):
+    """A file that is digested as it is read, in order."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self.digest = hashlib.sha256()
+
+    def readable(self) -> bool:
+        """See io.RawIOBase."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """See io.RawIOBase."""
+        data = self._source.read(size)
+        self.digest.update(data)
+        return data
+
+
+def _read_pieces(file: LandedContent, source: _Digesting) -> Iterator[bytes]:
+    """Yield a file's lines, decompressed. Raises DamagedFile, OSError."""
+    try:
+        yield from _pieces(open_lines(cast("BinaryIO", source), file.extension))
+    except DAMAGE as error:
+        raise DamagedFile(file.path, f"cannot be read: {error}") from error
+    except OSError as error:
+        if error.errno is None:  # gzip's word for bytes that are none of its own
+            raise DamagedFile(file.path, f"cannot be read: {error}") from error
+        raise
 
 
 def _pieces(source: BinaryIO) -> Iterator[bytes]:

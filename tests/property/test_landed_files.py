@@ -18,8 +18,7 @@ from consumerd.errors import IncarnationChanged, OwnershipLost, RetriableSinkErr
 from consumerd.model import Gap, GapReason, Incarnation
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
-from consumerd.sinks.jsonl import JsonlSink
-from consumerd.sinks.options import ChainOptions
+from consumerd.sinks.jsonl import JsonlOptions, JsonlSink
 from consumerd.wire.records import RecordBatch
 from tests.support.claims import StubClaim
 from tests.support.faulty_files import MemoryFileSystem, PowerCut, RecordingFileSystem
@@ -84,8 +83,8 @@ class Member:
         return self.acknowledged >= LOG_END
 
 
-def options(path: Path, source: random.Random) -> ChainOptions:
-    return ChainOptions(path=path, roll_bytes=source.choice([200, 1000, 100_000]), roll_ms=1000)
+def options(path: Path, source: random.Random) -> JsonlOptions:
+    return JsonlOptions(path=path, roll_bytes=source.choice([200, 1000, 100_000]), roll_ms=1000)
 
 
 def assert_landed(path: Path, *, whole: bool = True) -> int:

@@ -7,6 +7,7 @@ folder is written down once more, in code: see :func:`read_landing`.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import itertools
 import json
@@ -19,8 +20,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 
-_DATA_NAME = re.compile(r"([0-9]{20})\.(jsonl|parquet)")
+_DATA_NAME = re.compile(r"([0-9]{20})\.(jsonl|jsonl\.gz|jsonl\.zst|parquet)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,16 +238,26 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], list[LandedRecord]]:
 
 
 def _read_jsonl(path: Path) -> tuple[dict[str, Any], list[LandedRecord]]:
-    data = path.read_bytes()
+    raw = path.read_bytes()
+    sha256 = hashlib.sha256(raw).hexdigest()
+    data = _decompress(raw, path.suffix)
     if data and not data.endswith(b"\n"):
         raise ValueError("the last line is cut")
-    sha256 = hashlib.sha256(data).hexdigest()
-    candidates = [json.loads(meta.read_bytes()) for meta in (path.parent / "_meta").glob(f"{path.stem}.*.json")]
-    matching = [meta for meta in candidates if (meta["size"], meta["sha256"]) == (len(data), sha256)]
+    candidates = [json.loads(meta.read_bytes()) for meta in (path.parent / "_meta").glob(f"{path.name[:20]}.*.json")]
+    matching = [meta for meta in candidates if (meta["size"], meta["sha256"]) == (len(raw), sha256)]
     modified = [meta for meta in matching if meta["modified_ns"] == path.stat().st_mtime_ns]
     if not modified:
         raise ValueError(f"{len(candidates)} metadata files, none matches")
     return modified[0], [_read_line(json.loads(line)) for line in data.splitlines()]
+
+
+def _decompress(data: bytes, suffix: str) -> bytes:
+    if suffix == ".gz":
+        return gzip.decompress(data)
+    if suffix == ".zst":
+        with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as frames:
+            return frames.read()
+    return data
 
 
 def _read_line(line: dict[str, Any]) -> LandedRecord:

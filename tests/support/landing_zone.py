@@ -31,14 +31,15 @@ from consumerd.model import Gap, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.base import SinkContext, Start
 from consumerd.sinks.chain import META_FOLDER, ChainRecord, FileMetadata, partition_folder
 from consumerd.sinks.chain_sink import ChainSink
-from consumerd.sinks.jsonl import JsonlSink
+from consumerd.sinks.jsonl import JsonlOptions, JsonlSink
+from consumerd.sinks.line_compression import find_line_compression, open_lines
 from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.parquet import FOOTER_KEY, ParquetOptions, ParquetSink
 from consumerd.wire.records import Record
 from tests.support.claims import StubClaim
 from tests.support.record_batches import build_batch, record
 
-Kind = Literal["parquet", "jsonl"]
+Kind = Literal["parquet", "jsonl", "jsonl.gz", "jsonl.zst"]
 
 FIRST_MS = 1_700_000_000_000
 """2023-11-14T22:13:20Z: the timestamp of the record at offset 0, unless a test says otherwise."""
@@ -144,8 +145,9 @@ class LandingZone:
             now=time.monotonic,
             charge=lambda _: None,
         )
-        if self.kind == "jsonl":
-            return JsonlSink(context, options)
+        compression = find_line_compression(self.kind)
+        if compression is not None:
+            return JsonlSink(context, JsonlOptions(path=self.path, compression=compression))
         return ParquetSink(context, ParquetOptions(**options.model_dump()))
 
     def _newest_incarnation(self, place: TopicPartition) -> Incarnation:
@@ -187,7 +189,9 @@ def _offsets(path: Path) -> Iterable[tuple[int, int]]:
     if path.suffix == ".parquet":
         table = pq.read_table(path, columns=["offset", "index"], partitioning=None)
         return list(zip(table["offset"].to_pylist(), table["index"].to_pylist(), strict=True))
-    return [(line["offset"], line["index"]) for line in map(json.loads, path.read_bytes().splitlines())]
+    with path.open("rb") as file:
+        lines = open_lines(file, path.name.partition(".")[2]).read().splitlines()
+    return [(line["offset"], line["index"]) for line in map(json.loads, lines)]
 
 
 def truncate_file(path: Path, size: int | None = None) -> None:

@@ -7,8 +7,7 @@ from typing import Final
 from consumerd.errors import PermanentSinkError
 from consumerd.model import Claim
 from consumerd.sinks.base import PartitionWriter, SinkContext
-from consumerd.sinks.jsonl import JsonlSink
-from consumerd.sinks.options import ChainOptions
+from consumerd.sinks.jsonl import JsonlOptions, JsonlSink
 from consumerd.wire.records import RecordBatch
 from tests.support.passing_writer import PassingWriter
 
@@ -20,9 +19,9 @@ REASON: Final = "a record of the wrong kind"
 class RefusingSink:
     """Lands everything but one record."""
 
-    Options = ChainOptions
+    Options = JsonlOptions
 
-    def __init__(self, context: SinkContext, options: ChainOptions) -> None:
+    def __init__(self, context: SinkContext, options: JsonlOptions) -> None:
         self._files = JsonlSink(context, options)
 
     async def open(self, claim: Claim) -> PartitionWriter:

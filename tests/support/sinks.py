@@ -12,7 +12,8 @@ from consumerd.sinks.base import Sink, SinkContext, Start
 from consumerd.sinks.chain_sink import ChainSink
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.jsonl import JsonlSink
+from consumerd.sinks.jsonl import JsonlOptions, JsonlSink
+from consumerd.sinks.line_compression import find_line_compression
 from consumerd.sinks.options import ChainOptions
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch
@@ -92,7 +93,7 @@ class PublishedFiles(Hooks):
 
 @dataclass(slots=True, kw_only=True)
 class SinkRig:
-    """Makes members of one group that share ``path``."""
+    """Makes members of one group that share ``path``; ``kind`` is the extension of what they land."""
 
     kind: str
     path: Path
@@ -129,8 +130,10 @@ class SinkRig:
         """Return a new member's sink."""
         sink: ChainSink
         options = ChainOptions(path=self.path, roll_bytes=self.roll_bytes, roll_ms=self.roll_ms, shared=self.shared)
-        if self.kind == "jsonl":
-            sink = JsonlSink(self.context(name), options, files=files)
+        compression = find_line_compression(self.kind)
+        if compression is not None:
+            lines = JsonlOptions(**options.model_dump(), compression=compression)
+            sink = JsonlSink(self.context(name), lines, files=files)
         else:
             from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from consumerd.sinks.base import SinkContext
 from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.jsonl import JsonlSink
-from consumerd.sinks.options import ChainOptions
+from consumerd.sinks.jsonl import JsonlOptions, JsonlSink
 
 STALL: Final = "stall"
 _LOOK_S: Final = 0.05
@@ -36,7 +35,7 @@ class StallingFileSystem(OsFileSystem):
 class StallingJsonlSink(JsonlSink):
     """Lands JSON lines when it may."""
 
-    def __init__(self, context: SinkContext, options: ChainOptions) -> None:
+    def __init__(self, context: SinkContext, options: JsonlOptions) -> None:
         super().__init__(context, options, files=StallingFileSystem(options.path.with_name(STALL)))
 
 

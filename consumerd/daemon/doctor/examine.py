@@ -14,12 +14,15 @@ from consumerd.daemon.doctor.facts import LandingFacts, RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, sort_findings
 from consumerd.daemon.doctor.landing_checks import check_landing
 from consumerd.daemon.doctor.position_checks import check_positions
-from consumerd.daemon.doctor.reading import READABLE_KINDS, read_landing, read_logs, read_registry, read_root
+from consumerd.daemon.doctor.reading import read_landing, read_logs, read_registry, read_root
 from consumerd.daemon.doctor.registry_checks import check_registry
 from consumerd.daemon.doctor.settings_checks import check_settings, landing_options
 from consumerd.daemon.inspection import inspect, require_group
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.group.assignors import Strategy
+from consumerd.sinks.jsonl import JsonlOptions
+from consumerd.sinks.line_compression import EXTENSIONS
+from consumerd.sinks.options import ChainOptions
 from consumerd.sinks.threads import WorkThreads
 from consumerd.zk.layout import root_path
 
@@ -76,17 +79,21 @@ async def _read_paths(settings: Settings, facts: RegistryFacts, timeout_s: float
     return found
 
 
-def _paths(settings: Settings, facts: RegistryFacts) -> Iterator[tuple[LandingFacts, str]]:
+def _paths(settings: Settings, facts: RegistryFacts) -> Iterator[tuple[LandingFacts, str | None]]:
     for name, options in landing_options(settings).items():
         landing = LandingFacts(setting=f"sinks.{name}.path", path=options.path.absolute())
         consumer_id = settings.group.consumer_id
         if options.shared or consumer_id is not None:  # else nothing is recorded: nobody knows which replica it is
             at = root_path(facts.group, name, None if options.shared else consumer_id)
             landing = replace(landing, recorded_at=at, recorded_root=facts.roots.get(at))
-        yield landing, settings.sinks[name].type
+        yield landing, _extension_of(settings.sinks[name].type, options)
     if settings.quarantine.path is not None:
-        yield LandingFacts(setting="quarantine.path", path=settings.quarantine.path.absolute()), "quarantine"
+        yield LandingFacts(setting="quarantine.path", path=settings.quarantine.path.absolute()), None
 
 
-def _read_path(landing: LandingFacts, kind: str) -> LandingFacts:
-    return read_landing(landing, kind) if kind in READABLE_KINDS else read_root(landing)
+def _extension_of(kind: str, options: ChainOptions) -> str:
+    return EXTENSIONS[options.compression] if isinstance(options, JsonlOptions) else kind
+
+
+def _read_path(landing: LandingFacts, extension: str | None) -> LandingFacts:
+    return read_root(landing) if extension is None else read_landing(landing, extension)

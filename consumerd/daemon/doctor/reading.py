@@ -23,8 +23,8 @@ from consumerd.model import PartitionKey, TopicPartition
 from consumerd.sinks.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden, partition_folder
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.jsonl import JsonlFormat
-from consumerd.sinks.publish import Chain, MetadataReader, find_chain, find_root
+from consumerd.sinks.formats import find_format
+from consumerd.sinks.publish import Chain, find_chain, find_root
 from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.zk.layout import BROKER_TOPICS, landed_root, offsets_root, owners_root, requests_root, roots_root
 from consumerd.zk.listing import list_names
@@ -32,8 +32,6 @@ from consumerd.zk.port import ZkClient
 
 _TOPIC_SETTINGS: Final = "/config/topics"
 """Where topics keep settings of their own (Kafka's TopicCommand)."""
-READABLE_KINDS: Final = frozenset({"jsonl", "parquet"})
-"""Types of sinks whose files can be read here."""
 _OWN_MARK: Final = "."
 """What names begin with that are no partitions' and stand for a moment only."""
 
@@ -162,17 +160,24 @@ class ReadingFileSystem(OsFileSystem):
         """Leave it."""
 
 
-def read_landing(facts: LandingFacts, kind: str) -> LandingFacts:
-    """Add whose path it is and what its chains are; ``kind`` is the sink's type. Blocks; raises nothing of the disk's."""
+def read_landing(facts: LandingFacts, extension: str) -> LandingFacts:
+    """Add whose path it is and what its chains are; ``extension`` is of the sink's files. Blocks; raises nothing of the
+    disk's.
+    """
     files = ReadingFileSystem()
     facts = read_root(facts)
+    file_format = find_format(extension)
+    if file_format is None:
+        return facts  # another distribution's sink
     chains: dict[TopicPartition, Chain] = {}
     problems: dict[TopicPartition, str] = {}
     leftovers: list[HiddenLeftover] = []
     for partition, folder in _find_partitions(facts.path) if facts.root is not None else ():
         try:
             leftovers += _find_leftovers(partition, folder)
-            chain = find_chain(files, facts.path, partition, extension=kind, read_metadata=_metadata_reader(kind))
+            chain = find_chain(
+                files, facts.path, partition, extension=extension, read_metadata=file_format.read_metadata
+            )
         except (OSError, RetriableSinkError, ConfigError) as error:
             problems[partition] = str(error)
         else:
@@ -209,11 +214,3 @@ def _find_leftovers(partition: TopicPartition, folder: Path) -> Iterator[HiddenL
                 except FileNotFoundError:
                     continue  # published or removed at this moment
                 yield HiddenLeftover(path=file, partition=partition, modified_ms=modified_ms)
-
-
-def _metadata_reader(kind: str) -> MetadataReader:
-    if kind == "jsonl":
-        return JsonlFormat().read_metadata
-    from consumerd.sinks.parquet import ParquetFormat  # needs an extra
-
-    return ParquetFormat("none").read_metadata

@@ -17,10 +17,8 @@ from typing import Final
 from consumerd.sinks.chain import META_FOLDER, FileMetadata, parse_meta_name
 from consumerd.sinks.files import FileFormat
 from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.jsonl import EXTENSION as JSONL
-from consumerd.sinks.jsonl import JsonlFormat
-from consumerd.sinks.parquet import EXTENSION as PARQUET
-from consumerd.sinks.parquet import ParquetFormat
+from consumerd.sinks.formats import find_format
+from consumerd.sinks.line_compression import find_line_compression
 from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.spark.landing.coverage import Coverage
 from consumerd.spark.landing.ranges import EMPTY
@@ -76,7 +74,7 @@ def _read_chains(pool: Executor, chains: Iterable[LandedChain], wanted: Wanted) 
     work: list[tuple[LandedChain, Mapping[int, list[str]], list[LandedFile]]] = []
     for chain in known:
         unread = [file for file in chain.files if file.metadata is None and wanted(chain, file)]
-        names = _list_metadata(chain) if unread and chain.record.extension == JSONL else {}
+        names = _list_metadata(chain) if unread and find_line_compression(chain.record.extension) else {}
         work += [(chain, names, unread[first : first + _AT_A_TIME]) for first in range(0, len(unread), _AT_A_TIME)]
     read: dict[str, LandedFile] = {}
     for files in pool.map(lambda part: [_read_file(part[0], part[1], file) for file in part[2]], work):
@@ -119,11 +117,10 @@ def _find_misplacement(chain: LandedChain, file: LandedFile, metadata: FileMetad
 
 
 def _format(extension: str) -> FileFormat:
-    if extension == PARQUET:
-        return ParquetFormat("zstd")
-    if extension == JSONL:
-        return JsonlFormat()
-    raise MalformedRecord(f".{extension} files are of no format that is known here")
+    found = find_format(extension)
+    if found is None:
+        raise MalformedRecord(f".{extension} files are of no format that is known here")
+    return found
 
 
 class _WithMetadataNames(OsFileSystem):

@@ -125,6 +125,7 @@ class ListFormat:
     extension = "list"
     subfolders: tuple[str, ...] = ()
     working_copies = 1
+    thread_bytes = 0
 
     def open(
         self,

@@ -39,7 +39,7 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     [
         ("jsonl", {}, "path"),
         ("jsonl", {"path": "/data", "shared": "maybe"}, "shared"),
-        ("jsonl", {"path": "/data", "compression": "zstd"}, "compression"),
+        ("jsonl", {"path": "/data", "compression": "snappy"}, "compression"),
         ("jsonl", {"path": "/data", "on_rejected": "drop"}, "on_rejected"),
         ("parquet", {"path": "/data", "compression": "lz77"}, "compression"),
         ("parquet", {"path": "/data", "compression_level": 23}, "compression_level"),
