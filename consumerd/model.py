@@ -27,8 +27,9 @@ SessionEpoch = NewType("SessionEpoch", int)
 
 NO_SESSION: Final = SessionEpoch(0)
 
-_LEGACY_KEY = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
-_MODERN_KEY = re.compile(r"0|[1-9][0-9]*")
+_LEGACY_KEY = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,9})")
+_MODERN_KEY = re.compile(r"0|[1-9][0-9]{0,9}")
+_INT32_MAX: Final = 2**31 - 1
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 LONGEST_TOPIC: Final = 249
 
@@ -72,10 +73,15 @@ class PartitionKey:
         Raises ValueError for anything that is neither form.
         """
         if _MODERN_KEY.fullmatch(text):
-            return cls(int(text))
-        if match := _LEGACY_KEY.fullmatch(text):
-            return cls(int(match[2]), BrokerId(int(match[1])))
-        raise ValueError(f"partition key {text!r}: expected N or BROKER-N")
+            numbers = [int(text)]
+        elif match := _LEGACY_KEY.fullmatch(text):
+            numbers = [int(match[2]), int(match[1])]
+        else:
+            numbers = []
+        # requests carry both numbers in 32 bits
+        if not numbers or max(numbers) > _INT32_MAX:
+            raise ValueError(f"partition key {text!r:.60}: expected N or BROKER-N")
+        return cls(numbers[0], *map(BrokerId, numbers[1:]))
 
     @property
     def sort_key(self) -> tuple[int, str]:

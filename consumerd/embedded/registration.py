@@ -34,7 +34,9 @@ from consumerd.embedded.znodes import (
     encode_producer_ids,
     has_cluster_id,
     has_producer_ids,
+    next_epoch,
     next_producer_ids,
+    parse_controller_epoch,
     persistent_paths,
 )
 from consumerd.errors import ConsumerdError, CoordinationError, SessionLost
@@ -189,7 +191,8 @@ class Registration:
                 if node is None:
                     await self._zk.create(CONTROLLER_EPOCH, b"%d" % FIRST_CONTROLLER_EPOCH)
                 else:
-                    await self._zk.set(CONTROLLER_EPOCH, b"%d" % (int(node[0]) + 1), version=node[1].version)
+                    following = next_epoch(parse_controller_epoch(node[0]))
+                    await self._zk.set(CONTROLLER_EPOCH, b"%d" % following, version=node[1].version)
             except (NodeExists, BadVersion, NoNode):
                 continue
             return

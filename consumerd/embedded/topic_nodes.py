@@ -27,7 +27,9 @@ from consumerd.embedded.znodes import (
     encode_config,
     encode_partition_state,
     encode_topic,
+    next_epoch,
     parse_config,
+    parse_controller_epoch,
 )
 from consumerd.model import BrokerId, TopicPartition, find_topic_fault
 from consumerd.zk.layout import BROKER_TOPICS, topic_path
@@ -122,7 +124,7 @@ class TopicNodes:
         if state.leader != self._broker_id:
             elected = PartitionState(
                 leader=self._broker_id,
-                leader_epoch=state.leader_epoch + 1,
+                leader_epoch=next_epoch(state.leader_epoch),
                 isr=(self._broker_id,),
                 controller_epoch=await self._controller_epoch(),
             )
@@ -159,10 +161,7 @@ class TopicNodes:
 
     async def _controller_epoch(self) -> int:
         node = await self._zk.find(CONTROLLER_EPOCH)
-        try:
-            return int(node[0]) if node is not None else FIRST_CONTROLLER_EPOCH
-        except ValueError:
-            return FIRST_CONTROLLER_EPOCH
+        return FIRST_CONTROLLER_EPOCH if node is None else parse_controller_epoch(node[0])
 
     async def _delete_tree(self, path: str) -> None:
         while True:

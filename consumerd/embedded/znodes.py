@@ -10,6 +10,7 @@ and registries recorded from 0.8.2.2, 0.10.2.2 and 1.1.1.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,9 +27,12 @@ PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 
 FIRST_CONTROLLER_EPOCH: Final = 1
 
+_LAST_EPOCH: Final = 2**31 - 1
+_EPOCH: Final = re.compile(rb"[0-9]{1,10}")
 _NO_JMX_PORT: Final = -1
 _PLAINTEXT: Final = "PLAINTEXT"
 _PRODUCER_IDS: Final = 1000
+_LAST_BLOCK_END: Final = 2**63 - 1 - _PRODUCER_IDS
 
 
 def config_path(topic: str) -> str:
@@ -114,9 +118,20 @@ def encode_producer_ids(broker: BrokerId, start: int) -> bytes:
 def next_producer_ids(data: bytes) -> int:
     """Return where the block after the one in a node begins; 0 for a node without one."""
     try:
-        return int(json.loads(data)["block_end"]) + 1
-    except (ValueError, KeyError, TypeError):
+        end = int(json.loads(data)["block_end"])
+    except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
         return 0
+    return end + 1 if 0 <= end <= _LAST_BLOCK_END else 0
+
+
+def parse_controller_epoch(data: bytes) -> int:
+    """Read ``/controller_epoch``; the first one where there is no number of 32 bits."""
+    return int(data) if _EPOCH.fullmatch(data) and int(data) <= _LAST_EPOCH else FIRST_CONTROLLER_EPOCH
+
+
+def next_epoch(epoch: int) -> int:
+    """Return the controller or leader epoch after ``epoch``, which never leaves its 32 bits."""
+    return min(max(epoch, 0), _LAST_EPOCH - 1) + 1
 
 
 def encode_topic(replicas: Mapping[int, tuple[BrokerId, ...]]) -> bytes:
@@ -146,7 +161,7 @@ def parse_config(data: bytes) -> Mapping[str, str]:
     """Read ``/config/topics/T``; what cannot be read is no setting, as brokers have it."""
     try:
         config = json.loads(data)["config"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return {}
     return {key: str(value) for key, value in config.items()} if isinstance(config, dict) else {}
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,15 +50,18 @@ Assignment = Mapping[TopicPartition, ThreadId]
 
 def assign(strategy: Strategy, members: Iterable[Member], partitions: Partitions) -> Assignment:
     """Return which thread consumes each partition; a topic that nobody subscribes to is left out."""
-    return _ASSIGNORS[strategy](threads_by_topic(members), partitions)
+    return _ASSIGNORS[strategy](threads_by_topic(members, partitions), partitions)
 
 
-def threads_by_topic(members: Iterable[Member]) -> Mapping[str, tuple[ThreadId, ...]]:
-    """Return the threads that subscribe to each topic, in the order in which Java sorts them."""
+def threads_by_topic(
+    members: Iterable[Member], topics: Container[str] | None = None
+) -> Mapping[str, tuple[ThreadId, ...]]:
+    """Return the threads that subscribe to each topic, or to each of ``topics``, in the order in which Java sorts them."""
     found: dict[str, list[ThreadId]] = {}
     for member in members:
         for topic, count in member.streams.items():
-            found.setdefault(topic, []).extend(thread_ids(member.consumer, count))
+            if topics is None or topic in topics:
+                found.setdefault(topic, []).extend(thread_ids(member.consumer, count))
     return {topic: tuple(sorted(threads, key=java_order)) for topic, threads in found.items()}
 
 

@@ -18,9 +18,11 @@ from typing import Final
 
 from consumerd.errors import ConfigError
 from consumerd.group.identity import validate_topic
-from consumerd.group.java_regex import UnsupportedPattern, compile_java
+from consumerd.group.java_regex import JavaPattern, UnsupportedPattern, compile_java
 from consumerd.zk.znodes import Pattern, Registration, normalise_pattern
 
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,255}")
+"""Names that some release accepts: up to 255 characters before 0.10, 249 from then on."""
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
@@ -83,18 +85,30 @@ def plan_streams(
     if registration.pattern is Pattern.STATIC:
         return registration.subscription
     ((expression, count),) = registration.subscription.items()
-    compiled = _compile(normalise_pattern(expression))
-    allowed = registration.pattern is Pattern.WHITE_LIST
-    return {
-        topic: count
-        for topic in topics
-        if (compiled.fullmatch(topic) is not None) is allowed and not (exclude_internal and topic in INTERNAL_TOPICS)
-    }
+    names = topics if isinstance(topics, frozenset) else frozenset(topics)
+    names = _find_legal(names)
+    text = normalise_pattern(expression)
+    # single names are asked for by the thousand, each once
+    matching = _match(text, names) if len(names) > 1 else _compile(text).match_names(names)
+    chosen = matching if registration.pattern is Pattern.WHITE_LIST else names - matching
+    return dict.fromkeys(chosen - INTERNAL_TOPICS if exclude_internal else chosen, count)
 
 
 @functools.lru_cache(maxsize=256)
-def _compile(expression: str) -> re.Pattern[str]:
+def _compile(expression: str) -> JavaPattern:
     return compile_java(expression)
+
+
+@functools.lru_cache(maxsize=32)
+def _match(expression: str, names: frozenset[str]) -> frozenset[str]:
+    """Return the names that match; a group's members mostly share one expression, and each view asks several times."""
+    return _compile(expression).match_names(names)
+
+
+@functools.lru_cache(maxsize=2)
+def _find_legal(names: frozenset[str]) -> frozenset[str]:
+    """Leave out what no broker takes for a topic's name: such a node is of nobody's use, and may be of any length."""
+    return frozenset(filter(_LEGAL_NAME.fullmatch, names))
 
 
 def _validate_streams(key: str, count: int) -> None:

@@ -30,6 +30,8 @@ _LEGACY_LIST: Final = re.compile(r"(?P<sign>[*!])[0-9]+(?P=sign).*", re.DOTALL)
 _ENDPOINT: Final = re.compile(r"(?P<listener>[^:/]*)://\[?(?P<host>[^/\[\]]*?)\]?:(?P<port>-?[0-9]{1,5})")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+_MOST_STREAMS: Final = 100_000
+"""Streams of one registration. Each is a thread of a Java member, which dies long before that many."""
 _NO_LEADER: Final = -1
 _SHOWN: Final = 40
 """Characters of a node's text that a message quotes."""
@@ -141,6 +143,8 @@ def parse_registration(data: bytes) -> Registration:
     subscription = {topic: _as_int(count, "streams") for topic, count in _get_object(payload, "subscription").items()}
     if any(count < 1 for count in subscription.values()):
         raise MalformedZnode("subscription: expected at least one stream for each key")
+    if sum(subscription.values()) > _MOST_STREAMS:
+        raise MalformedZnode(f"subscription: more than {_MOST_STREAMS} streams, which no member can have")
     text = payload.get("pattern")
     if not isinstance(text, str):
         raise MalformedZnode(f"pattern: expected a string, got {type(text).__name__}")
@@ -219,12 +223,12 @@ def parse_topic(data: bytes) -> Mapping[PartitionKey, tuple[BrokerId, ...]]:
 def parse_partition_state(data: bytes) -> PartitionState:
     """Read a partition's ``state`` node. Raises MalformedZnode."""
     payload = _read_object(data)
-    leader = _as_int(payload.get("leader"), "leader")
+    leader = _as_int32(payload.get("leader"), "leader")
     return PartitionState(
         leader=None if leader == _NO_LEADER else BrokerId(leader),
-        leader_epoch=_as_int(payload.get("leader_epoch"), "leader_epoch"),
+        leader_epoch=_as_int32(payload.get("leader_epoch"), "leader_epoch"),
         isr=_as_brokers(payload.get("isr"), "isr"),
-        controller_epoch=_as_int(payload.get("controller_epoch", 0), "controller_epoch"),
+        controller_epoch=_as_int32(payload.get("controller_epoch", 0), "controller_epoch"),
     )
 
 
@@ -262,7 +266,7 @@ def parse_cluster_id(data: bytes) -> str:
 
 def parse_controller(data: bytes) -> BrokerId:
     """Read ``/controller``. Raises MalformedZnode."""
-    return BrokerId(_as_int(_read_object(data).get("brokerid"), "brokerid"))
+    return BrokerId(_as_int32(_read_object(data).get("brokerid"), "brokerid"))
 
 
 def _read_endpoints(payload: _JsonObject) -> tuple[Endpoint, ...]:
@@ -318,6 +322,14 @@ def _as_int(value: object, what: str) -> int:
     return value
 
 
+def _as_int32(value: object, what: str) -> int:
+    """Read an id or an epoch, which requests carry in 32 bits."""
+    number = _as_int(value, what)
+    if abs(number) > _INT32_MAX:
+        raise MalformedZnode(f"{what}: expected a number of 32 bits, got a larger one")
+    return number
+
+
 def _find_int(payload: _JsonObject, key: str) -> int | None:
     try:
         return _as_int(payload.get(key), key)
@@ -328,4 +340,4 @@ def _find_int(payload: _JsonObject, key: str) -> int | None:
 def _as_brokers(value: object, what: str) -> tuple[BrokerId, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise MalformedZnode(f"{what}: expected a list, got {type(value).__name__}")
-    return tuple(BrokerId(_as_int(broker, what)) for broker in value)
+    return tuple(BrokerId(_as_int32(broker, what)) for broker in value)

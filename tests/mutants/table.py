@@ -486,9 +486,40 @@ MUTANTS: Final = (
         file="group/registry.py",
         old="            registration = parse_registration(data)\n        except MalformedZnode as error:\n",
         new="            registration = parse_registration(data)\n        except MalformedZnode as error:\n            raise\n",
+        old="        except MalformedZnode as error:\n            return MemberView(\n",
+        new="        except MalformedZnode as error:\n            raise\n            return MemberView(\n",
         tests=(
             "tests/component/group/test_foreign_data.py::test_members_that_cannot_be_read_take_no_part_and_are_told",
         ),
+    ),
+    Mutant(
+        name="a-legacy-cluster-is-joined",
+        promise=1,
+        file="cluster/generation.py",
+        old="        if not self.legacy or (trusted and self.modern):\n",
+        new="        if trusted or not self.modern:\n",
+        tests=(
+            "tests/unit/cluster/test_generation.py::test_settings_that_say_modern_do_not_make_a_cluster_of_0_7_one",
+            "tests/unit/cluster/test_generation.py::test_one_broker_of_0_7_among_later_ones_is_enough_to_refuse",
+        ),
+    ),
+    Mutant(
+        name="a-spoilt-topic-stops-its-delivery",
+        promise=6,
+        file="group/rebalancer.py",
+        old="            **plan_kept(snapshot, self._owned_grants()),\n",
+        new="",
+        tests=(
+            "tests/unit/group/test_rebalancer.py::test_a_topic_that_becomes_unreadable_keeps_its_owners_and_is_told",
+        ),
+    ),
+    Mutant(
+        name="an-expression-without-a-bound",
+        promise=5,
+        file="group/java_regex.py",
+        old="        if self.work > MOST_WORK:\n",
+        new="        if self.work > MOST_WORK * 1000:\n",
+        tests=("tests/property/test_java_regex.py::test_work_beyond_the_bound_is_refused",),
     ),
     Mutant(
         name="the-chain-does-not-win",

@@ -24,7 +24,7 @@ from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
 from consumerd.cluster.generation import require_modern
 from consumerd.cluster.view import Broker, ClusterView
 from consumerd.errors import ConfigError, ConnectionLost, CoordinationError, NotFound
-from consumerd.group.java_regex import compile_java
+from consumerd.group.java_regex import UnsupportedPattern, compile_java
 from consumerd.group.subscription import INTERNAL_TOPICS
 from consumerd.model import TopicPartition
 from consumerd.net.pool import ConnectionPool
@@ -165,10 +165,12 @@ class Connections:
         """Return the selected partitions; see :meth:`ClusterLookup.find_partitions`."""
         match selection:
             case SubscribePattern():
-                compiled = compile_java(selection.pattern)
                 view = await self._read(None)
-                names = [name for name in view.topics if compiled.fullmatch(name) and name not in INTERNAL_TOPICS]
-                return _partitions(view, names)
+                try:
+                    matching = compile_java(selection.pattern).match_names(view.topics)
+                except UnsupportedPattern as error:
+                    raise ConfigError(f"subscribePattern: {error}") from error
+                return _partitions(view, [name for name in view.topics if name in matching - INTERNAL_TOPICS])
             case Subscribe():
                 return _partitions(await self._find_topics(selection.topics), selection.topics)
             case Assign():
