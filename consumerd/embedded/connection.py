@@ -2,8 +2,9 @@
 
 A little is read ahead of the request that is worked on, in frames and in bytes; then nothing more is read, and the peer's
 own writes wait. Requests are handed out in the order in which they came, so whoever answers each before it takes the next
-one answers in order. A large request has room among those of all connections (``request_memory``) from when its size is
-known until the next one is taken; small ones are bounded by the number of connections.
+one answers in order. A large request has room among those of all connections (``request_memory``), as far as it has
+arrived, until the next one is taken; small ones are bounded by the number of connections. A peer that sends the rest of a
+large request at less than 64 KiB/s is cut off while others wait for room.
 
 The end of the stream is noticed while a request is worked on, unless so much was sent behind it that nothing more is read:
 :attr:`Connection.hangup` then ends what waits for the peer's sake. What arrived in full before it is still handed out,
@@ -39,6 +40,11 @@ _BETWEEN_BYTES: Final = 16 * 1024
 """Frames that fit in here take no room among those of all connections."""
 _LARGE_BYTES: Final = 256 * 1024
 
+_PROGRESS_S: Final = 10.0
+"""Interval between two looks at a large request that is arriving, in seconds."""
+_LEAST_PROGRESS_BYTES: Final = 640 * 1024
+"""What must have come of it in between, where others wait for room."""
+
 
 def allocate_frame(size: int) -> memoryview:
     """Return memory for a frame; of a large one no page is taken before bytes arrive for it, whatever its size says."""
@@ -58,6 +64,7 @@ class Connection:
         memory: RequestMemory,
         stall_s: float,
         idle_s: float,
+        progress_s: float = _PROGRESS_S,
     ) -> None:
         self.name = name
         self.peer_host = peer_host
@@ -69,6 +76,10 @@ class Connection:
         self._memory = memory
         self._arriving: Claim | None = None
         """Of the large frame whose beginning is here."""
+        self._missing_bytes: int | None = None
+        """Of that frame, at the last look; None where it began, or got more room, since then."""
+        self._progress_s = progress_s
+        self._progress_timer: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[memoryview, Claim | None]] = deque()
         self._waiting_bytes = 0
         self._worked_on: Claim | None = None
@@ -128,6 +139,8 @@ class Connection:
         self._ended = True
         self._drop_frames()
         self._finish_work()
+        if self._progress_timer is not None:
+            self._progress_timer.cancel()
         if self._arriving is not None:
             self._arriving.release()
             self._arriving = None
@@ -161,18 +174,47 @@ class Connection:
     def _allocate(self, size: int) -> memoryview:
         if size > _BETWEEN_BYTES:
             self._arriving = self._memory.take(size, self._enter)
+            self._missing_bytes = None
+            if self._progress_timer is None:
+                self._progress_timer = self._loop.call_later(self._progress_s, self._check_progress)
         return allocate_frame(size)
 
     def _enter(self) -> None:
-        """There is room for the frame that has begun."""
+        """There is room for more of the frame that has begun."""
         self._active_s = self._loop.time()
+        self._missing_bytes = None
         self._read_on()
+
+    def _check_progress(self) -> None:
+        """Cut the peer off if it holds memory that others wait for, and sends too little of what is missing."""
+        self._progress_timer = None
+        if self._arriving is None:
+            return
+        before, self._missing_bytes = self._missing_bytes, len(self._assembler.buffer())
+        is_slow = before is not None and before - self._missing_bytes < _LEAST_PROGRESS_BYTES
+        if is_slow and self._arriving.held and self._memory.contended:
+            self._end(ConnectionLost("a large request came too slowly, while others waited for room"))
+            return
+        self._progress_timer = self._loop.call_later(self._progress_s, self._check_progress)
+
+    def _reserved_part(self, buffer: memoryview) -> memoryview:
+        """Return where may be received now: what there is room for of a large frame, all of it otherwise. May be empty."""
+        claim = self._arriving
+        if claim is None:
+            return buffer
+        missing_bytes = len(buffer)
+        if claim.reserved_bytes == claim.size - missing_bytes:
+            claim.reserve_more()
+        return buffer[: claim.reserved_bytes - (claim.size - missing_bytes)]
 
     def _receive(self) -> None:
         """Take what the socket has; called by the loop."""
         self._active_s = self._loop.time()
         for _ in range(_RECEIVED_AT_ONCE):
-            buffer = self._assembler.buffer()
+            buffer = self._reserved_part(self._assembler.buffer())
+            if not buffer:
+                self._stop_reading()  # until there is room
+                break
             try:
                 count = self._sock.recv_into(buffer)
             except (BlockingIOError, InterruptedError):
@@ -203,6 +245,8 @@ class Connection:
         claim = None
         if len(frame) > _BETWEEN_BYTES:
             claim, self._arriving = self._arriving, None
+            if claim is not None:
+                claim.finish()
         if not self._discarding:
             self._frames.append((frame, claim))
             self._waiting_bytes += len(frame)

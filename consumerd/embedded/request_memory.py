@@ -1,34 +1,68 @@
-"""Room for the requests of all connections together: what is being received, what waits, and what is worked on.
+"""Memory for the requests of all connections together: what is being received, what waits, and what is worked on.
 
-Kafka's ``queued.max.request.bytes`` (SimpleMemoryPool): a request has its room before it is received, so that one that has
-begun can always be finished, and connections whose requests find none are not read until there is some. Unlike there the
-bound holds: a request larger than it is let in alone. Who waits has turns in order of arrival.
+Kafka's ``queued.max.request.bytes`` (SimpleMemoryPool), but reserved as bytes arrive: a peer that announces 100 MiB and
+sends eight bytes holds one step. Connections whose requests find no room are not read until there is some, in order.
+
+Requests that have arrived in part could wait for each other for ever. Therefore, while no request is complete, the first
+that waits goes beyond the limit, one at a time: the bound is ``limit_bytes`` and one request.
+
+    Example: the limit is 128 MiB, two peers have sent 64 MiB of 100 MiB each and stall. A request of 1 MiB waits as the
+    first, no other is complete, so that it is received beyond the limit, worked on and released; then the next one is.
+
+A peer that stalls with what it holds is cut off by its connection while others wait (:attr:`RequestMemory.contended`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
+
+_STEP_BYTES: Final = 64 << 10
+"""Reserved for the beginning of a request; later steps double what it has."""
 
 
 class Claim:
-    """Room for one request, held or waited for; :meth:`release` must be called."""
+    """Memory for one request, as far as it has arrived; :meth:`release` must be called."""
 
-    __slots__ = ("_granted", "_memory", "held", "size")
+    __slots__ = ("_granted", "_memory", "complete", "reserved_bytes", "size", "step_bytes")
 
     def __init__(self, memory: RequestMemory, size: int, granted: Callable[[], None]) -> None:
         self.size = size
-        self.held = False
+        self.reserved_bytes = 0
+        self.step_bytes = 0
+        """What it waits for; 0 while it waits for nothing."""
+        self.complete = False
         self._memory: RequestMemory | None = memory
         self._granted = granted
 
+    @property
+    def held(self) -> bool:
+        """Whether all that was asked for is reserved."""
+        return not self.step_bytes
+
+    def reserve_more(self) -> None:
+        """Ask for the next step; it is reserved at once, or ``granted`` is called when it is."""
+        assert self._memory is not None, "not released"
+        self.step_bytes = min(max(self.reserved_bytes, _STEP_BYTES), self.size - self.reserved_bytes)
+        self._memory.ask(self)
+
+    def finish(self) -> None:
+        """Note that the request has arrived in full: it will be worked on and released."""
+        assert self._memory is not None, "not released"
+        self._memory.finish(self)
+
+    def add_step(self) -> None:
+        """Reserve the step that was asked for; for the memory to call."""
+        self.reserved_bytes += self.step_bytes
+        self.step_bytes = 0
+
     def grant(self) -> None:
-        """Say that it is held now; for the memory to call."""
-        self.held = True
+        """Tell that a step was reserved that had to wait; for the memory to call."""
         self._granted()
 
     def release(self) -> None:
-        """Give the room back, or wait for it no more. Idempotent."""
+        """Give everything back, and wait for nothing more. Idempotent."""
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.give_back(self)
@@ -40,28 +74,54 @@ class RequestMemory:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._waiting: deque[Claim] = deque()
+        self._complete = 0
+        self._beyond: Claim | None = None
+        """The one that was let beyond the limit."""
         self.taken_bytes = 0
 
+    @property
+    def contended(self) -> bool:
+        """Whether any request waits for memory."""
+        return bool(self._waiting)
+
     def take(self, size: int, granted: Callable[[], None]) -> Claim:
-        """Return a claim that is held already, or that will be when ``granted`` is called."""
+        """Return a claim whose first step is reserved already, or will be when ``granted`` is called."""
         claim = Claim(self, size, granted)
-        if not self._waiting and self._has_room(size):
-            claim.held = True
-            self.taken_bytes += size
-        else:
-            self._waiting.append(claim)
+        claim.reserve_more()
         return claim
 
-    def give_back(self, claim: Claim) -> None:
-        """Take a claim's room back; for the claim to call."""
-        if claim.held:
-            self.taken_bytes -= claim.size
+    def ask(self, claim: Claim) -> None:
+        """Reserve a claim's next step, or have it wait; for the claim to call."""
+        if self._beyond is claim or (not self._waiting and self._may_have(claim)):
+            self._reserve(claim)
         else:
+            self._waiting.append(claim)
+
+    def finish(self, claim: Claim) -> None:
+        """Count a request that is complete; for the claim to call."""
+        claim.complete = True
+        self._complete += 1
+
+    def give_back(self, claim: Claim) -> None:
+        """Take back what a claim has; for the claim to call."""
+        self.taken_bytes -= claim.reserved_bytes
+        self._complete -= claim.complete
+        if not claim.held:
             self._waiting.remove(claim)
-        while self._waiting and self._has_room(self._waiting[0].size):
+        if self._beyond is claim:
+            self._beyond = None
+        while self._waiting and self._may_have(self._waiting[0]):
             following = self._waiting.popleft()
-            self.taken_bytes += following.size
+            self._reserve(following)
             following.grant()
 
-    def _has_room(self, size: int) -> bool:
-        return not self.taken_bytes or self.taken_bytes + size <= self._limit_bytes
+    def _may_have(self, claim: Claim) -> bool:
+        if self.taken_bytes + claim.step_bytes <= self._limit_bytes:
+            return True
+        return self._beyond is None and not self._complete
+
+    def _reserve(self, claim: Claim) -> None:
+        if self.taken_bytes + claim.step_bytes > self._limit_bytes:
+            self._beyond = claim
+        self.taken_bytes += claim.step_bytes
+        claim.add_step()

@@ -42,7 +42,9 @@ async def client(broker: ServedLogs) -> AsyncIterator[RawClient]:
         yield client
 
 
-def make_connection(ours: socket.socket, memory: RequestMemory | None = None, *, idle_s: float = 60) -> Connection:
+def make_connection(
+    ours: socket.socket, memory: RequestMemory | None = None, *, idle_s: float = 60, progress_s: float = 60
+) -> Connection:
     """Serve one end of a pair of sockets."""
     ours.settimeout(0)
     return Connection(
@@ -53,6 +55,7 @@ def make_connection(ours: socket.socket, memory: RequestMemory | None = None, *,
         memory=memory or RequestMemory(1 << 30),
         stall_s=20,
         idle_s=idle_s,
+        progress_s=progress_s,
     )
 
 
@@ -137,7 +140,45 @@ async def test_what_all_connections_have_sent_is_bounded_together() -> None:
             ours, theirs = socket.socketpair()
             group.create_task(serve(ours))
             group.create_task(send(theirs))
-    assert (2 * count, 3 * size, 0) == (served, most, memory.taken_bytes)
+    assert (2 * count, 0) == (served, memory.taken_bytes)
+    assert most <= 4 * size, "the limit and one request"
+
+
+async def test_requests_that_are_announced_and_not_sent_keep_nobody_waiting(broker: ServedLogs) -> None:
+    """Two connections that announced 100 MiB and sent eight bytes stopped every request above 16 KiB."""
+    async with raw_client(broker.port) as first, raw_client(broker.port) as second, raw_client(broker.port) as good:
+        for hostile in (first, second):
+            hostile.send((100 << 20).to_bytes(4, "big") + b"\0\0\0\3")
+        await until(lambda: broker.server.connections == 3)
+        for _ in range(3):
+            answer = await good.ask(produce("t", records(2, count=1, size=100_000)), 3)
+            assert 0 == answer.topics[0].partitions[0].error_code
+
+
+async def test_a_peer_that_stalls_with_what_others_wait_for_is_cut_off() -> None:
+    """It went beyond the limit as the first in line; what it has sent is given back to those behind it."""
+    memory = RequestMemory(100_000)
+    pairs = [socket.socketpair() for _ in range(3)]
+    connections = [make_connection(ours, memory, progress_s=0.05) for ours, _ in pairs]
+    try:
+        for _, theirs in pairs[:2]:
+            theirs.sendall((1 << 20).to_bytes(4, "big") + bytes(40_000))
+        await until(lambda: memory.taken_bytes == 2 * (64 << 10))
+        pairs[2][1].sendall((50_000).to_bytes(4, "big") + bytes(50_000))
+        await until(lambda: memory.contended)
+        for connection in connections[:2]:
+            with pytest.raises(ConnectionLost, match="too slowly"):
+                async with timeout(20):
+                    await connection.next_frame()
+            connection.close()
+        async with timeout(20):
+            assert 50_000 == len(await connections[2].next_frame() or b"")
+    finally:
+        for connection in connections:
+            connection.close()
+        for _, theirs in pairs:
+            theirs.close()
+    assert 0 == memory.taken_bytes
 
 
 async def test_request_that_waits_for_room_goes_with_its_connection() -> None:
@@ -149,7 +190,7 @@ async def test_request_that_waits_for_room_goes_with_its_connection() -> None:
         for peer in (a_peer, b_peer):
             peer.sendall((90_000).to_bytes(4, "big") + b"a beginning")
             await asyncio.sleep(0.01)
-        assert memory.taken_bytes == 90_000
+        assert memory.taken_bytes == 2 * (64 << 10), "one step for each, the second one beyond the limit"
         second.close()
         first.close()
         assert memory.taken_bytes == 0
