@@ -6,7 +6,7 @@ Has the shape of the listener that ``group`` tells about claims. For one partiti
 strictly one after the other: a new one waits until the one before has ended to the last line of its clean-up, however
 long that takes.
 
-Owned tasks: one pipeline a claim and the committer, all inside :meth:`Deliveries.run`.
+Owned tasks: one pipeline a claim, the committer, and one that asks for log ends, all inside :meth:`Deliveries.run`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from consumerd.aio.tasks import TaskSet
 from consumerd.aio.timeouts import timeout_at
 from consumerd.delivery.committer import Committer
 from consumerd.delivery.gate import StartGate
+from consumerd.delivery.log_ends import LogEnds
 from consumerd.delivery.pipeline import PartitionPipeline
 from consumerd.delivery.policy import Former
 from consumerd.delivery.ports import (
@@ -101,6 +102,11 @@ class Deliveries:
                 claim, OwnershipLost(f"{claim.partition}: a commit found that it is not ours any more")
             ),
         )
+        self._log_ends = LogEnds(
+            ranges,
+            lambda: [running.pipeline for running in self._running.values()],
+            interval_s=settings.recheck_ms / 1000,
+        )
         self._gate = StartGate()
         self._tasks: TaskSet[Hashable] = TaskSet()
         self._entered = asyncio.Event()
@@ -124,6 +130,7 @@ class Deliveries:
         """Own all pipelines, until cancelled; what is not drained by then is abandoned."""
         async with self._tasks:
             self._tasks.start("committer", self._committer.run(), name="commit offsets")
+            self._tasks.start("log ends", self._log_ends.run(), name="ask for the ends of logs without a feed")
             self._entered.set()
 
     async def claimed(self, claims: Sequence[Claim]) -> None:

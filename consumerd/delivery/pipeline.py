@@ -49,9 +49,9 @@ from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSour
 from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import DeliveryState, PartitionStatus
 from consumerd.errors import ConsumerdError, CoordinationError, RetriableSinkError, SinkClosed
-from consumerd.model import Claim, Gap
+from consumerd.model import Claim, Gap, TopicPartition
 from consumerd.offsets.store import OffsetRequest, OffsetRequests
-from consumerd.offsets.tracker import OffsetTracker
+from consumerd.offsets.tracker import OffsetTracker, count_lag
 from consumerd.sinks.base import PartitionWriter, Quarantine, Start
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.wire.records import empty_batch
@@ -123,6 +123,7 @@ class PartitionPipeline:
         self._move: Move | None = None  # a reset to before the log's end, until its new writer has begun
         self._untold: StartAt | None = None  # a start that was decided upon, and not told since it is not committed yet
         self._closing = False
+        self._log_end: int | None = None  # as it was asked for while there is no feed
 
     # -- what others see
 
@@ -130,6 +131,20 @@ class PartitionPipeline:
     def claim(self) -> Claim:
         """The claim that it delivers under."""
         return self._claim
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Whose records these are."""
+        return self._partition
+
+    @property
+    def without_feed(self) -> bool:
+        """Whether a position is known and no feed tells of the log's end."""
+        return self._tracker is not None and self._feed is None
+
+    def note_log_end(self, log_end: int | None) -> None:
+        """Take the end of the log, which was asked for since no feed tells it; None where no broker does."""
+        self._log_end = log_end
 
     @property
     def tracker(self) -> OffsetTracker | None:
@@ -158,8 +173,13 @@ class PartitionPipeline:
     def status(self) -> PartitionStatus:
         """How it stands now."""
         tracker, feed = self._tracker, self._feed
-        high_watermark = feed.high_watermark if feed else None
-        log_end = feed.last_stable_offset if feed and self._settings.read_committed else high_watermark
+        if tracker is None:
+            lag = None
+        elif feed is None:
+            # what was delivered and not acknowledged is gone with the writer: the next one begins behind what is safe
+            lag = count_lag(tracker.acknowledged, self._log_end)
+        else:
+            lag = tracker.lag(self._end_by(feed))
         return PartitionStatus(
             partition=self._partition,
             sink=self._route.name,
@@ -170,10 +190,13 @@ class PartitionPipeline:
             position=tracker.delivered if tracker else None,
             acknowledged=tracker.acknowledged if tracker else None,
             committed=tracker.committed if tracker else None,
-            high_watermark=high_watermark,
-            lag=tracker.lag(log_end) if tracker else None,
+            high_watermark=feed.high_watermark if feed else None,
+            lag=lag,
             oldest_ms=tracker.oldest_ms if tracker else None,
         )
+
+    def _end_by(self, feed: RecordFeed) -> int | None:
+        return feed.last_stable_offset if self._settings.read_committed else feed.high_watermark
 
     @property
     def _state(self) -> DeliveryState:
@@ -390,6 +413,7 @@ class PartitionPipeline:
         feed, self._feed = self._feed, None
         writer, self._writer = self._writer, None
         if feed is not None:
+            self._log_end = self._end_by(feed)
             feed.close()
         if writer is not None:
             self._closing = True

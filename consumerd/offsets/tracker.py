@@ -180,4 +180,9 @@ class OffsetTracker:
 
         An upper bound where the log is compacted. The end as known may be older than the position: never negative.
         """
-        return None if log_end is None else max(0, log_end - self._delivered)
+        return count_lag(self._delivered, log_end)
+
+
+def count_lag(position: int, log_end: int | None) -> int | None:
+    """Return the offsets between a position and the end of the log, None while that is unknown; never negative."""
+    return None if log_end is None else max(0, log_end - position)

@@ -224,6 +224,8 @@ class FakeBrokers:
         self.feeds: list[FakeFeed] = []
         self.newborn: set[TopicPartition] = set()
         self.unreachable: ConsumerdError | None = None
+        self.hang = False
+        """Whether no question about a log is answered."""
         self._batch = batch
 
     def feed(self, partition: TopicPartition, offset: int) -> FakeFeed:
@@ -233,6 +235,8 @@ class FakeBrokers:
 
     async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, FakeLog]:
         await asyncio.sleep(0)
+        if self.hang:
+            await asyncio.Event().wait()
         if self.unreachable is not None:
             raise self.unreachable
         return {partition: self.logs[partition] for partition in partitions if partition in self.logs}
