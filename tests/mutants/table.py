@@ -484,8 +484,6 @@ MUTANTS: Final = (
         name="an-unreadable-member-raises",
         promise=1,
         file="group/registry.py",
-        old="            registration = parse_registration(data)\n        except MalformedZnode as error:\n",
-        new="            registration = parse_registration(data)\n        except MalformedZnode as error:\n            raise\n",
         old="        except MalformedZnode as error:\n            return MemberView(\n",
         new="        except MalformedZnode as error:\n            raise\n            return MemberView(\n",
         tests=(
