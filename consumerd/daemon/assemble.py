@@ -408,6 +408,7 @@ class Daemon:
             sink=one.sink,
             state=one.state.value,
             reason=one.reason,
+            since=self._recent.describe_time(one.since),
             position=one.position,
             acknowledged=one.acknowledged,
             committed=one.committed,

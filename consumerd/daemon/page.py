@@ -65,6 +65,7 @@ class _Column:
 _PARTITIONS: Final = (
     _Column("partition", "title"),
     _Column("state", "s"),
+    _Column("since", "n"),
     _Column("sink"),
     _Column("position", "n"),
     _Column("acknowledged", "n"),
@@ -193,6 +194,7 @@ def _partition_rows(one: PartitionStatus) -> Iterator[str]:
         (
             escape(f"{one.topic}/{one.partition}"),
             f'<span class="{_COLOURS.get(one.state, "")}">{escape(one.state)}</span>',
+            _ago(one.since),
             escape(one.sink),
             _number(one.position),
             _number(one.acknowledged),

@@ -34,6 +34,8 @@ class PartitionStatus:
     sink: str
     state: str
     reason: str | None
+    since: Moment
+    """When it came into its state."""
     position: int | None
     acknowledged: int | None
     committed: int | None
@@ -218,6 +220,10 @@ class RecentEvents(Hooks):
         """Return when the partition's position was committed last."""
         return self._describe(self._commits.get(partition))
 
+    def describe_time(self, happened: float) -> Moment:
+        """Return a time on the monotonic clock as a moment; a calendar that was set since then is not seen."""
+        return self._moment(happened, self._wall() - (self._now() - happened))
+
     def describe_sink(self, sink: str, *, partitions: int, unacknowledged: int) -> SinkStatus:
         """Return a sink with what it has published."""
         published = self._published.get(sink, _Published())
@@ -235,9 +241,9 @@ class RecentEvents(Hooks):
         return self._now(), self._wall()
 
     def _describe(self, stamp: _Stamp | None) -> Moment | None:
-        if stamp is None:
-            return None
-        happened, wall = stamp
+        return None if stamp is None else self._moment(*stamp)
+
+    def _moment(self, happened: float, wall: float) -> Moment:
         at = datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds")
         return Moment(ago_s=self._now() - happened, at=at, timestamp_s=wall)
 

@@ -75,10 +75,12 @@ class GuardedCalls:
                 self._claim.check()
             except LeasePaused:
                 self._paused = True
+                self._condition.turn()
                 try:
                     await self._claim.wait_usable()
                 finally:
                     self._paused = False
+                    self._condition.turn()
             else:
                 return
 

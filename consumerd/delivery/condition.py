@@ -72,6 +72,7 @@ class Condition:
         self._failure: str | None = None
         self._failed_at: float | None = None
         self._since: float | None = None
+        self._turned_at = now()
 
     @property
     def stop(self) -> Stop | None:
@@ -94,9 +95,13 @@ class Condition:
         return self._stop.advice if self._stop is not None else self._failure
 
     @property
-    def since(self) -> float | None:
-        """Since when it is stopped or failing."""
-        return self._since
+    def since(self) -> float:
+        """Since when it is stopped or failing, else since when it is in its state."""
+        return self._turned_at if self._since is None else self._since
+
+    def turn(self) -> None:
+        """Note a change of state other than a failure, a stop, or the end of one."""
+        self._turned_at = self._now()
 
     def start(self, plan: StartAt) -> None:
         """Note that a writer was opened and started."""
@@ -228,6 +233,7 @@ class Condition:
         self._log.info("delivery_recovered", after_s=round(failed_s, 3))
         if self._stop is None:
             self._since = None
+            self.turn()
             self._hooks.partition_resumed(self._partition)
 
     def halt(self, stop: Stop, *, opened: bool) -> None:
@@ -251,5 +257,6 @@ class Condition:
         if self._stop is None:
             return
         self._stop = self._failure = self._failed_at = self._since = None
+        self.turn()
         self._log.info("partition_resumed")
         self._hooks.partition_resumed(self._partition)

@@ -228,6 +228,8 @@ class PartitionPipeline:
 
     def drain(self) -> bool:
         """Stop fetching, flush and end; return False where there is nothing to flush, and cancelling loses nothing."""
+        if not self._attention.draining:
+            self._condition.turn()
         self._attention.drain()
         return self._feed is not None or self._closing
 
@@ -326,6 +328,7 @@ class PartitionPipeline:
         self._calls.reset()
         self._condition.start(begun)
         feed = self._feed = self._feeds.feed(self._partition, tracker.delivered)
+        self._condition.turn()
         return Flow(
             self._claim,
             self._route,
@@ -414,6 +417,7 @@ class PartitionPipeline:
         writer, self._writer = self._writer, None
         if feed is not None:
             self._log_end = self._end_by(feed)
+            self._condition.turn()
             feed.close()
         if writer is not None:
             self._closing = True

@@ -27,8 +27,8 @@ class DeliveryState(enum.StrEnum):
 class PartitionStatus:
     """One partition now.
 
-    ``reason`` and ``since`` (on the clock that was passed in) are set while stopped or failing. Positions are None
-    before the start is known. ``lag`` is an upper bound under compaction, and None while unknown. ``oldest_ms`` is the
+    ``reason`` is set while stopped or failing; ``since`` (on the clock that was passed in) is when the state began. Positions
+    are None before the start is known. ``lag`` is an upper bound under compaction, and None while unknown. ``oldest_ms`` is the
     timestamp of the oldest record that is not acknowledged (see ``client.record_age``).
     """
 
@@ -37,7 +37,7 @@ class PartitionStatus:
     epoch: SessionEpoch
     state: DeliveryState
     reason: str | None
-    since: float | None
+    since: float
     position: int | None
     acknowledged: int | None
     committed: int | None

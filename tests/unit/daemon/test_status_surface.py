@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.page import render_page
 from consumerd.daemon.readings import read_gauges
-from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
+from consumerd.daemon.status import DaemonStatus, Moment, PartitionStatus, RecentEvents, RequestStatus
 from consumerd.errors import ConfigError
 from consumerd.group.transitions import MemberState
 from consumerd.model import Gap, GapReason, TopicPartition
@@ -48,6 +48,7 @@ STATUS = DaemonStatus(
             sink="out",
             state="running",
             reason=None,
+            since=Moment(ago_s=75.0, at="2024-05-01T00:00:00+00:00", timestamp_s=1_714_521_600.0),
             position=1234,
             acknowledged=1200,
             committed=None,
