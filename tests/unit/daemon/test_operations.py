@@ -358,7 +358,7 @@ EXPORTS = st.builds(
         st.builds(
             ExportedOffset,
             topic=st.text(),
-            partition=st.integers(0, 2**31).map(str),
+            partition=st.integers(0, 2**31 - 1).map(str),
             position=st.integers(0, 2**63 - 1),
             incarnation=st.none() | st.text(),
         )
