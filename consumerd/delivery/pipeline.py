@@ -55,6 +55,7 @@ from consumerd.offsets.tracker import OffsetTracker, count_lag
 from consumerd.sinks.base import PartitionWriter, Quarantine, Start
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.wire.records import empty_batch
+from consumerd.zk.port import NotConnected
 
 _TRIED_AGAIN = frozenset({StopCause.MALFORMED_OFFSET, StopCause.CORRUPT, StopCause.OVERSIZED, StopCause.REJECTED})
 
@@ -384,7 +385,9 @@ class PartitionPipeline:
                 raise
             except CoordinationError as error:
                 # no reason to deliver nothing meanwhile; should the pipeline have ended by then, nobody minds
-                self._log.debug("request_lookup_failed", error=str(error))
+                if not isinstance(error, NotConnected):  # of which the session's hooks tell, once for all partitions
+                    self._log.warning("request_lookup_failed", error=str(error))
+                    self._hooks.trouble(Trouble.REQUEST_LOOKUP_FAILED, str(error), self._partition)
                 delay_s = self._settings.retry_maximum_ms / 1000
                 asyncio.get_running_loop().call_later(delay_s, self._attention.look_up)
                 continue

@@ -207,7 +207,7 @@ class PartitionOwners:
             try:
                 nodes[partition] = await self._read_holder(folders[partition.topic], partition)
             except CoordinationError as error:
-                self._log.info("owner_unread", partition=str(partition), error=str(error))
+                self._tell(Trouble.OWNERS_UNREAD, error, partition.topic, partition)
                 unread.add(partition)
 
         await map_bounded(chosen, read, in_flight=_PROOFS_AT_ONCE if look is Look.REMADE else IN_FLIGHT)
@@ -378,7 +378,7 @@ class PartitionOwners:
         try:
             await self._zk.ensure_path(owners_path(self._group, topic))
         except CoordinationError as error:
-            self._log.info("owners_parent_missing", topic=topic, error=str(error))
+            self._tell(Trouble.OWNERS_PARENT_MISSING, error, topic)
             return False
         return True
 
@@ -399,7 +399,7 @@ class PartitionOwners:
             except (OutcomeUnknown, BadVersion):
                 continue  # look again
             except CoordinationError as error:
-                self._log.info("release_failed", partition=str(partition), error=str(error))
+                self._tell(Trouble.RELEASE_FAILED, error, partition.topic, partition)
                 return False
             else:
                 return True
@@ -410,8 +410,16 @@ class PartitionOwners:
         try:
             return isinstance(await self._look_at(path, thread, epoch), Created)
         except CoordinationError as error:
-            self._log.info("rethread_failed", partition=str(partition), error=str(error))
+            self._tell(Trouble.RETHREAD_FAILED, error, partition.topic, partition)
             return False
+
+    def _tell(
+        self, event: Trouble, error: CoordinationError, topic: str, partition: TopicPartition | None = None
+    ) -> None:
+        """Tell of what ZooKeeper refused. That it is away, or the session over, is told of the session, once for all."""
+        if not isinstance(error, (NotConnected, SessionLost)):
+            self._log.warning(event.value, topic=topic, partition=str(partition), error=str(error))
+            self._hooks.trouble(event, f"{topic}: {error}", partition)
 
     async def _try_list_all(self, topics: Iterable[str]) -> dict[str, _Folder]:
         """List these topics, as far as that can be."""
@@ -420,7 +428,7 @@ class PartitionOwners:
             try:
                 return await self._list(topic)
             except CoordinationError as error:
-                self._log.info("owners_unread", topic=topic, error=str(error))
+                self._tell(Trouble.OWNERS_UNREAD, error, topic)
                 return None
 
         listed = await map_bounded(sorted(set(topics)), try_list)

@@ -25,7 +25,7 @@ from consumerd.aio.cell import Cell
 from consumerd.aio.sharing import SharedReads
 from consumerd.aio.tasks import TaskSet
 from consumerd.aio.timeouts import timeout
-from consumerd.errors import CoordinationError
+from consumerd.errors import CoordinationError, SessionLost
 from consumerd.group import events as ev
 from consumerd.group.assignors import Strategy
 from consumerd.group.claims import OwnedClaim
@@ -53,7 +53,7 @@ from consumerd.model import SessionEpoch, ThreadId, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.telemetry.wording import join_shown
 from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, owners_root, topic_path
-from consumerd.zk.port import Stat, Watch, WatchKind, ZkClient
+from consumerd.zk.port import NotConnected, Stat, Watch, WatchKind, ZkClient
 
 _REBALANCES_KEPT: Final = 20
 _OVERRUN_S: Final = 0.25
@@ -437,8 +437,10 @@ class Rebalancer:
             plan = plan_assignment(snapshot, self._strategy)
             owners = await self._owners.survey(snapshot.topics, plan, frozenset(self._claims))
             session_id = get_session_id(self._zk, self._machine.epoch)
+        except (NotConnected, SessionLost):
+            return  # the session's hooks tell of it
         except CoordinationError as error:
-            self._log.info("owners_unread", error=str(error))
+            self._tell_owners_unread(error)
             return
         strays = {
             partition: ThreadId(holder.thread)
@@ -477,8 +479,10 @@ class Rebalancer:
         try:
             session_id = get_session_id(self._zk, effect.epoch)
             seen = await self._owners.inspect(effect.partitions, effect.look)
-        except CoordinationError as error:  # the session is over: the machine hears of it anyway
-            self._log.debug("owners_unread", error=str(error))
+        except (NotConnected, SessionLost):
+            pass  # the session's hooks tell of it, and the machine hears of it anyway
+        except CoordinationError as error:
+            self._tell_owners_unread(error)
         self._post(ev.Inspected(effect.serial, seen.nodes, session_id, seen.there, seen.doubtful))
 
     # -- what the listener is told
@@ -585,6 +589,10 @@ class Rebalancer:
             self._log.warning(event.value, error=str(error))
             self._hooks.trouble(event, str(error))
         self._last_error = str(error)
+
+    def _tell_owners_unread(self, error: CoordinationError) -> None:
+        self._log.warning("owners_unread", error=str(error))
+        self._hooks.trouble(Trouble.OWNERS_UNREAD, str(error))
 
     def _recovered(self) -> None:
         if self._last_error is not None:

@@ -35,6 +35,10 @@ class Trouble(enum.StrEnum):
     GROUP_UNREADABLE = "group_unreadable"
     TOPIC_UNREADABLE = "topic_unreadable"
     CLAIM_FAILED = "claim_failed"
+    RELEASE_FAILED = "release_failed"
+    RETHREAD_FAILED = "rethread_failed"
+    OWNERS_UNREAD = "owners_unread"
+    OWNERS_PARENT_MISSING = "owners_parent_missing"
     STRAY_OWNERS_FOUND = "stray_owners_found"
     DRAIN_OVERRAN = "drain_overran"
     LEAVE_TIMED_OUT = "leave_timed_out"
@@ -44,6 +48,7 @@ class Trouble(enum.StrEnum):
     REQUEST_MALFORMED = "request_malformed"
     REQUEST_OUTDATED = "request_outdated"
     REQUESTS_LOOKUP_FAILED = "requests_lookup_failed"
+    REQUEST_LOOKUP_FAILED = "request_lookup_failed"
     LOG_TRUNCATED = "log_truncated"
 
     # -- delivery and sinks

@@ -1,14 +1,15 @@
 """Promise 5: every failure is visible in the log, in a metric and on the status page.
 
-Every warning and error that the code logs is found by parsing it, and is one of three: a :class:`Trouble`, told next to
-the line that logs it; shown by another hook or by what the status says, as listed here; or exempt, for a reason. That the
-hooks count and show is tried by calling each.
+Every warning and error that the code logs is found by parsing it, and so is every line of any level that is logged where an
+exception is handled: a failure is one, whatever its level. Each is one of three: a :class:`Trouble`, told next to the line
+that logs it; shown by another hook or by what the status says, as listed here; or exempt, for a reason. That the hooks count
+and show is tried by calling each.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,8 @@ from tests.unit.daemon.test_status_surface import STATUS
 
 PACKAGE: Final = Path(consumerd.__file__).parent
 LEVELS: Final = frozenset({"warning", "error", "exception", "critical"})
+QUIET: Final = frozenset({"info", "debug"})
+"""Levels of failures only where an exception is handled."""
 PARTITION: Final = TopicPartition.modern("orders", 7)
 
 
@@ -43,7 +46,7 @@ class Line:
 
 @cache
 def lines() -> tuple[Line, ...]:
-    """Return every call of a logger that writes a warning or an error."""
+    """Return every call of a logger that writes a warning or an error, or tells of an exception."""
     return tuple(
         Line(path.relative_to(PACKAGE).as_posix(), call.lineno, _names(call.args[0]), function)
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -75,15 +78,16 @@ def _logging_calls(function: ast.AST) -> Iterator[ast.Call]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    handled = {call for node in nodes if isinstance(node, ast.ExceptHandler) for call in ast.walk(node)}
     for node in nodes:
         if isinstance(node, ast.Call) and node.args:
             by_name = isinstance(node.func, ast.Name) and node.func.id in chosen
-            if by_name or _is_logging_method(node.func):
+            if by_name or _is_logging_method(node.func, LEVELS | QUIET if node in handled else LEVELS):
                 yield node
 
 
-def _is_logging_method(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Attribute) or node.attr not in LEVELS:
+def _is_logging_method(node: ast.AST, levels: Collection[str] = LEVELS) -> bool:
+    if not isinstance(node, ast.Attribute) or node.attr not in levels:
         return False
     logger = node.value
     return (isinstance(logger, ast.Name) and logger.id.strip("_") == "log") or (
@@ -146,9 +150,14 @@ SHOWN: Final[Mapping[str, Hook | Status]] = {
 }
 
 EXEMPT: Final[Mapping[str, str]] = {
+    "cluster_lookup_failed": "before the daemon has begun: not ready, since it waits for ZooKeeper, which is told",
     "daemon_failed": "the process ends with it, by an exit code",
+    "landed_end_unreadable": "evidence that is missing; nothing is decided by it",
+    "metadata_not_answered": "one broker of several; that none answers is cluster_read_failed",
+    "recheck_failed": "of a partition that stays stopped, which is shown, and is looked at again",
     "properties_unknown": "said once of a file, before there is a daemon",
     "shutdown_cut_short": "the process ends with it, by an exit code",
+    "sink_closed": "the reader of stdout has gone: an end in order",
 }
 
 PRODUCER: Final = ("client/opening.py", "client/producer.py", "client/sender.py", "client/topics.py")
@@ -228,10 +237,10 @@ def test_whoever_logs_a_trouble_tells_it_in_the_same_function() -> None:
 
 
 def test_a_line_whose_event_is_handed_in_tells_the_trouble_that_was_handed_in() -> None:
-    """Two functions log for others; each takes a Trouble, writes its name and tells it."""
+    """Some functions log for others; each takes a Trouble, writes its name and tells it."""
     handed = {line.module: line for line in lines() if not line.events}
 
-    assert handed.keys() == {"group/rebalancer.py", "offsets/requests.py"}
+    assert handed.keys() == {"group/owners.py", "group/rebalancer.py", "offsets/requests.py"}
     for line in handed.values():
         assert isinstance(line.function, ast.FunctionDef)
         assert {
@@ -241,6 +250,24 @@ def test_a_line_whose_event_is_handed_in_tells_the_trouble_that_was_handed_in() 
     kinds = {kind for kind in Trouble if kind.value not in by_event()}  # nobody names these in the line that logs
     source = {module: (PACKAGE / module).read_text() for module in handed}
     assert [kind for kind in kinds if not any(f"(Trouble.{kind.name}, " in text for text in source.values())] == []
+
+
+def test_a_failure_is_found_at_any_level() -> None:
+    """One that is logged for developers alone would be in no metric, and nobody would look for it."""
+    found = [
+        _names(call.args[0])
+        for function in _functions(
+            ast.parse(
+                "def f():\n"
+                "    log.debug('asked')\n"
+                "    try:\n        ask()\n"
+                "    except OSError as error:\n        if error.errno:\n            self._log.debug('failed', error=error)\n"
+            )
+        )
+        for call in _logging_calls(function)
+    ]
+
+    assert [{"failed"}] == found
 
 
 def test_the_daemon_gives_its_hooks_to_everybody_who_takes_some() -> None:

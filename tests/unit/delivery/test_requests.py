@@ -11,6 +11,8 @@ from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
 from consumerd.errors import CoordinationError, CorruptMessageError, RetriableSinkError
 from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.telemetry.hooks import Trouble
+from consumerd.zk.port import NotConnected
 from tests.support.delivery import DeliveryRig, FakeSink, until
 from tests.support.virtual_time import run
 
@@ -455,7 +457,7 @@ def test_a_look_that_fails_is_taken_again():
             log = rig.log(P, 0, 30)
             await rig.claim(P)
             await until(lambda: rig.store.position(P) == 30)
-            rig.requests.find_faults = [CoordinationError("away")] * 5
+            rig.requests.find_faults = [NotConnected("away"), *[CoordinationError("no permission")] * 4]
             rig.requests.put(P, 10)
             await asyncio.sleep(1)
             log.append(10)
@@ -465,6 +467,8 @@ def test_a_look_that_fails_is_taken_again():
             await until(lambda: rig.store.position(P) == 40)
             assert list(range(10, 40)) == rig.landed(P)[40:]
             assert DeliveryState.RUNNING is rig.status(P).state
+            # that ZooKeeper is away is told of the session, once for all partitions
+            assert rig.hooks.named("trouble").count((Trouble.REQUEST_LOOKUP_FAILED, P)) == 4
 
     run(scenario())
 

@@ -18,6 +18,7 @@ from consumerd.group.plan import Grant, Holder
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, Incarnation, SessionEpoch, ThreadId, TopicPartition
+from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, owner_path
 from consumerd.zk.port import ANY_VERSION, NotConnected, OutcomeUnknown, Stat
 from consumerd.zk.znodes import encode_registration
@@ -74,13 +75,24 @@ class ForgetfulClient(FakeZkClient):
                 await work()
 
 
+class Troubles(Hooks):
+    """Notes what is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Trouble, TopicPartition | None]] = []
+
+    def trouble(self, kind: Trouble, detail: str, partition: TopicPartition | None = None) -> None:
+        self.told.append((kind, partition))
+
+
 class World:
     def __init__(self) -> None:
+        self.hooks = Troubles()
         self.server = FakeZooKeeper()
         self.zk = ForgetfulClient(self.server, "m", session_timeout_s=6.0, call_timeout_s=1.0)
         self.zk.fate = []
         self.zk.connect()
-        self.owners = PartitionOwners(self.zk, "g")
+        self.owners = PartitionOwners(self.zk, "g", hooks=self.hooks)
         self.registry = GroupRegistry(self.zk, "g", wall_ms=lambda: 7, random=Random(0))
 
     def stranger(self) -> FakeZkClient:
@@ -206,6 +218,33 @@ def test_only_what_is_ours_is_released(released: list[TopicPartition]) -> None:
         world.own(P, b"g_m-0", stranger.state.session_id)
         assert await world.owners.release(released, FIRST) == set(released)
         assert world.node(P) == (b"g_m-0", stranger.state.session_id)
+
+    play(scenario)
+
+
+def test_a_release_that_zookeeper_refuses_is_told() -> None:
+    """Without the right to delete, the partition waits for the session's end; that ZooKeeper is away tells the session."""
+
+    async def scenario(world: World) -> None:
+        world.own(P, b"g_m-0", world.zk.state.session_id)
+        world.zk.fate = ["away"]
+        assert await world.owners.release([P], FIRST) == set()
+        assert world.hooks.told == []
+        world.zk.fate = ["refused", "refused"]  # together with others, and alone
+        assert await world.owners.release([P], FIRST) == set()
+        assert world.hooks.told == [(Trouble.RELEASE_FAILED, P)]
+
+    play(scenario)
+
+
+def test_a_thread_that_zookeeper_refuses_is_told() -> None:
+    """The node then names a thread that does not consume the partition."""
+
+    async def scenario(world: World) -> None:
+        world.own(P, b"g_m-0", world.zk.state.session_id)
+        world.zk.fate = ["refused", "refused"]
+        assert await world.owners.rethread({P: ThreadId("g_m-1")}, FIRST) == {}
+        assert world.hooks.told == [(Trouble.RETHREAD_FAILED, P)]
 
     play(scenario)
 
