@@ -36,12 +36,16 @@ from tests.support.record_sets import RecordSpec, batch, message, wrapper
 CLOSED: Final = "closed"
 SILENT: Final = "silent"
 
+_KEEP: Final = {"retention.ms": "3153600000000"}
+# The records' times are of 2017. Retention begins half a minute after a broker: one that starts slowly, or is asked slowly,
+# would delete them by its default of a week in the middle of the script. -1 means "at once" to 0.8.2, hence a hundred years.
+
 TOPICS: Final = {
-    "plain": {},
-    "acks": {},
-    "cut": {},
-    "small": {"max.message.bytes": "200"},
-    "strict": {"message.timestamp.difference.max.ms": "1000"},
+    "plain": _KEEP,
+    "acks": _KEEP,
+    "cut": _KEEP,
+    "small": {**_KEEP, "max.message.bytes": "200"},
+    "strict": {**_KEEP, "message.timestamp.difference.max.ms": "1000"},
 }
 """What has to be there, each with one partition and these settings (``strict`` where messages have times)."""
 
