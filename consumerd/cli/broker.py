@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.aio.signals import stopped_by_signals
 from consumerd.aio.tasks import unless
+from consumerd.cli.descriptors import raise_descriptor_limit
 from consumerd.cli.options import port, positive_count
 from consumerd.daemon.runner import find_cause
-from consumerd.embedded.descriptors import raise_descriptor_limit
 from consumerd.embedded.releases import IMITATIONS
 from consumerd.embedded.topics import InvalidPartitions, InvalidTopic
 from consumerd.errors import ConfigError

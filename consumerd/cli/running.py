@@ -12,6 +12,7 @@ import structlog
 
 from consumerd import __version__
 from consumerd.aio.loops import describe_loop, explain_loop
+from consumerd.cli.descriptors import raise_descriptor_limit
 from consumerd.cli.options import daemon_settings
 from consumerd.config.settings import Settings
 from consumerd.daemon.allocator import keep_loaded, tune_allocator
@@ -32,7 +33,8 @@ async def run(args: argparse.Namespace) -> int:
     tune_allocator(settings.fetch.memory_budget_bytes)
     configure_logging(settings.log.level, settings.log.format)
     loop = describe_loop(asyncio.get_running_loop())
-    _log.info("daemon_starting", version=__version__, kernel=kernel.describe(), loop=loop)
+    descriptors = raise_descriptor_limit()
+    _log.info("daemon_starting", version=__version__, kernel=kernel.describe(), loop=loop, open_files=descriptors)
     keep_loaded()
     await run_until_stopped(settings)
     return 0

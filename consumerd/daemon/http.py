@@ -4,7 +4,15 @@
 registered and every assigned partition is claimed and not stopped, else 503 with the reasons.
 
 The status is read on the event loop; what takes its time with thousands of partitions, which is to write it down, is done
-in threads. The registry's counters lock themselves.
+in threads. The registry's counters lock themselves. Of each document one is made at a time; requests that came before
+that began share it, so that any number of scrapers costs one thread.
+
+Bounds. Connections beyond :data:`_MOST_CONNECTIONS` close the oldest one, so that clients which are slow, or silent,
+cannot keep a probe out or take the descriptors that files and brokers need. A connection is closed after
+:data:`_LIFETIME_S`, cut off :data:`_GRACE_S` later if its answer is still not taken. Headers are aiohttp's to bound.
+
+No Host header is looked at: a page of another origin that had its name point here could read the status, and change
+nothing. Requests that change anything must check it.
 """
 
 from __future__ import annotations
@@ -20,11 +28,22 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from consumerd.aio.tasks import alongside
 from consumerd.daemon.page import render_page
 from consumerd.daemon.readings import read_gauges
 from consumerd.daemon.status import DaemonStatus
 from consumerd.errors import ConfigError
 from consumerd.telemetry.metrics import write_metrics
+
+_MOST_CONNECTIONS: Final = 64
+_LIFETIME_S: Final = 60.0
+"""Age at which a connection is closed after the answer under way, in seconds; Prometheus opens another one."""
+_GRACE_S: Final = 15.0
+_SWEEP_S: Final = 5.0
+"""Interval between two looks at the connections' ages, in seconds."""
+_BACKLOG: Final = 32
+_KEEPALIVE_S: Final = 30.0
+_HEADER_BYTES: Final = 4096
 
 _INLINE_PARTITIONS: Final = 50
 """The status of so few is written within milliseconds; a thread would cost more."""
@@ -33,13 +52,15 @@ _INLINE_PARTITIONS: Final = 50
 def make_application(status: Callable[[], Awaitable[DaemonStatus]], registry: CollectorRegistry) -> web.Application:
     """Return the application; each request takes a fresh status."""
 
+    page_document = Document(status, _write_page)
+    api_document = Document(status, _write_json)
+    metrics_document = Document(status, lambda now: write_metrics(registry, read_gauges(now)))
+
     async def page(_request: web.Request) -> web.Response:
-        return web.Response(body=await _write(await status(), _write_page), content_type="text/html", charset="utf-8")
+        return web.Response(body=await page_document.make(), content_type="text/html", charset="utf-8")
 
     async def api(_request: web.Request) -> web.Response:
-        return web.Response(
-            body=await _write(await status(), _write_json), content_type="application/json", charset="utf-8"
-        )
+        return web.Response(body=await api_document.make(), content_type="application/json", charset="utf-8")
 
     async def live(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -51,8 +72,7 @@ def make_application(status: Callable[[], Awaitable[DaemonStatus]], registry: Co
         return web.Response(status=503, text="".join(f"{reason}\n" for reason in now.not_ready))
 
     async def metrics(_request: web.Request) -> web.Response:
-        body = await _write(await status(), lambda now: write_metrics(registry, read_gauges(now)))
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await metrics_document.make(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     application = web.Application()
     application.router.add_get("/", page)
@@ -63,11 +83,33 @@ def make_application(status: Callable[[], Awaitable[DaemonStatus]], registry: Co
     return application
 
 
-async def _write(status: DaemonStatus, write: Callable[[DaemonStatus], bytes]) -> bytes:
-    """Write a status down: in a thread where it is long."""
-    if len(status.partitions) <= _INLINE_PARTITIONS:
-        return write(status)
-    return await asyncio.to_thread(write, status)
+class Document:
+    """A document about the status, made anew for each request, or for several that wait at the same time."""
+
+    def __init__(self, status: Callable[[], Awaitable[DaemonStatus]], write: Callable[[DaemonStatus], bytes]) -> None:
+        self._status = status
+        self._write = write
+        self._turn = asyncio.Lock()
+        self._begun = 0
+        self._made = 0
+        """Which of those that have begun :attr:`_body` is."""
+        self._body = b""
+
+    async def make(self) -> bytes:
+        """Return the document as of now or later. Cancel freely."""
+        begun_before = self._begun
+        async with self._turn:
+            if self._made <= begun_before:  # else one that began after our call was made while we waited
+                self._begun = number = self._begun + 1
+                self._body = await self._make()
+                self._made = number
+            return self._body
+
+    async def _make(self) -> bytes:
+        now = await self._status()
+        if len(now.partitions) <= _INLINE_PARTITIONS:
+            return self._write(now)
+        return await asyncio.to_thread(self._write, now)
 
 
 def _write_page(status: DaemonStatus) -> bytes:
@@ -81,14 +123,55 @@ def _write_json(status: DaemonStatus) -> bytes:
 @asynccontextmanager
 async def serve(application: web.Application, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
     """Listen while the block runs; gives the address (port 0 asks for a free one). Raises ConfigError if it is taken."""
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        application,
+        access_log=None,
+        shutdown_timeout=1.0,
+        keepalive_timeout=_KEEPALIVE_S,
+        lingering_time=0.0,
+        max_line_size=_HEADER_BYTES,
+        max_field_size=_HEADER_BYTES,
+    )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
+        connections = runner.server
+        assert connections is not None, "set up"
+        loop = asyncio.get_running_loop()
+
+        def admit() -> asyncio.Protocol:
+            for oldest in connections.connections[: 1 - _MOST_CONNECTIONS]:
+                _cut(oldest)
+            return connections()
+
         try:
-            await site.start()
+            listener = await loop.create_server(admit, host, port, backlog=_BACKLOG)
         except OSError as error:
             raise ConfigError(f"http.listen: cannot listen on {host}:{port}: {error.strerror or error}") from error
-        yield runner.addresses[0][:2]
+        async with alongside(close_aged(connections), name="http connections"):
+            try:
+                yield listener.sockets[0].getsockname()[:2]
+            finally:
+                listener.close()
     finally:
         await runner.cleanup()
+
+
+async def close_aged(connections: web.Server) -> None:
+    """Close connections by age, until cancelled."""
+    now = asyncio.get_running_loop().time
+    seen: dict[web.RequestHandler, float] = {}
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        seen = {one: seen.get(one, now()) for one in connections.connections}
+        for one, since in seen.items():
+            age_s = now() - since + _SWEEP_S
+            if age_s >= _LIFETIME_S + _GRACE_S:
+                _cut(one)
+            elif age_s >= _LIFETIME_S:
+                one.close()
+
+
+def _cut(connection: web.RequestHandler) -> None:
+    """Cut a connection off; what was not taken of an answer would keep it from closing."""
+    if connection.transport is not None:
+        connection.transport.abort()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from consumerd.daemon.http import make_application, serve
+from consumerd.aio.tasks import alongside
+from consumerd.daemon.http import Document, close_aged, make_application, serve
 from consumerd.daemon.page import render_page
 from consumerd.daemon.readings import read_gauges
 from consumerd.daemon.status import DaemonStatus, Moment, PartitionStatus, RecentEvents, RequestStatus
@@ -23,7 +27,11 @@ from consumerd.group.transitions import MemberState
 from consumerd.model import Gap, GapReason, TopicPartition
 from consumerd.telemetry.metrics import MetricsHooks
 from consumerd.zk.port import LeasePhase
+from tests.support import virtual_time
 from tests.support.lag_probe import LagProbe
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 STATUS = DaemonStatus(
     version="0.1.0",
@@ -373,3 +381,118 @@ async def test_the_api_tells_times_as_ages_and_as_dates() -> None:
         "at": "2024-05-01T00:00:00+00:00",
         "timestamp_s": 1_714_521_600.0,
     }
+
+
+# -- bounds
+
+
+@asynccontextmanager
+async def connected(host: str, port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect, and close at the end."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def test_clients_that_say_nothing_keep_nobody_out() -> None:
+    """They held every descriptor of the process; now the oldest connections make way."""
+    closed = 0
+    async with (
+        serve(make_application(always(STATUS), CollectorRegistry()), "127.0.0.1", 0) as (host, port),
+        AsyncExitStack() as stack,
+    ):
+        silent = [await stack.enter_async_context(connected(host, port)) for _ in range(200)]
+        reader, writer = await stack.enter_async_context(connected(host, port))
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b"200 OK" in await reader.readline()
+        for reader, _ in silent[:100]:
+            with contextlib.suppress(ConnectionError):
+                assert b"" == await reader.read(1)
+            closed += 1
+    assert 100 == closed
+
+
+async def test_headers_that_never_end_are_refused() -> None:
+    """Not collected."""
+    async with (
+        serve(make_application(always(STATUS), CollectorRegistry()), "127.0.0.1", 0) as (host, port),
+        connected(host, port) as (reader, writer),
+    ):
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 5000 + b"\r\n")
+        assert b"400 Bad Request" in await reader.readline()
+
+
+class AgingConnection:
+    """A connection whose answer is never taken."""
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.ended: list[tuple[str, float]] = []
+        self.cut = asyncio.Event()
+
+    def close(self) -> None:
+        """End after the answer under way."""
+        self.ended.append(("closed", asyncio.get_running_loop().time()))
+
+    def abort(self) -> None:
+        """End at once."""
+        self.ended.append(("aborted", asyncio.get_running_loop().time()))
+        self.cut.set()
+
+
+def test_connections_are_closed_by_age_and_cut_off_if_their_answer_is_not_taken() -> None:
+    """A client that reads nothing holds what it asked for, and a descriptor."""
+    held = AgingConnection()
+    server = SimpleNamespace(connections=[held])
+
+    async def age() -> None:
+        async with alongside(close_aged(cast("web.Server", server)), name="sweep"):
+            await held.cut.wait()
+
+    virtual_time.run(age())
+    (first, closed_s), (last, cut_s) = held.ended[0], held.ended[-1]
+    assert ("closed", "aborted") == (first, last)
+    assert (60, 75) == (closed_s, cut_s)
+
+
+async def test_scrapers_that_wait_at_the_same_time_share_a_document() -> None:
+    """Twenty eager ones had twenty threads write the same, and made the loop late."""
+    begun: list[DaemonStatus] = []
+    release = asyncio.Event()
+
+    async def status() -> DaemonStatus:
+        begun.append(STATUS)
+        await release.wait()
+        return STATUS
+
+    document = Document(status, lambda _: b"%d" % len(begun))
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(document.make())
+        await asyncio.sleep(0)
+        others = [group.create_task(document.make()) for _ in range(20)]
+        await asyncio.sleep(0)
+        release.set()
+    assert b"1" == first.result()
+    assert {b"2"} == {one.result() for one in others}, "one more, which began after they came"
+    assert b"3" == await document.make()
+
+
+async def test_a_document_that_failed_is_not_shared() -> None:
+    """Who waited makes it again."""
+    outcomes: list[DaemonStatus | ConfigError] = [ConfigError("once"), STATUS]
+
+    async def status() -> DaemonStatus:
+        await asyncio.sleep(0)
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, ConfigError):
+            raise outcome
+        return outcome
+
+    document = Document(status, lambda _: b"fine")
+    failed, fine = await asyncio.gather(document.make(), document.make(), return_exceptions=True)
+    assert isinstance(failed, ConfigError)
+    assert b"fine" == fine
