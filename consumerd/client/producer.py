@@ -58,7 +58,7 @@ _TOPIC_IDLE_S: Final = 300.0
 """A topic that was not used for so long, and at most for twice as long, is forgotten; as Java's producer does."""
 _TURN_BYTES: Final = 64 << 10
 """What a caller in a tight loop may buffer before others have a turn, some 2 ms: several small batches then share a request."""
-_MOST_TIMESTAMP_MS: Final = (1 << 63) - 1
+_MOST_TIMESTAMP_MS: Final = (1 << 62) - 1
 
 _HOPELESS: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 

@@ -16,7 +16,8 @@ Time. A batch is tried again until ``delivery_timeout_s`` after its first record
 then is waited for, ``request_timeout_s`` at most: its answer is still the truth. An attempt that is given up takes its
 connection along.
 
-A batch that the broker finds too large is cut in two, down to the one record that is, which fails alone.
+A batch that the broker refuses for what may be one of its records (too large, a time that the topic does not take) is
+cut in two, down to that record, which fails alone.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.building import NewRecord
 
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+_OF_ONE_RECORD: Final = _TOO_LARGE | {ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD}
+"""Codes that a single record can bring upon its batch, which holds those of other callers."""
 
 _NOTHING: Final = Written(base_offset=None)
 """The outcome of a batch of which hooks have left nothing."""
@@ -206,7 +210,7 @@ class Sender:
         if isinstance(outcome, Written):
             self._note_recovery(batch.partition)
             self._finish(batch, outcome)
-        elif isinstance(outcome, BrokerError) and outcome.code in _TOO_LARGE and len(batch.to_send) > 1:
+        elif isinstance(outcome, BrokerError) and outcome.code in _OF_ONE_RECORD and len(batch.to_send) > 1:
             self._accumulator.split(batch, self._now())
         elif _may_pass(outcome):
             self._try_again(batch, outcome)

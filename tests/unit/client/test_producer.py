@@ -46,6 +46,7 @@ from consumerd.wire.modern.building import NewRecord
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.wire.modern.produce import ProducedPartition, ProduceRequest
+from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Headers
 from tests.support import virtual_time
 from tests.support.producing import (
@@ -58,6 +59,8 @@ from tests.support.producing import (
 )
 from tests.support.scripted_broker import Body, Reaction
 
+INVALID_TIMESTAMP = 32
+FAR_MS = (1 << 62) - 1
 T0, T1 = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 
 
@@ -431,6 +434,42 @@ def test_a_retry_over_a_new_connection_may_stand_behind_later_records() -> None:
 
     assert [0, 1] == produce_to(cluster, scenario)
     assert [b"1", b"2", b"1"] == cluster.values("t")
+
+
+def test_a_time_that_the_broker_refuses_fails_its_record_alone() -> None:
+    """A topic takes times near the clock, and refuses the whole batch; a batch holds the records of several callers."""
+    cluster = one_topic()
+    append = cluster.append_one
+
+    def refuse_far_times(
+        broker: BrokerId, partition: TopicPartition, data: bytes
+    ) -> ProducedPartition | Reaction | Body:
+        times = [one.timestamp for one in decode_record_set(data, partition=partition, start=0).records()]
+        if FAR_MS in times:
+            return ProducedPartition(partition=0, error_code=INVALID_TIMESTAMP, base_offset=-1)
+        return append(broker, partition, data)
+
+    cluster.append_one = refuse_far_times  # type: ignore[method-assign]  # a topic's limit of times
+
+    async def scenario(producer: Producer) -> None:
+        times = (1, 2, 3, FAR_MS, 4)
+        for delivery in [await producer.enqueue("t", b"%d" % time, timestamp_ms=time) for time in times]:
+            await delivery
+
+    with pytest.raises(WriteRefused, match=r"1 record not written: .*INVALID_TIMESTAMP"):
+        produce_to(cluster, scenario, settings=ProducerSettings(linger_s=0.1))
+    assert [b"1", b"2", b"3", b"4"] == cluster.values("t")
+
+
+@pytest.mark.parametrize("time_ms", [1 << 62, (1 << 63) - 1])
+def test_a_time_whose_difference_to_others_has_no_place_is_refused(time_ms: int) -> None:
+    """Batches hold differences of 64 bits; -1 and the greatest time are further apart."""
+
+    async def scenario(producer: Producer) -> None:
+        await producer.send("t", b"a", timestamp_ms=time_ms)
+
+    with pytest.raises(ValueError, match="milliseconds since the epoch"):
+        produce_to(one_topic(), scenario)
 
 
 def test_a_partition_without_a_leader_says_that_nothing_was_sent() -> None:
