@@ -12,6 +12,7 @@ from consumerd.cli.options import add_connection_options, inspection_settings
 from consumerd.config.load import load_settings
 from consumerd.daemon.doctor.examine import examine
 from consumerd.daemon.doctor.findings import Finding
+from consumerd.telemetry.text_tables import escape_unprintable
 
 
 def add_doctor_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,7 +50,8 @@ async def doctor(args: argparse.Namespace) -> int:
 def _render(found: Sequence[Finding]) -> str:
     if not found:
         return "nothing found\n"
-    return "".join(
-        f"{one.severity.upper()} {one.check} at {one.where}\n  {one.what}\n  what to do: {one.advice}\n"
-        for one in found
-    )
+    return "".join(f"{line}\n" for one in found for line in map(escape_unprintable, _lines(one)))
+
+
+def _lines(one: Finding) -> tuple[str, ...]:
+    return (f"{one.severity.upper()} {one.check} at {one.where}", f"  {one.what}", f"  what to do: {one.advice}")

@@ -31,6 +31,7 @@ from consumerd.cli.produce import add_produce_command
 from consumerd.cli.quarantine import add_quarantine_command
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, CoordinationError
 from consumerd.telemetry.logs import configure_logging
+from consumerd.telemetry.text_tables import escape_unprintable
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fail(message: str, code: int) -> int:
     for line in message.splitlines():
-        sys.stderr.write(f"consumerd: {line}\n")
+        sys.stderr.write(f"consumerd: {escape_unprintable(line)}\n")
     return code
 
 

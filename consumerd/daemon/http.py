@@ -69,7 +69,10 @@ def make_application(status: Callable[[], Awaitable[DaemonStatus]], registry: Co
         now = await status()
         if now.ready:
             return web.Response(text="ok\n")
-        return web.Response(status=503, text="".join(f"{reason}\n" for reason in now.not_ready))
+        reasons = "".join(f"{reason}\n" for reason in now.not_ready)
+        return web.Response(
+            status=503, body=reasons.encode(errors="backslashreplace"), content_type="text/plain", charset="utf-8"
+        )
 
     async def metrics(_request: web.Request) -> web.Response:
         return web.Response(body=await metrics_document.make(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -113,7 +116,7 @@ class Document:
 
 
 def _write_page(status: DaemonStatus) -> bytes:
-    return render_page(status).encode()
+    return render_page(status).encode(errors="backslashreplace")  # whatever text has come in
 
 
 def _write_json(status: DaemonStatus) -> bytes:

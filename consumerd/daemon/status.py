@@ -11,9 +11,11 @@ from typing import Final
 
 from consumerd.model import Gap, SessionEpoch, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
+from consumerd.telemetry.text_tables import escape_unprintable
 
 RECENT: Final = 20
 _RATE_WINDOW_S: Final = 10.0
+_SHOWN_CHARACTERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +250,8 @@ class RecentEvents(Hooks):
         return Moment(ago_s=self._now() - happened, at=at, timestamp_s=wall)
 
     def _remember(self, kind: str, what: str) -> None:
-        self._events.append((self._now(), kind, what))
+        shown = escape_unprintable(what[:_SHOWN_CHARACTERS])  # names of brokers and members may be anything
+        self._events.append((self._now(), kind, shown))
 
     def rebalance_finished(
         self, *, cause: str, seconds: float, phases: dict[str, float], gained: int, lost: int

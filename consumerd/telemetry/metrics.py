@@ -6,6 +6,7 @@ so that none can outlive its partition. ``docs/metrics.md`` lists every series.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -122,6 +123,11 @@ def write_metrics(registry: CollectorRegistry, readings: Iterable[Reading]) -> b
     scrape.register(_WithoutCreated(registry))
     scrape.register(_Readings(readings))
     return generate_latest(scrape)
+
+
+_UNKNOWN: Final = "UNKNOWN"
+_UNKNOWN_CODE: Final = re.compile(r"UNKNOWN_-?[0-9]+")
+"""Name of an error code that the table of codes lacks."""
 
 
 def _by_partition(partition: TopicPartition) -> tuple[str, str]:
@@ -314,7 +320,9 @@ class MetricsHooks(Hooks):
         fetched.inc(records)
 
     def fetch_error(self, partition: TopicPartition, error: str) -> None:
-        self._count_extra(self._fetch_errors, partition, error)
+        # A broker may answer with any of 65,536 codes; those that we have no name for share a series.
+        known = _UNKNOWN_CODE.fullmatch(error) is None
+        self._count_extra(self._fetch_errors, partition, error if known else _UNKNOWN)
 
     def batch_delivered(self, partition: TopicPartition, *, records: int, size: int, position: int) -> None:
         _, delivered, delivered_bytes = self._count_batches(partition)

@@ -27,4 +27,14 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.1f}"
-    return str(value)
+    return escape_unprintable(str(value))
+
+
+def escape_unprintable(text: str) -> str:
+    """Return a text on one line that moves no cursor: control characters, and what is no text, as Python escapes them.
+
+    Names come from registries and brokers; a terminal would obey the sequences in them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == " " else one.encode("unicode_escape").decode() for one in text)

@@ -27,6 +27,7 @@ _LEGACY_BROKER: Final = re.compile(r"[^:{]*:(?P<host>[^:]+):(?P<port>[0-9]{1,5})
 """``creator:host:port``; Jafka adds whether topics are created automatically."""
 _LEGACY_LIST: Final = re.compile(r"(?P<sign>[*!])[0-9]+(?P=sign).*", re.DOTALL)
 """White list ``*<streams>*<regex>``, black list ``!<streams>!<regex>``."""
+_HALF_CHARACTER: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ENDPOINT: Final = re.compile(r"(?P<listener>[^:/]*)://\[?(?P<host>[^/\[\]]*?)\]?:(?P<port>-?[0-9]{1,5})")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -298,8 +299,12 @@ def _read_text(data: bytes) -> str:
 
 
 def _read_object(data: bytes) -> _JsonObject:
+    """Read a JSON object whose strings are all text: JSON can escape half a character, which no encoding can write."""
+    text = _read_text(data)
     try:
-        payload: object = json.loads(_read_text(data))
+        payload: object = json.loads(text)
+        if _HALF_CHARACTER.search(text):
+            json.dumps(payload, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise MalformedZnode(f"expected a JSON object: {error}") from error
     if not isinstance(payload, dict):

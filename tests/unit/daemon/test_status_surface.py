@@ -25,7 +25,8 @@ from consumerd.daemon.status import DaemonStatus, Moment, PartitionStatus, Recen
 from consumerd.errors import ConfigError
 from consumerd.group.transitions import MemberState
 from consumerd.model import Gap, GapReason, TopicPartition
-from consumerd.telemetry.metrics import MetricsHooks
+from consumerd.telemetry.metrics import MetricsHooks, write_metrics
+from consumerd.wire.errorcodes import broker_error
 from consumerd.zk.port import LeasePhase
 from tests.support import virtual_time
 from tests.support.lag_probe import LagProbe
@@ -496,3 +497,35 @@ async def test_a_document_that_failed_is_not_shared() -> None:
     failed, fine = await asyncio.gather(document.make(), document.make(), return_exceptions=True)
     assert isinstance(failed, ConfigError)
     assert b"fine" == fine
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/status", "/readyz", "/metrics"])
+async def test_text_that_cannot_be_encoded_takes_no_document_away(path: str) -> None:
+    """A broker registered under half a character made the page answer 500."""
+    recent = RecentEvents(lambda: 0.0, lambda: 0.0)
+    recent.commit_failed(TopicPartition.modern("orders", 0), "broker 0 at \ud800:9092 \x1b[2J " + "x" * 100_000)
+    status = replace(
+        STATUS,
+        ready=False,
+        not_ready=("waits for \ud800",),
+        events=recent.events(),
+        conflicts={"orders/1": "\ud800"},
+        group="\udfff",
+    )
+    async with served(status) as get:
+        code, text = await get(path)
+    assert (503 if path == "/readyz" else 200) == code
+    assert len(text) < 50_000
+
+
+def test_codes_without_a_name_share_a_series() -> None:
+    """A broker may answer with any of 65,536; a scrape must not grow by each."""
+    registry = CollectorRegistry()
+    hooks = MetricsHooks(registry)
+    partition = TopicPartition.modern("t", 0)
+    for code in range(200, 1200):
+        hooks.fetch_error(partition, broker_error(code, "x").name)
+    hooks.fetch_error(partition, broker_error(6, "x").name)
+    scrape = write_metrics(registry, ()).decode()
+    assert 'error="UNKNOWN",partition="0",topic="t"} 1000.0' in scrape
+    assert 2 == scrape.count("consumerd_fetch_errors_total{")

@@ -22,6 +22,7 @@ from consumerd.zk.znodes import (
     encode_registration,
     normalise_pattern,
     parse_broker,
+    parse_cluster_id,
     parse_registration,
 )
 
@@ -347,3 +348,17 @@ def test_registrations_survive_the_round(pattern: Pattern, subscription: dict[st
     registration = Registration(pattern=pattern, subscription=subscription, timestamp_ms=timestamp_ms)
 
     assert registration == parse_registration(encode_registration(registration))
+
+
+@pytest.mark.parametrize(
+    "data", [rb'{"version":1,"host":"\ud800","port":9092}', rb'{"host":"a","port":1,"rack":"\uDFFF"}']
+)
+def test_a_string_that_is_no_text_makes_its_node_unreadable(data: bytes) -> None:
+    """Half a character can be escaped in JSON; no page, log or request could be written with it."""
+    with pytest.raises(MalformedZnode, match="expected a JSON object"):
+        parse_broker(BrokerId(0), data)
+
+
+def test_escaped_text_is_text() -> None:
+    """A character of two halves is one."""
+    assert "\U0001f600" == parse_cluster_id(rb'{"id":"\ud83d\ude00"}')
