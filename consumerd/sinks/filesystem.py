@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 _READ_BYTES: Final = 1 << 20
+_doubtful: Final[set[Path]] = set()
+"""Folders whose last fsync by this process failed: nobody knows which of their names are durable."""
 
 
 class FileSystem(Protocol):
@@ -50,7 +52,7 @@ class FileSystem(Protocol):
         """Tell whether an open file is the one at ``path``; False if there is none."""
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder durable."""
+        """Make the names in a folder durable. After a failure nothing is believed that merely repeats the call."""
 
     def unlink(self, path: Path) -> None:
         """Take a name away; one that is not there is fine."""
@@ -121,7 +123,28 @@ class OsFileSystem:
             return False
 
     def sync_folder(self, path: Path) -> None:
-        """See FileSystem."""
+        """See FileSystem.
+
+        The kernel tells of a failed write once, and takes what it could not write for written: the next fsync of the same
+        folder has nothing to do and succeeds. So after a failure the folder is changed first, by a hidden name that comes and
+        goes. A file system that has lost a folder's write (ext4, XFS) refuses that change; another one writes the folder anew.
+        """
+        if path in _doubtful:
+            self._rewrite(path)
+        try:
+            self._fsync_folder(path)
+        except OSError:
+            _doubtful.add(path)
+            raise
+        _doubtful.discard(path)
+
+    def _rewrite(self, folder: Path) -> None:
+        mark = folder / f".sync-{os.getpid()}.tmp"  # such names are removed by the next claim
+        self.unlink(mark)
+        self.close(self.create(mark))
+        self.unlink(mark)
+
+    def _fsync_folder(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

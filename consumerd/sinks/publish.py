@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import hashlib
 import threading
 import zlib
@@ -62,6 +63,8 @@ waits for it.
 """
 
 _NS_PER_MS: Final = 1_000_000
+_NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
+"""What syncing a folder gives where a process may not read it, or where its file system cannot be written."""
 
 
 class Outcome(enum.Enum):
@@ -230,6 +233,7 @@ def claim_root(files: FileSystem, path: Path, record: RootRecord, file_id: FileI
     found = find_root(files, path)
     if found is None:
         files.make_folders(path)
+        _sync_parents(files, path)
         publish_record(files, folder=path, name=ROOT_RECORD, data=record.encode(), file_id=file_id)
         found = find_root(files, path)
         if found is None:
@@ -238,6 +242,21 @@ def claim_root(files: FileSystem, path: Path, record: RootRecord, file_id: FileI
     files.sync_folder(path)
     files.sync_folder(path.parent)
     return found
+
+
+def _sync_parents(files: FileSystem, path: Path) -> None:
+    """Make a new path's name durable, and its parents' names: any of them may have been made for it. Raises OSError.
+
+    Above the direct parent it ends where a folder cannot be synced by us: nothing was made there.
+    """
+    files.sync_folder(path.parent)
+    for folder in path.parent.parents:
+        try:
+            files.sync_folder(folder)
+        except OSError as error:
+            if error.errno in _NOT_OURS:
+                return
+            raise
 
 
 def find_root(files: FileSystem, path: Path) -> RootRecord | None:
