@@ -203,6 +203,9 @@ class Flow:
         except (CorruptMessageError, RecordTooLarge) as error:
             await self._pass_unit(error)
             return
+        except ConfigError as error:
+            advice = f"{error}; install it where this process runs, and restart"
+            await self.halt(Stop(cause=StopCause.MISSING_LIBRARY, advice=advice))
         except CLAIM_GONE:
             raise
         except MAY_PASS as error:

@@ -57,7 +57,15 @@ from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.wire.records import empty_batch
 from consumerd.zk.port import NotConnected
 
-_TRIED_AGAIN = frozenset({StopCause.MALFORMED_OFFSET, StopCause.CORRUPT, StopCause.OVERSIZED, StopCause.REJECTED})
+_TRIED_AGAIN = frozenset(
+    {
+        StopCause.MALFORMED_OFFSET,
+        StopCause.CORRUPT,
+        StopCause.OVERSIZED,
+        StopCause.REJECTED,
+        StopCause.MISSING_LIBRARY,
+    }
+)
 
 _log = structlog.get_logger(__name__)
 

@@ -91,6 +91,8 @@ class StopCause(enum.StrEnum):
     CORRUPT = "corrupt"
     OVERSIZED = "oversized"
     REJECTED = "rejected"
+    MISSING_LIBRARY = "missing library"
+    """Nothing is wrong with the data: what it is compressed with cannot be read by this installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from typing import Final, Protocol
 
 from consumerd.aio.backoff import Backoff
 from consumerd.errors import (
+    ConfigError,
     ConsumerdError,
     CorruptMessageError,
     DecompressedTooLarge,
@@ -489,6 +490,9 @@ class PartitionFeed:
             self._widen(work, error)
         except CorruptMessageError as error:
             self._doubt(work, error)
+        except ConfigError:
+            self._give_up(work)
+            raise
         return None
 
     def _decode_ahead(self) -> None:
@@ -563,6 +567,9 @@ class PartitionFeed:
             self._widen(work, error)
         except CorruptMessageError as error:
             self._doubt(work, error)
+        except ConfigError:
+            self._give_up(work)
+            raise
         finally:
             del future  # or the failure in it and this frame, in its traceback, hold each other, and what was fetched
         return None
@@ -601,6 +608,12 @@ class PartitionFeed:
             offset=work.start,
             raw=bytes(work.chunk.data[work.piece.begin : work.piece.end]),
         )
+
+    def _give_up(self, work: _Work) -> None:
+        """Let go of a piece that cannot be decoded here, whatever it holds (a codec's library is missing)."""
+        work.hold.release()
+        self._finish_pieces(work.chunk)
+        self._rewind(work.start)
 
     def _widen(self, work: _Work, error: DecompressedTooLarge) -> None:
         """Try a piece again that gives more than it says, with all the room that there may be, or refuse it."""

@@ -51,9 +51,9 @@ def decompress(
 
     Where there is ``room`` for it, which is writable, that may be a view of the room's beginning; else it is bytes.
 
-    Raises CorruptMessageError (without coordinates) for a stream that is damaged or ends early, for a codec that does not
-    exist or not in this magic, and for one whose library is not installed; DecompressedTooLarge, which is one, for a
-    stream that gives more than ``limit``.
+    Raises CorruptMessageError (without coordinates) for a stream that is damaged or ends early, and for a codec that does
+    not exist or not in this magic; DecompressedTooLarge, which is one, for a stream that gives more than ``limit``;
+    ConfigError where the codec's library cannot be imported.
     """
     if codec == Codec.GZIP:
         return _gunzip(data, limit)
@@ -118,12 +118,9 @@ def _too_large(codec: Codec, limit: int) -> DecompressedTooLarge:
     return DecompressedTooLarge(f"{codec.name.lower()}: more than {limit} bytes when decompressed")
 
 
-def _missing(codec: Codec, package: str, error: ImportError) -> CorruptMessageError:
-    return CorruptMessageError(f"{codec.name.lower()}: cannot be read, the package {package} is not usable: {error}")
-
-
-def _unusable(codec: Codec, package: str, error: ImportError) -> ConfigError:
-    return ConfigError(f"{codec.name.lower()}: cannot be written, the package {package} is not usable: {error}")
+def _unusable(codec: Codec, done: str, package: str, error: ImportError) -> ConfigError:
+    # never CorruptMessageError: a policy could pass over records that nothing is wrong with
+    return ConfigError(f"{codec.name.lower()}: cannot be {done}, the package {package} is not usable: {error}")
 
 
 def _collect(codec: Codec, step: Callable[[int], bytes], limit: int, expected: int) -> bytes:
@@ -246,7 +243,7 @@ def _snappy(data: bytes) -> bytes:
     try:
         import snappy
     except ImportError as error:
-        raise _unusable(Codec.SNAPPY, "python-snappy", error) from error
+        raise _unusable(Codec.SNAPPY, "written", "python-snappy", error) from error
     pieces = [_XERIAL_MAGIC, _XERIAL_VERSIONS]
     for at in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = snappy.compress(data[at : at + _XERIAL_BLOCK_BYTES])
@@ -302,7 +299,7 @@ def _unsnappy_block(block: Buffer, left: int, limit: int) -> bytes:
     try:
         import snappy
     except ImportError as error:
-        raise _missing(Codec.SNAPPY, "python-snappy", error) from error
+        raise _unusable(Codec.SNAPPY, "read", "python-snappy", error) from error
     try:
         piece: bytes = snappy.uncompress(block)
     except snappy.UncompressError as error:
@@ -354,7 +351,7 @@ def _lz4(data: bytes) -> bytes:
     try:
         import lz4.frame
     except ImportError as error:
-        raise _unusable(Codec.LZ4, "lz4", error) from error
+        raise _unusable(Codec.LZ4, "written", "lz4", error) from error
     return bytes(lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False))
 
 
@@ -395,7 +392,7 @@ def _unlz4(data: Buffer, limit: int) -> bytes:
     try:
         import lz4.frame
     except ImportError as error:
-        raise _missing(Codec.LZ4, "lz4", error) from error
+        raise _unusable(Codec.LZ4, "read", "lz4", error) from error
     frame = lz4.frame.LZ4FrameDecompressor()
     rest = data
 
@@ -452,7 +449,7 @@ def _zstd(data: bytes) -> bytes:
     try:
         import zstandard
     except ImportError as error:
-        raise _unusable(Codec.ZSTD, "zstandard", error) from error
+        raise _unusable(Codec.ZSTD, "written", "zstandard", error) from error
     return zstandard.ZstdCompressor().compress(data)
 
 
@@ -460,7 +457,7 @@ def _unzstd(data: Buffer, limit: int, room: memoryview | None) -> bytes | memory
     try:
         import zstandard
     except ImportError as error:
-        raise _missing(Codec.ZSTD, "zstandard", error) from error
+        raise _unusable(Codec.ZSTD, "read", "zstandard", error) from error
     try:
         most = _walk_zstd(data)
         reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -15,6 +16,7 @@ import structlog
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import (
+    ConfigError,
     ConnectionLost,
     CorruptMessageError,
     LocalProtocolError,
@@ -1150,6 +1152,24 @@ async def test_corruption_on_disk_is_raised_after_what_is_whole(magic: int) -> N
         feed.close()
     assert world.budget.held_bytes == 0
     assert len(world.cluster.fetches()) < 20
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_codec_without_its_library_is_no_corruption(in_thread: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as it is, each time, and what was fetched is let go of."""
+    world = World(thread_bytes=10, native_thread_bytes=10) if in_thread else World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(10), codec=4)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="the package zstandard is not usable"):
+                await feed.next()
+        monkeypatch.undo()
+        assert await read(feed, 10) == list(enumerate(values(10)))
+        feed.close()
+    assert world.budget.held_bytes == 0
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 200, b"\xff" * 200])

@@ -7,7 +7,7 @@ import pytest
 from consumerd.delivery.passing import blame_hole, describe_unit
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
-from consumerd.errors import CorruptMessageError, PermanentSinkError, RecordTooLarge, RetriableSinkError
+from consumerd.errors import ConfigError, CorruptMessageError, PermanentSinkError, RecordTooLarge, RetriableSinkError
 from consumerd.model import Gap, GapReason, TopicPartition
 from consumerd.wire.records import empty_batch
 from tests.support.delivery import DeliveryRig, FakeSink, until
@@ -60,6 +60,28 @@ def test_a_unit_that_cannot_be_read_leaves_a_gap_of_its_own_size(policy, cause, 
     (skipped,) = told(logged, "range_skipped")
     assert (20, 23, reason.value) == (skipped["start"], skipped["end"], skipped["reason"])
     assert "unknown" in skipped["records"]
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "quarantine"])
+def test_a_codec_that_cannot_be_read_here_stops_whatever_the_policy(policy):
+    """Nothing is wrong with those records: another member, or this one with the package, reads them."""
+
+    async def scenario():
+        async with DeliveryRig(settings=settings(policy)) as rig:
+            missing = ConfigError("zstd: cannot be read, the package zstandard is not usable")
+            log = rig.log(P, 0, 40)
+            log.lasting_faults[20] = missing
+            await rig.claim(P)
+            await until(lambda: rig.status(P).reason is not None)
+            assert 20 == rig.store.position(P)
+            assert "zstandard" in rig.status(P).reason
+            assert "missing library" in [reason for _, reason in rig.hooks.named("partition_stopped")]
+            assert [] == rig.hooks.named("gap_recorded")
+            del log.lasting_faults[20]
+            await until(lambda: rig.store.position(P) == 40)
+            assert list(range(40)) == rig.landed(P)
+
+    run(scenario())
 
 
 def test_nothing_beyond_a_unit_is_committed_before_the_sink_has_its_gap():
