@@ -51,7 +51,7 @@ RELEASE_BYTES: Final = 4 * ROW_GROUP_BYTES
 """With more, after so many bytes of row groups."""
 
 WRITER_BYTES: Final = 24 << 10
-ROW_GROUP_KEPT_BYTES: Final = 8 << 10
+ROW_GROUP_KEPT_BYTES: Final = 11 << 10
 """What pyarrow keeps for an open writer and for each row group written by it, as measured with these columns."""
 
 Compression = Literal["zstd", "snappy", "none"]
