@@ -264,7 +264,7 @@ def _parse(reader: OptionReader, *, streaming: bool) -> ReadOptions:
 
 def parse_cluster(reader: OptionReader) -> ClusterOptions:
     """Read where the cluster is, as readers and writers are told it. Raises ConfigError."""
-    bootstrap, zookeeper = reader.text("kafka.bootstrap.servers"), reader.text("zookeeper")
+    bootstrap, zookeeper = reader.text("kafka.bootstrap.servers"), _parse_zookeeper(reader)
     if bootstrap is None and zookeeper is None:
         raise ConfigError("kafka.bootstrap.servers or zookeeper: give at least one of the two, host:port,host:port")
     if bootstrap is not None:
@@ -294,6 +294,14 @@ def parse_cluster(reader: OptionReader) -> ClusterOptions:
         ),
         request_timeout_s=_seconds(reader.number("kafka.request.timeout.ms", least=1), defaults.request_timeout_s),
     )
+
+
+def _parse_zookeeper(reader: OptionReader) -> str | None:
+    """Read the connect string, by our name for it or by the one that Kafka's settings have."""
+    ours, kafkas = reader.text("zookeeper"), reader.text("zookeeper.connect")
+    if ours is not None and kafkas is not None and ours != kafkas:
+        raise ConfigError("zookeeper and zookeeper.connect: two names of one option, with two values; give one of them")
+    return ours or kafkas
 
 
 class OptionReader:

@@ -200,3 +200,16 @@ def test_the_options_are_those_that_are_documented() -> None:
     page = (Path(__file__).parents[4] / "docs" / "spark-source.md").read_text()
     named = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert sorted(re.findall(r"`([^`]+)`", " ".join(named))) == sorted(option_names())
+
+
+@pytest.mark.parametrize("name", ["zookeeper", "zookeeper.connect", "Zookeeper.Connect"])
+def test_zookeeper_may_be_given_by_the_name_that_kafkas_settings_have(name: str) -> None:
+    """It is the word that users know from server.properties and consumer.properties."""
+    options = parse_read_options({name: "zk:2181/kafka", "subscribe": "t"}, streaming=False)
+    assert options.cluster.zookeeper == "zk:2181/kafka"
+
+
+def test_two_names_with_two_values_are_refused() -> None:
+    """One of them would silently win."""
+    with pytest.raises(ConfigError, match=r"zookeeper and zookeeper\.connect"):
+        parse_read_options({"zookeeper": "a:1", "zookeeper.connect": "b:1", "subscribe": "t"}, streaming=False)
