@@ -35,7 +35,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.cluster.source import ClusterSource, RegistrySource
 from consumerd.cluster.view import EMPTY_VIEW, Broker, ClusterView, Disagreement, compare_views, merge_views
 from consumerd.errors import ConnectionLost, CoordinationError
-from consumerd.model import Incarnation, TopicPartition
+from consumerd.model import TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_IDS, topic_path
 from consumerd.zk.port import Watch, WatchKind, ZkClient
@@ -117,23 +117,6 @@ class ClusterDirectory:
     def find_leader(self, partition: TopicPartition) -> Broker | None:
         """Return the broker to ask for a partition, as believed now."""
         return self.view.find_leader(partition)
-
-    def find_incarnation(self, topic: str) -> Incarnation | None:
-        """Return which making of a topic the view is about, as believed now; ZooKeeper alone knows for certain."""
-        known = self.view.topics.get(topic)
-        return known.incarnation if known else None
-
-    async def wait_leader(self, partition: TopicPartition) -> Broker:
-        """Return the broker to ask for a partition, once there is one. Unbounded; cancel freely.
-
-        Who was just told by that broker that it is not the leader awaits :meth:`refresh` first.
-        """
-        if self.find_leader(partition) is None:
-            self.request_refresh(f"no leader of {partition}")
-        view = await self.views.wait(lambda view: view.find_leader(partition) is not None)
-        leader = view.find_leader(partition)
-        assert leader is not None
-        return leader
 
     # -- keeping it true
 

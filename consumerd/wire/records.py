@@ -123,21 +123,6 @@ class RecordBatch:
         for start, end in zip(self.header_starts, self.header_ends, strict=True):
             yield decode_headers(self.buffer, start, end) if start >= 0 else ()
 
-    def payload_chunks(self) -> Iterator[memoryview]:
-        """Give the part of the buffer that holds every key, value and header in order, without copying.
-
-        What stands between them on the wire is included, so that bytes, not records, are seen: for checksums and
-        counts. Nothing is given when all keys and values are null.
-        """
-        starts = [column[0] for column in (self.key_starts, self.value_starts) if column and column[0] >= 0]
-        ends = [column[-1] for column in (self.key_ends, self.value_ends, self.header_ends) if column]
-        first = min(starts) if starts else min((s for s in (*self.key_starts, *self.value_starts) if s >= 0), default=0)
-        last = max(ends, default=0)
-        if last < 0:
-            last = max(map(max, (self.key_ends, self.value_ends)))
-        if last > first:
-            yield memoryview(self.buffer)[first:last]
-
     def slice_from(self, offset: int) -> RecordBatch:
         """Return what is left when everything below ``offset`` is dropped; the buffer is shared."""
         if offset <= self.start:

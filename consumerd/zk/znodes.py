@@ -252,11 +252,6 @@ def encode_owner(thread: ThreadId) -> bytes:
     return thread.encode()
 
 
-def parse_owner(data: bytes) -> ThreadId:
-    """Read an owner node. Raises MalformedZnode when it is no text."""
-    return ThreadId(_read_text(data))
-
-
 def parse_cluster_id(data: bytes) -> str:
     """Read ``/cluster/id``. Raises MalformedZnode."""
     text = _read_object(data).get("id")

@@ -33,11 +33,11 @@ from consumerd.zk.connection import Connection, Listener, Reply, Request
 from consumerd.zk.port import Create, Delete, SetData
 from consumerd.zk.znodes import (
     MalformedZnode,
+    find_generation,
     parse_broker,
     parse_cluster_id,
     parse_controller,
     parse_offset,
-    parse_owner,
     parse_partition_state,
     parse_registration,
     parse_topic,
@@ -79,13 +79,12 @@ def documents() -> list[Document]:
 
 def _nodes() -> Iterator[Document]:
     readers: dict[str, Callable[[bytes], object]] = {
-        "/brokers/ids": lambda data: parse_broker(BrokerId(1), data),
+        "/brokers/ids": lambda data: (find_generation(data), parse_broker(BrokerId(1), data)),
         "/brokers/topics": parse_topic,
         "state": parse_partition_state,
         "/controller": parse_controller,
         "/cluster/id": parse_cluster_id,
         "ids": parse_registration,
-        "owners": parse_owner,
         "offsets": parse_offset,
     }
     for path in sorted(_NODES.glob("kafka-*.json")):

@@ -39,6 +39,7 @@ from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import topic_path
 from tests.interop.conftest import ClusterFactory
+from tests.support.cluster import wait_leader
 from tests.support.kafka import Cluster, free_port, parse_release
 from tests.support.zookeeper import eventually, make_client
 
@@ -166,18 +167,18 @@ async def test_both_accounts_of_a_real_cluster_agree(
         await asyncio.to_thread(cluster.create_topic, topic, 3)
         async with timeout(20):
             for number in range(3):
-                leader = await here.directory.wait_leader(TopicPartition.modern(topic, number))
+                leader = await wait_leader(here.directory, TopicPartition.modern(topic, number))
                 assert leader.address == first_address(cluster)
             stat = await here.zk.exists(topic_path(topic))
             assert stat is not None
-            assert here.directory.find_incarnation(topic) == Incarnation(stat.czxid)
+            assert here.directory.view.topics[topic].incarnation == Incarnation(stat.czxid)
 
             zookeeper = await ZooKeeperSource(here.zk).read({topic})
             brokers = BrokerSource(here.pool, zookeeper.brokers.values, random=random.random)
             assert compare_views(zookeeper, await brokers.read({topic})) == []
 
             await asyncio.to_thread(cluster.add_partitions, topic, 5)
-            await here.directory.wait_leader(TopicPartition.modern(topic, 4))
+            await wait_leader(here.directory, TopicPartition.modern(topic, 4))
 
 
 @pytest.mark.smoke
@@ -226,7 +227,7 @@ async def test_deleted_topic_is_never_made_again(own_cluster: ClusterFactory, re
         await asyncio.to_thread(cluster.create_topic, name)
     async with joined(cluster, topic, kept) as here:
         async with timeout(20):
-            await here.directory.wait_leader(partition)
+            await wait_leader(here.directory, partition)
         hurried = LogRangeReader(here.pool, here.directory, random=random.random, timeout_s=0.5)
         assert await hurried.read([partition]) == {partition: LogRange(0, 0)}
         await asyncio.to_thread(cluster.delete_topic, topic)
@@ -248,7 +249,7 @@ async def test_deleted_topic_is_never_made_again(own_cluster: ClusterFactory, re
         )
         await connection.request(MetadataRequest(topics=(topic,)), timeout_s=10, version=0)
         async with timeout(20):
-            await here.directory.wait_leader(partition)
+            await wait_leader(here.directory, partition)
 
 
 def leaders_of(here: Joined, partitions: list[TopicPartition]) -> set[int]:
@@ -309,7 +310,7 @@ async def test_tls_only_broker(own_cluster: ClusterFactory, tmp_path: Path) -> N
         connection = await here.pool.get(broker, Purpose.CONTROL)
         assert connection.versions.origin is Origin.NEGOTIATED
         await connection.request(MetadataRequest(topics=("secret",)), timeout_s=10)
-        assert (await here.directory.wait_leader(partition)).tls
+        assert (await wait_leader(here.directory, partition)).tls
         assert await here.ranges.read([partition]) == {partition: LogRange(0, 0)}
 
     with pytest.raises(ConnectionLost):

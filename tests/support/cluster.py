@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
+from consumerd.cluster.directory import ClusterDirectory
 from consumerd.cluster.view import NO_EPOCH, Broker, ClusterView, PartitionView, TopicView
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 
@@ -38,6 +39,16 @@ def make_view(
             for name, leaders in topics.items()
         },
     )
+
+
+async def wait_leader(directory: ClusterDirectory, partition: TopicPartition) -> Broker:
+    """Return the broker to ask for a partition, once there is one. Unbounded."""
+    if directory.find_leader(partition) is None:
+        directory.request_refresh(f"no leader of {partition}")
+    view = await directory.views.wait(lambda view: view.find_leader(partition) is not None)
+    leader = view.find_leader(partition)
+    assert leader is not None
+    return leader
 
 
 class ScriptedLeaders:

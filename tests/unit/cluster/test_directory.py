@@ -17,7 +17,7 @@ from consumerd.model import Incarnation, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.port import NotConnected
 from tests.support import virtual_time
-from tests.support.cluster import make_broker, make_view
+from tests.support.cluster import make_broker, make_view, wait_leader
 from tests.support.fake_zookeeper import FakeZooKeeper
 
 T0 = TopicPartition.modern("t", 0)
@@ -100,7 +100,7 @@ def test_zookeeper_is_asked_who_leads_only_where_that_is_in_doubt() -> None:
     scene = healthy()
 
     async def scenario(directory: ClusterDirectory) -> None:
-        await directory.wait_leader(T0)
+        await wait_leader(directory, T0)
         await asyncio.sleep(20)
         directory.follow({"t", "u"})
         await asyncio.sleep(20)
@@ -121,7 +121,7 @@ def test_a_watch_that_fires_for_nothing_costs_no_reading_of_everything() -> None
     scene.server.put("/brokers/topics/t", b"1")
 
     async def scenario(directory: ClusterDirectory) -> None:
-        await directory.wait_leader(T0)
+        await wait_leader(directory, T0)
         await asyncio.sleep(20)
         for _ in range(3):
             directory._hear_news()  # as a session has it do that renews its watches
@@ -143,9 +143,9 @@ def test_first_view_has_brokers_leaders_and_incarnations() -> None:
     scene = healthy()
 
     async def scenario(directory: ClusterDirectory) -> None:
-        assert await directory.wait_leader(T0) == make_broker(1)
-        assert directory.find_incarnation("t") == Incarnation(5)
-        assert directory.find_incarnation("u") is None
+        assert await wait_leader(directory, T0) == make_broker(1)
+        assert directory.view.topics["t"].incarnation == Incarnation(5)
+        assert "u" not in directory.view.topics
         await directory.refresh("test")
         assert [broker.id for broker in scene.metadata.known()] == [1, 2]
 
@@ -158,7 +158,7 @@ def test_normal_start_reports_no_failure() -> None:
     scene = healthy()
 
     async def scenario(directory: ClusterDirectory) -> None:
-        await directory.wait_leader(T0)
+        await wait_leader(directory, T0)
 
     with structlog.testing.capture_logs() as logs:
         scene.run(scenario, connect_after_s=0.5)
@@ -219,7 +219,7 @@ def test_moved_leader_is_found() -> None:
     scene = healthy()
 
     async def scenario(directory: ClusterDirectory) -> None:
-        await directory.wait_leader(T0)
+        await wait_leader(directory, T0)
         await asyncio.sleep(100)
         scene.zookeeper.view = make_view({1, 2}, {"t": [2]}, epoch=2)
         scene.metadata.view = make_view({1, 2}, {"t": [2]})
@@ -238,7 +238,7 @@ def test_leaderless_partition_is_read_again_until_it_has_one() -> None:
 
     async def scenario(directory: ClusterDirectory) -> None:
         async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(directory.wait_leader(T0))
+            waiting = tasks.create_task(wait_leader(directory, T0))
             await asyncio.sleep(0.5)
             scene.zookeeper.view = make_view({1}, {"t": [1]}, epoch=2)
             scene.metadata.view = make_view({1}, {"t": [1]})
@@ -253,12 +253,12 @@ def test_zookeeper_away_keeps_its_account_and_believes_metadata() -> None:
     scene = healthy()
 
     async def scenario(directory: ClusterDirectory) -> None:
-        await directory.wait_leader(T0)
+        await wait_leader(directory, T0)
         scene.zookeeper.view = None
         scene.metadata.view = make_view({1, 2}, {"t": [2]})
         await directory.refresh("not the leader")
         assert directory.find_leader(T0) == make_broker(2)
-        assert directory.find_incarnation("t") == Incarnation(5)
+        assert directory.view.topics["t"].incarnation == Incarnation(5)
         assert ("zookeeper", True) in scene.told.refreshes
 
     scene.run(scenario)
@@ -269,7 +269,7 @@ def test_all_brokers_away_leave_zookeepers_account() -> None:
     scene = healthy()
 
     async def scenario(directory: ClusterDirectory) -> None:
-        await directory.wait_leader(T0)
+        await wait_leader(directory, T0)
         scene.metadata.view = None
         scene.zookeeper.view = make_view({2}, {"t": [2]}, epoch=2)
         await directory.refresh("connection lost")
@@ -309,7 +309,7 @@ def test_nothing_there_at_start_is_waited_for() -> None:
 
     async def scenario(directory: ClusterDirectory) -> None:
         async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(directory.wait_leader(T0))
+            waiting = tasks.create_task(wait_leader(directory, T0))
             await asyncio.sleep(60)
             assert not waiting.done()
             scene.zookeeper.view = make_view({1}, {"t": [1]}, epoch=1)
@@ -406,7 +406,7 @@ def test_passing_disagreement_is_not_worth_a_line() -> None:
     scene = healthy()
 
     async def scenario(directory: ClusterDirectory) -> None:
-        await directory.wait_leader(T0)
+        await wait_leader(directory, T0)
         scene.metadata.view = make_view({1, 2}, {"t": [2]})
         await directory.refresh("test")
         await asyncio.sleep(3)
@@ -423,7 +423,7 @@ def test_lasting_disagreement_is_reported_once_and_its_end_too() -> None:
     scene = healthy()
 
     async def scenario(directory: ClusterDirectory) -> None:
-        await directory.wait_leader(T0)
+        await wait_leader(directory, T0)
         scene.metadata.view = make_view({1, 2}, {"t": [2]})
         await directory.refresh("test")
         await asyncio.sleep(100)

@@ -137,7 +137,6 @@ def test_an_empty_batch_is_progress_without_records() -> None:
     assert (0, 5, (gap,), 0) == (len(empty), empty.next_offset, empty.gaps, empty.size_bytes)
     assert [] == list(empty.records())
     assert [] == empty.keys() == empty.values()
-    assert [] == list(empty.payload_chunks())
     assert 0 == empty.to_arrow().num_rows
 
 
@@ -148,29 +147,6 @@ def test_what_a_batch_holds_is_counted() -> None:
     size = decode_record_set(data, partition=PARTITION, start=0).size_bytes
 
     assert len(data) + 100 * 48 <= size <= len(data) + 100 * 56
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ([RecordSpec(delta=0, value=b"abc"), RecordSpec(delta=1, value=b"def")], (b"abc", b"def")),
-        ([RecordSpec(delta=0, key=b"abc"), RecordSpec(delta=1, key=b"def")], (b"abc", b"def")),
-        ([RecordSpec(delta=0), RecordSpec(delta=1, value=b"def"), RecordSpec(delta=2)], (b"def", b"def")),
-        ([RecordSpec(delta=0), RecordSpec(delta=1)], None),
-        ([RecordSpec(delta=0, value=b"abc"), RecordSpec(delta=1, headers=((b"x", b"def"),))], (b"abc", b"def")),
-    ],
-)
-def test_payload_chunks_hold_everything_from_the_first_to_the_last(
-    given: list[RecordSpec], expected: tuple[bytes, bytes] | None
-) -> None:
-    """For counting and checksums, with nothing copied."""
-    chunks = [bytes(one) for one in decode_record_set(batch(0, given), partition=PARTITION, start=0).payload_chunks()]
-
-    if expected is None:
-        assert [] == chunks
-    else:
-        assert b"".join(chunks).startswith(expected[0])
-        assert b"".join(chunks).endswith(expected[1])
 
 
 def test_a_batch_shows_no_payload() -> None:
