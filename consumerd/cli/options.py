@@ -74,6 +74,7 @@ def add_subscription_options(parser: argparse.ArgumentParser) -> None:
     what = group.add_mutually_exclusive_group()
     what.add_argument("--topics", metavar="A,B", help="topics by name")
     what.add_argument("--pattern", metavar="REGEX", help="topics whose whole name matches")
+    what.add_argument("--blacklist", metavar="REGEX", help="all topics but those whose whole name matches, as Java's")
     group.add_argument("--exclude", metavar="REGEX", help="topics of the pattern to leave out")
     group.add_argument("--sink", metavar="TYPE[=PATH]", help="stdout, null, jsonl=FOLDER or parquet=FOLDER (stdout)")
 
@@ -113,16 +114,18 @@ def inspection_settings(args: argparse.Namespace, *, group: bool) -> InspectionS
 
 
 def _subscription(args: argparse.Namespace) -> dict[str, object]:
-    if args.topics is None and args.pattern is None:
+    if args.topics is None and args.pattern is None and args.blacklist is None:
         if args.exclude is not None or args.sink is not None:
-            raise ConfigError("--exclude and --sink go with --topics or --pattern")
+            raise ConfigError("--exclude and --sink go with --topics, --pattern or --blacklist")
         return {}
     kind, separator, path = (args.sink or "stdout").partition("=")
     subscription: dict[str, object] = {"sink": kind}
     if args.topics is not None:
         subscription["topics"] = [topic.strip() for topic in args.topics.split(",") if topic.strip()]
-    else:
+    elif args.pattern is not None:
         subscription["pattern"] = args.pattern
+    else:
+        subscription["black_list"] = args.blacklist
     if args.exclude is not None:
         subscription["exclude"] = args.exclude
     sink: dict[str, object] = {"type": kind, **({"path": path} if separator else {})}

@@ -77,6 +77,8 @@ def _summary(settings: Settings) -> str:
     lines = [f"group {settings.group.id} at {settings.cluster.zookeeper}, {counted(settings.group.streams, 'stream')}"]
     for subscription in settings.subscriptions:
         what = f"topics {', '.join(subscription.topics)}" if subscription.topics else f"pattern {subscription.pattern}"
+        if subscription.black_list is not None:
+            what = f"all topics but {subscription.black_list}"
         what += f" without {subscription.exclude}" if subscription.exclude else ""
         lines.append(f"{what} -> {subscription.sink} ({settings.sinks[subscription.sink].type})")
     return "".join(f"{line}\n" for line in [*lines, "the settings are valid"])

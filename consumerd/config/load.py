@@ -33,8 +33,8 @@ from consumerd.sinks.registry import load_sink
 PREFIX: Final = "CONSUMERD_"
 KeyPath = tuple[str | int, ...]
 _OPTIONS: Final[Mapping[tuple[type[BaseModel], KeyPath], str]] = {
-    (Settings, ("subscriptions",)): "--topics or --pattern",
-    (Settings, ("sinks",)): "--sink with --topics or --pattern",
+    (Settings, ("subscriptions",)): "--topics, --pattern or --blacklist",
+    (Settings, ("sinks",)): "--sink with --topics, --pattern or --blacklist",
     (InspectionSettings, ("cluster", "zookeeper")): "--zookeeper CONNECT",
     (JobSettings, ("cluster", "zookeeper")): "--zookeeper CONNECT",
     (JobSettings, ("group", "id")): "--group ID",

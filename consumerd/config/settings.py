@@ -121,17 +121,18 @@ class Rebalance(Section):
 
 
 class Subscription(Section):
-    """Topics by name, or a pattern, and the sink they go to."""
+    """Topics by name, by a pattern, or all but those of a black list, and the sink they go to."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     exclude: str | None = None
+    black_list: str | None = None
     sink: str
 
     @model_validator(mode="after")
     def _topics_or_pattern(self) -> Self:
-        if bool(self.topics) == (self.pattern is not None):
-            raise ValueError("give either topics or a pattern")
+        if sum((bool(self.topics), self.pattern is not None, self.black_list is not None)) != 1:
+            raise ValueError("give one of topics, pattern and black_list")
         if self.exclude is not None and self.pattern is None:
             raise ValueError("exclude goes with a pattern")
         return self
@@ -265,6 +266,10 @@ class Settings(BaseSettings):
     @field_validator("subscriptions")
     @classmethod
     def _topics_or_patterns(cls, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
+        if len(subscriptions) > 1 and any(one.black_list is not None for one in subscriptions):
+            raise ValueError(
+                "a black_list is all that a process can register: run a second process for the other topics"
+            )
         if len({subscription.pattern is None for subscription in subscriptions}) > 1:
             raise ValueError(
                 "a process subscribes either to topics or by pattern, as its one registration can say; "

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from consumerd.config import settings as config
 from consumerd.config.settings import Settings
 from consumerd.delivery.ports import SinkRoute
 from consumerd.errors import ConfigError, PermanentSinkError
 from consumerd.group.subscription import Subscription, plan_streams
 from consumerd.model import Claim, TopicPartition
 from consumerd.sinks.base import PartitionWriter, Sink
-from consumerd.zk.znodes import normalise_pattern
+from consumerd.zk.znodes import Pattern, normalise_pattern
 
 _LITERAL: Final = re.compile(r"(?:[A-Za-z0-9_-]|\\[.]|\[[.]\])+")
 """A run of an expression that stands for itself; a bare full stop does not."""
@@ -27,13 +28,18 @@ def make_subscription(settings: Settings) -> Subscription:
         topics = {topic: streams for subscription in settings.subscriptions for topic in subscription.topics}
         return Subscription.to_topics(topics)
     # what one subscription excludes, another may include: each carries its own look-ahead
-    patterns = []
-    for one in settings.subscriptions:
-        assert one.pattern is not None
-        exclude = (one.exclude,) if one.exclude is not None else ()
-        (expression,) = Subscription.to_white_list([one.pattern], streams, exclude=exclude).streams
-        patterns.append(expression)
-    return Subscription.to_white_list(patterns, streams)
+    lists = [_make_list(one, streams) for one in settings.subscriptions]
+    if lists[0].pattern is Pattern.BLACK_LIST:
+        return lists[0]  # the settings allow no other beside it
+    return Subscription.to_white_list([expression for one in lists for expression in one.streams], streams)
+
+
+def _make_list(one: config.Subscription, streams: int) -> Subscription:
+    """Return the white or black list of one subscription. Raises ConfigError."""
+    if one.black_list is not None:
+        return Subscription.to_black_list([one.black_list], streams)
+    assert one.pattern is not None  # else it names topics
+    return Subscription.to_white_list([one.pattern], streams, exclude=(one.exclude,) if one.exclude is not None else ())
 
 
 class _Ambiguous:
@@ -61,11 +67,7 @@ class SinkRoutes:
         self._on_rejected = {name: one.on_rejected for name, one in settings.sinks.items()}
         self._by_topic = {topic: one.sink for one in settings.subscriptions for topic in one.topics}
         self._patterns = [one.pattern for one in settings.subscriptions if one.pattern is not None]
-        self._by_pattern = [
-            (one.sink, Subscription.to_white_list([one.pattern], 1, exclude=(one.exclude,) if one.exclude else ()))
-            for one in settings.subscriptions
-            if one.pattern is not None
-        ]
+        self._by_list = [(one.sink, _make_list(one, 1)) for one in settings.subscriptions if not one.topics]
 
     def find(self, partition: TopicPartition) -> SinkRoute:
         """Return where the partition's records go; for a topic that matches two sinks, one that refuses all."""
@@ -93,7 +95,7 @@ class SinkRoutes:
     def _names(self, topic: str) -> set[str]:
         if topic in self._by_topic:
             return {self._by_topic[topic]}
-        return {name for name, white_list in self._by_pattern if plan_streams(white_list.register(0), [topic])}
+        return {name for name, one in self._by_list if plan_streams(one.register(0), [topic])}
 
 
 def _find_words(expression: str) -> Iterator[str]:

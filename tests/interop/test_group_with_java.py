@@ -209,6 +209,40 @@ async def test_java_computes_what_our_pattern_leaves_out(
 
 
 @pytest.mark.smoke
+async def test_a_black_list_is_shared_with_java_and_registered_as_java_does(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str]
+) -> None:
+    """All topics but some, internal ones left out: both compute the same from the same payload."""
+    cluster = shared_clusters(release)
+    group, stem = unique("black"), unique("b")
+    topics = {f"{stem}-a": 4, f"{stem}-c": 3}
+    for topic, partitions in {**topics, f"{stem}-x": 2}.items():
+        await asyncio.to_thread(cluster.create_topic, topic, partitions)
+    # whatever other tests have left on the cluster is left out, too
+    expression = f"(?!{stem}-).*|{stem}-x"
+    with open_registry(cluster.zookeeper) as registry:
+        java = cluster.java_consumer(group, blacklist=expression, streams=1)
+        try:
+            await come_to_rest(registry, group, topics, members=1, within_s=30)
+            async with (
+                make_client(cluster.zookeeper) as zk,
+                join_group(zk, group, Subscription.to_black_list([expression], 1)) as member,
+            ):
+                await come_to_rest(registry, group, topics, members=2, ours=[member])
+                assert {partition.topic for partition in member.status.owned} == set(topics)
+                assert member.status.disagreements == ()
+                ids = f"/consumers/{group}/ids"
+                written = {registry.client.get(f"{ids}/{name}")[0] for name in registry.client.get_children(ids)}
+                assert len({data.rpartition(b'"timestamp"')[0] for data in written}) == 1, (
+                    "but for the time, byte for byte"
+                )
+                assert await asyncio.to_thread(registry.owners, group, f"{stem}-x") == {}
+            assert GAVE_UP not in java.log()
+        finally:
+            java.kill()
+
+
+@pytest.mark.smoke
 async def test_java_recovers_by_itself_after_a_crash_of_ours(
     release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str]
 ) -> None:

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.group.java_regex import MOST_WORK, UnsupportedPattern, compile_java
+from consumerd.group.subscription import INTERNAL_TOPICS, plan_streams
+from consumerd.zk.znodes import Pattern, Registration
 
 NAMES = [
     "a", "b", "ab", "ba", "aa", "bb", "aab", "aba", "abb", "bab", "a-b", "a.b", "b.a", "A", "aB", "a1", "1-2", "ab.ab",
@@ -108,3 +110,19 @@ def test_whether_an_expression_is_refused_does_not_depend_on_the_order_of_names(
 
     assert match(names) == match(names[::-1])
     assert MOST_WORK > 0
+
+
+@given(expressions)
+def test_a_black_list_takes_what_the_white_list_of_its_expression_leaves(expression: str) -> None:
+    """``Blacklist.isTopicAllowed`` is the contrary of ``Whitelist.isTopicAllowed``, but for internal topics."""
+    registered = {
+        kind: Registration(pattern=kind, subscription={expression: 3}, timestamp_ms=1)
+        for kind in (Pattern.WHITE_LIST, Pattern.BLACK_LIST)
+    }
+    try:
+        taken, left = (plan_streams(one, [*NAMES, *INTERNAL_TOPICS]) for one in registered.values())
+    except UnsupportedPattern:
+        return  # the text is rewritten before it is read, as Java does, and may be none then
+    assert taken.keys() | left.keys() == set(NAMES)
+    assert not taken.keys() & left.keys()
+    assert {*taken.values(), *left.values()} == {3}

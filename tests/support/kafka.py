@@ -499,6 +499,7 @@ class Cluster:
         topic: str | None = None,
         *,
         whitelist: str | None = None,
+        blacklist: str | None = None,
         streams: int = 1,
         niceness: int = 0,
         **properties: str,
@@ -518,6 +519,8 @@ class Cluster:
         }
         config = _write_properties(self.directory / f"{name}.properties", values)
         what = f"topic:{topic}:{streams}" if topic else f"whitelist:{whitelist}:{streams}"
+        if blacklist is not None:
+            what = f"blacklist:{blacklist}:{streams}"
         records = self.directory / f"{name}.records"
         with records.open("wb") as out:
             process = self.spawn(

@@ -114,7 +114,7 @@ def test_a_missing_section_is_named_by_the_keys_that_it_needs(config: Path) -> N
         "sinks",
     ]
     assert "--set group.id=..." in message
-    assert "subscriptions: missing; set it in the file, or give --topics or --pattern" in message
+    assert "subscriptions: missing; set it in the file, or give --topics, --pattern or --blacklist" in message
 
 
 def test_a_one_shot_command_without_a_cluster_asks_for_its_own_option() -> None:
@@ -165,7 +165,7 @@ def test_an_unknown_sink_type_lists_those_there_are(config: Path) -> None:
         ("sink: out}\n  - {pattern: 'x.*', sink: out", "either to topics or by pattern"),
         ("sink: out}\n  - {topics: [orders], sink: other", "two sinks"),
         ("sink: elsewhere", "names sink 'elsewhere'"),
-        ("pattern: 'x', sink: out", "either topics or a pattern"),
+        ("pattern: 'x', sink: out", "one of topics, pattern and black_list"),
         ("exclude: 'x', sink: out", "exclude goes with a pattern"),
     ],
 )
