@@ -25,6 +25,7 @@ Sources: the documentation of ``java.util.regex.Pattern``; what Java matches is 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -105,6 +106,14 @@ class _Assertion:
 
     kind: _Kind
     part: _Syntax | None = None
+
+
+@functools.lru_cache(maxsize=1024)
+def _find_characters(pattern: str, *, ignore_case: bool) -> _Characters:
+    """Return what a Python expression for one character matches. Raises re.error."""
+    compiled = re.compile(pattern, re.ASCII | (re.IGNORECASE if ignore_case else 0))
+    # which of them beyond ASCII makes no difference: none is in a topic's name
+    return _Characters(frozenset(filter(compiled.fullmatch, _ALPHABET)), others=compiled.fullmatch("\x80") is not None)
 
 
 _Syntax = _Characters | _Sequence | _Choice | _Repeat | _Assertion
@@ -219,13 +228,9 @@ class _Parser:
     def _characters(self, pattern: str) -> _Characters:
         """Return what a Python expression for one character matches: classes and escapes are written alike in both."""
         try:
-            compiled = re.compile(pattern, re.ASCII | (re.IGNORECASE if self._ignore_case else 0))
+            return _find_characters(pattern, ignore_case=self._ignore_case)
         except re.error as error:
             raise self._refuse(f"a character class that is none ({error})") from error
-        # what lies beyond ASCII is in no topic's name
-        return _Characters(
-            frozenset(filter(compiled.fullmatch, _ALPHABET)), others=compiled.fullmatch("\x80") is not None
-        )
 
     def _group(self) -> _Syntax:
         match = _GROUP.match(self._text, self._at)
@@ -481,29 +486,72 @@ class JavaPattern:
         return frozenset(name for name in sorted(names) if run.matches(name))
 
 
+_AT_END: Final = _Place(at_start=False, at_end=True, boundary=False, behind=frozenset())
+_INSIDE: Final = _Place(at_start=False, at_end=False, boundary=False, behind=frozenset())
+_AT_START: Final = _Place(at_start=True, at_end=False, boundary=False, behind=frozenset())
+
+
 class _Run:
-    """Sets of steps that were met while names were matched."""
+    """Sets of steps that were met while names were matched.
+
+    Where an expression asks for no word boundary and looks behind nowhere, sets are numbered, and one follows from another
+    by the character alone. The few other expressions take more time for each character.
+    """
 
     def __init__(self, expression: str, graph: _Graph) -> None:
         self._expression = expression
         self._graph = graph
-        self._sets: dict[tuple[frozenset[int], str, _Place], tuple[frozenset[int], bool]] = {}
+        self.work = 0
+        self._uses_words = any(step.kind in {_Kind.BOUNDARY, _Kind.NO_BOUNDARY} for step in graph.steps)
+        self._by_character = not self._uses_words and not graph.behinds
+        self._sets: list[frozenset[int]] = []
+        self._numbers: dict[frozenset[int], int] = {}
+        self._moves: list[dict[str, int]] = []
+        """By set and character: the number of the set before that character."""
+        self._verdicts: dict[tuple[int, str], bool] = {}
+        """By set and first character of a name: whether the name matches."""
+        self._placed: dict[tuple[frozenset[int], str, _Place], tuple[frozenset[int], bool]] = {}
         self._behind_known: dict[tuple[int, str], bool] = {}
         self._behind_runs = [_Run(expression, inner) for _, inner in graph.behinds]
-        self._uses_words = any(step.kind in {_Kind.BOUNDARY, _Kind.NO_BOUNDARY} for step in graph.steps)
-        self.work = 0
+        self._last = self._number(self._go_back(frozenset(), "", _AT_END)[0]) if self._by_character else -1
 
     def matches(self, name: str) -> bool:
+        if not self._by_character or not name:
+            return self._match_by_place(name)
+        moves, number = self._moves, self._last
+        for char in name[:0:-1]:
+            following = moves[number].get(char)
+            number = self._move(number, char) if following is None else following
+        verdict = self._verdicts.get((number, name[0]))
+        if verdict is None:
+            verdict = self._verdicts[number, name[0]] = self._go_back(self._sets[number], name[0], _AT_START)[1]
+        return verdict
+
+    def _number(self, known: frozenset[int]) -> int:
+        number = self._numbers.setdefault(known, len(self._sets))
+        if number == len(self._sets):
+            self._sets.append(known)
+            self._moves.append({})
+        return number
+
+    def _move(self, number: int, char: str) -> int:
+        before = self._number(self._go_back(self._sets[number], char, _INSIDE)[0])
+        self._moves[number][char] = before
+        return before
+
+    def _match_by_place(self, name: str) -> bool:
         behind = self._look_behind(name)
         known: frozenset[int] = frozenset()
         matched = False
         for at in range(len(name), -1, -1):
             char = name[at] if at < len(name) else ""
             words = (at > 0 and name[at - 1] in _WORD) != (char in _WORD if char else False)
-            place = _Place(at == 0, at == len(name), self._uses_words and words, behind[at])
-            found = self._sets.get((known, char, place))
+            place = _Place(
+                at_start=at == 0, at_end=at == len(name), boundary=self._uses_words and words, behind=behind[at]
+            )
+            found = self._placed.get((known, char, place))
             if found is None:
-                found = self._sets[known, char, place] = self._go_back(known, char, place)
+                found = self._placed[known, char, place] = self._go_back(known, char, place)
             known, matched = found
         return matched
 
