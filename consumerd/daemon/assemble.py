@@ -199,7 +199,7 @@ class Daemon:
         if not parts.rebalancer.assigned:
             return ()
         wanted = {topic for subscription in self._settings.subscriptions for topic in subscription.topics}
-        return tuple(sorted(wanted - parts.rebalancer.topics.value))
+        return tuple(sorted(wanted - parts.rebalancer.topics.value - parts.rebalancer.denied.keys()))
 
     async def _report_missing(self, parts: _Running) -> None:
         """Tell once of each topic that is not there: a name that is misspelt looks like a topic without records."""
@@ -282,7 +282,12 @@ class Daemon:
         deliveries = Deliveries(
             route=SinkRoutes(settings, sinks).find,
             feeds=fetcher,
-            store=ZooKeeperOffsetStore(access.zk, settings.group.id, hooks=self._hooks),
+            store=ZooKeeperOffsetStore(
+                access.zk,
+                settings.group.id,
+                hooks=self._hooks,
+                denied=lambda topic: rebalancer.report_denied(topic),  # noqa: PLW0108 - it is made below
+            ),
             ranges=access.ranges,
             history=ZooKeeperPartitionHistory(access.zk, settings.group.id),
             requests=requests,
@@ -380,6 +385,7 @@ class Daemon:
             },
             disagreements=tuple(str(one) for one in (group.disagreements if group is not None else ())),
             missing_topics=self._find_missing(parts) if parts is not None else (),
+            denied_topics=parts.rebalancer.denied if parts is not None else {},
             rebalances=self._recent.rebalances(),
             events=self._recent.events(),
             buffered_bytes=held_by_kind(self._settings, parts.budget) if parts is not None else {},

@@ -149,6 +149,10 @@ def _notes(status: DaemonStatus) -> Iterator[str]:
     for title, lines in (
         ("Not ready", status.not_ready),
         ("Subscribed, and not in the cluster or not readable", topics),
+        (
+            "Not consumed, since ZooKeeper's ACLs deny it",
+            tuple(f"{t}: {why}" for t, why in status.denied_topics.items()),
+        ),
         ("Members disagree", status.disagreements),
     ):
         if lines:

@@ -21,6 +21,7 @@ def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
         Reading("consumerd_group_disagreements", len(status.disagreements)),
         Reading("consumerd_missing_topics", len(status.missing_topics)),
         Reading("consumerd_group_partitions", status.group_partitions),
+        Reading("consumerd_denied_topics", len(status.denied_topics)),
         Reading("consumerd_desired_partitions", status.desired),
         Reading("consumerd_owned_partitions", status.owned),
         Reading("consumerd_unowned_partitions", max(0, status.desired - status.owned)),

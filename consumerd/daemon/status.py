@@ -131,6 +131,8 @@ class DaemonStatus:
     group_partitions: int = 0
     """Partitions of all topics that the group consumes, whoever owns them."""
     sinks: tuple[SinkStatus, ...] = ()
+    denied_topics: Mapping[str, str] = field(default_factory=dict)
+    """Topics that ZooKeeper's ACLs keep this member from consuming, and why."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from consumerd.errors import CoordinationError
-from consumerd.model import Claim
+from consumerd.model import Claim, TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, OffsetStore
 from consumerd.offsets.tracker import OffsetTracker
 from consumerd.telemetry.hooks import Hooks
@@ -91,6 +91,10 @@ class Committer:
         finally:
             self._urgent.pop(part, None)
         return part.tracker is not None and part.tracker.pending is None
+
+    def explain_refusal(self, partition: TopicPartition) -> str | None:
+        """Say why the store refuses this partition's commits, where it does for lack of permission."""
+        return self._store.explain_refusal(partition)
 
     async def _pass(self, parts: Iterable[Committable]) -> None:
         sent: list[tuple[Commit, OffsetTracker]] = []

@@ -331,7 +331,9 @@ class PartitionPipeline:
             self._untold = plan
         # an end of the log moves: what it was found to be must hold over a crash before anything is delivered from there
         if plan.committed is None and not await self._committer.commit_at_once(self):
-            raise CoordinationError(f"{self._partition}: start at {plan.first_offset} could not be committed")
+            reason = self._committer.explain_refusal(self._partition)
+            told = f": {reason}" if reason is not None else ""
+            raise CoordinationError(f"{self._partition}: start at {plan.first_offset} could not be committed{told}")
         begun, self._untold = self._untold, None
         self._fulfils = self._former = self._move = None
         self._calls.reset()

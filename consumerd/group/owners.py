@@ -41,10 +41,13 @@ from consumerd.zk.port import (
     NodeExists,
     NoNode,
     NotConnected,
+    NotPermitted,
     OutcomeUnknown,
+    Right,
     Stat,
     ZkClient,
 )
+from consumerd.zk.rights import explain_refusal
 from consumerd.zk.znodes import encode_owner
 
 T = TypeVar("T")
@@ -131,10 +134,21 @@ class OwnersSeen:
 
 
 class PartitionOwners:
-    """Claims, releases and reads owner nodes; every call is bounded by the ZooKeeper client's own deadlines."""
+    """Claims, releases and reads owner nodes; every call is bounded by the ZooKeeper client's own deadlines.
 
-    def __init__(self, zk: ZkClient, group: str, *, hooks: Hooks | None = None) -> None:
+    ``denied`` is called with each topic of which a claim was refused for an ACL.
+    """
+
+    def __init__(
+        self,
+        zk: ZkClient,
+        group: str,
+        *,
+        hooks: Hooks | None = None,
+        denied: Callable[[str], None] = lambda _topic: None,
+    ) -> None:
         self._zk = zk
+        self._denied = denied
         self._hooks = hooks if hooks is not None else Hooks()
         self._group = group
         self._log = structlog.get_logger(__name__).bind(group=group)
@@ -354,13 +368,21 @@ class PartitionOwners:
                 in_doubt = True  # create it again: if it is there, it will be found to be ours
             except (NotConnected, SessionLost):
                 break
+            except NotPermitted as error:
+                reason = await explain_refusal(self._zk, owners_path(self._group, partition.topic), Right.CREATE)
+                self._tell_failed(partition, error, reason)
+                self._denied(partition.topic)
+                break
             except CoordinationError as error:
-                self._log.warning("claim_failed", partition=str(partition), error=str(error))
-                self._hooks.trouble(Trouble.CLAIM_FAILED, str(error), partition)
+                self._tell_failed(partition, error, str(error))
                 break
             else:
                 return Created()
         return Unknown() if in_doubt else NotSent()
+
+    def _tell_failed(self, partition: TopicPartition, error: CoordinationError, reason: str) -> None:
+        self._log.warning("claim_failed", partition=str(partition), error=reason, kind=type(error).__name__)
+        self._hooks.trouble(Trouble.CLAIM_FAILED, reason, partition)
 
     async def _look_at(self, path: str, thread: ThreadId, epoch: SessionEpoch) -> ClaimOutcome | None:
         """Return whose node is in the way; None when there is none any more."""
@@ -379,6 +401,8 @@ class PartitionOwners:
             await self._zk.ensure_path(owners_path(self._group, topic))
         except CoordinationError as error:
             self._tell(Trouble.OWNERS_PARENT_MISSING, error, topic)
+            if isinstance(error, NotPermitted):
+                self._denied(topic)
             return False
         return True
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import partial
 from random import Random
 from typing import Final, assert_never
@@ -45,6 +45,7 @@ from consumerd.group.plan import (
     plan_owner_disagreements,
 )
 from consumerd.group.registry import GroupRegistry, get_session_id
+from consumerd.group.rights import PermittedSubscription
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.status import Conflict, GroupStatus, PastRebalance
 from consumerd.group.subscription import Subscription
@@ -53,7 +54,8 @@ from consumerd.model import SessionEpoch, ThreadId, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.telemetry.wording import join_shown
 from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, owners_root, topic_path
-from consumerd.zk.port import NotConnected, Stat, Watch, WatchKind, ZkClient
+from consumerd.zk.port import NotConnected, NotPermitted, Right, Stat, Watch, WatchKind, ZkClient
+from consumerd.zk.rights import explain_refusal
 
 _REBALANCES_KEPT: Final = 20
 _OVERRUN_S: Final = 0.25
@@ -96,7 +98,6 @@ class Rebalancer:
     ) -> None:
         self._zk = zk
         self._identity = identity
-        self._subscription = subscription
         self._listener = listener
         self._now = now
         self._wall_ms = wall_ms
@@ -106,7 +107,8 @@ class Rebalancer:
         self._admit = admit
         self._log = structlog.get_logger(__name__).bind(group=identity.group)
         self._registry = GroupRegistry(zk, identity.group, wall_ms=wall_ms, random=random, hooks=self._hooks)
-        self._owners = PartitionOwners(zk, identity.group, hooks=self._hooks)
+        self._permitted = PermittedSubscription(zk, identity.group, subscription, hooks=self._hooks, log=self._log)
+        self._owners = PartitionOwners(zk, identity.group, hooks=self._hooks, denied=self._permitted.report)
         self._find_topic = SharedReads[str, Stat | None](lambda topic: zk.exists(topic_path(topic)))
         self._machine = GroupMachine(self._settings, random.random)
         self._events: deque[ev.Event] = deque()
@@ -143,6 +145,7 @@ class Rebalancer:
         try:
             async with self._tasks:
                 self._start(self._follow_session())
+                self._start(self._follow_rights())
                 self._watch(ids_path(self._identity.group), WatchKind.CHILDREN, self._on_change("members changed"))
                 while self._machine.state is not MemberState.STOPPED and not self._abandoned:
                     await self._step(await self._next_event())
@@ -184,6 +187,10 @@ class Rebalancer:
             return False
         return True
 
+    def report_denied(self, topic: str) -> None:
+        """Hear that a position of this topic was refused for an ACL: what is registered may have to change."""
+        self._permitted.report(topic)
+
     def report_lost(self, claim: model.Claim, reason: str) -> None:
         """Hear from whoever delivers that a claim is of no use any more: its partition is dropped, and claimed anew if it
         is still ours by the plan. A claim that was revoked already changes nothing.
@@ -206,6 +213,11 @@ class Rebalancer:
     def group_partitions(self) -> int:
         """How many partitions the topics have that were read last, whoever owns them."""
         return sum(map(len, self._snapshot.partitions.values())) if self._snapshot is not None else 0
+
+    @property
+    def denied(self) -> Mapping[str, str]:
+        """Topics that this member may not claim or commit, and why; static ones are left out of its registration."""
+        return {topic: str(denial) for topic, denial in sorted(self._permitted.denied.items())}
 
     @property
     def status(self) -> GroupStatus:
@@ -286,6 +298,25 @@ class Rebalancer:
             self._post(ev.SessionChanged(state.epoch, state.phase))
             await self._zk.wait_state(state)
 
+    async def _follow_rights(self) -> None:
+        """Review rights after a refusal, and register anew where that changes the subscription. Ends by cancellation.
+
+        Raises MemberNotPermitted, which ends the member.
+        """
+        while True:
+            await self._permitted.wait_due()
+            consumer, epoch = self._machine.consumer, self._machine.epoch
+            if consumer is None:
+                continue  # the next registration reviews them
+            try:
+                changed = await self._permitted.review(joined=True)
+                if changed and (consumer, epoch) == (self._machine.consumer, self._machine.epoch):
+                    # others hear of a node that comes and goes, not of one whose data changes
+                    await self._registry.unregister(consumer, epoch)
+                    self._post(ev.Changed("rights changed"))
+            except CoordinationError as error:
+                self._log.info("rights_unread", error=str(error))
+
     def _bump(self) -> None:
         """Wake whoever waits for a claim to be usable again."""
         self._changes.set(self._changes.value + 1)
@@ -331,9 +362,16 @@ class Rebalancer:
 
     async def _register(self, effect: ev.Register) -> None:
         try:
+            # before admission, which writes: a member that may not consume leaves no trace
+            await self._permitted.review()
             if self._admit is not None:
                 await self._admit(effect.epoch)
-            consumer = await self._registry.register(self._identity, self._subscription, effect.epoch)
+            consumer = await self._registry.register(self._identity, self._permitted.registered, effect.epoch)
+        except NotPermitted as error:
+            reason = await explain_refusal(self._zk, ids_path(self._identity.group), Right.CREATE)
+            self._failed(Trouble.REGISTRATION_FAILED, NotPermitted(f"{error}: {reason}", error.path))
+            self._post(ev.RegisterFailed(effect.serial))
+            return
         except CoordinationError as error:
             self._failed(Trouble.REGISTRATION_FAILED, error)
             self._post(ev.RegisterFailed(effect.serial))
@@ -360,7 +398,7 @@ class Rebalancer:
                 self._log.warning("registration_spoilt", member=effect.consumer)
                 detail = f"somebody else wrote over {effect.consumer}; it is written again"
                 self._hooks.trouble(Trouble.REGISTRATION_SPOILT, detail)
-                await self._registry.restore(effect.consumer, self._subscription, effect.epoch)
+                await self._registry.restore(effect.consumer, self._permitted.registered, effect.epoch)
                 snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)
         except CoordinationError as error:
             self._failed(Trouble.GROUP_UNREADABLE, error)
@@ -384,7 +422,7 @@ class Rebalancer:
         """Whether our own node says something else than we wrote: the plan would give our partitions to nobody."""
         if me is None or me.session_id != session_id:
             return False
-        written, found = self._subscription.register(0), me.registration
+        written, found = self._permitted.registered.register(0), me.registration
         return found is None or (found.pattern, found.subscription) != (written.pattern, written.subscription)
 
     def _take_snapshot(self, snapshot: GroupSnapshot) -> None:

@@ -135,3 +135,6 @@ class OffsetStore(Protocol):
         """Write positions, fenced by each claim; every partition given has an outcome. Positions may move backwards
         only when the caller means it: the store does not compare them.
         """
+
+    def explain_refusal(self, partition: TopicPartition) -> str | None:
+        """Say why the store refuses this partition's commits for lack of permission; None where it does not."""

@@ -54,11 +54,14 @@ from consumerd.zk.port import (
     NodeExists,
     NoNode,
     NotConnected,
+    NotPermitted,
     Operation,
     OutcomeUnknown,
+    Right,
     SetData,
     ZkClient,
 )
+from consumerd.zk.rights import explain_refusal
 from consumerd.zk.znodes import encode_offset
 
 MULTI_BYTES: Final = 256 * 1024
@@ -140,9 +143,19 @@ _Outcomes = dict[TopicPartition, CommitOutcome]
 
 
 class ZooKeeperOffsetStore:
-    """The positions of one group in ZooKeeper; calls of :meth:`commit` must not overlap."""
+    """The positions of one group in ZooKeeper; calls of :meth:`commit` must not overlap.
 
-    def __init__(self, zk: ZkClient, group: str, *, hooks: Hooks | None = None) -> None:
+    ``denied`` is called with each topic of which a position could not be written for an ACL.
+    """
+
+    def __init__(
+        self,
+        zk: ZkClient,
+        group: str,
+        *,
+        hooks: Hooks | None = None,
+        denied: Callable[[str], None] = lambda _topic: None,
+    ) -> None:
         self._zk = zk
         self._group = group
         self._hooks = hooks if hooks is not None else Hooks()
@@ -151,6 +164,9 @@ class ZooKeeperOffsetStore:
         """Topics whose folders were there, or were made."""
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         self._failing = False
+        self._denied = denied
+        self._refusals: dict[TopicPartition, str] = {}
+        """Why commits were refused for an ACL, until one is written."""
         self._requests = ZooKeeperOffsetRequests(zk, group, hooks=self._hooks)
 
     async def load(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, StoredOffset | None]:
@@ -189,7 +205,14 @@ class ZooKeeperOffsetStore:
             except CoordinationError as error:
                 self._settle_rest(together, error, outcomes)
         self._note_health(outcomes)
+        for partition, outcome in outcomes.items():
+            if outcome is not CommitOutcome.FAILED:
+                self._refusals.pop(partition, None)
         return outcomes
+
+    def explain_refusal(self, partition: TopicPartition) -> str | None:
+        """Return the node, its ACL and our identity, where a commit was refused for them and none was written since."""
+        return self._refusals.get(partition)
 
     async def _commit_in(self, epoch: SessionEpoch, commits: Sequence[Commit], outcomes: _Outcomes) -> None:
         writes = await self._prepare(commits)
@@ -254,7 +277,7 @@ class ZooKeeperOffsetStore:
 
         Leaves out what goes below a folder that is refused (no permission): it must not hold up other topics.
         """
-        refused = set()
+        refused: set[str] = set()
         needed = {write.partition.topic for write in writes if write.node.version is None}
         for topic in sorted(needed - self._folders):
             try:
@@ -262,6 +285,12 @@ class ZooKeeperOffsetStore:
                 self._folders.add(topic)
             except (NotConnected, SessionLost, OutcomeUnknown):
                 raise
+            except NotPermitted as error:
+                refused.add(topic)
+                unwritten = [
+                    one.partition for one in writes if one.partition.topic == topic and one.node.version is None
+                ]
+                await self._note_refusal(unwritten, error, Right.CREATE)
             except CoordinationError as error:
                 refused.add(topic)
                 self._note_failure(error)
@@ -343,8 +372,21 @@ class ZooKeeperOffsetStore:
             return await self._judge(epoch, writes, outcomes)
         # refused for a reason of its own (no permission): it must not hold up the others
         outcomes[refused.partition] = CommitOutcome.FAILED
-        self._note_failure(error)
+        if isinstance(error.cause, NotPermitted):
+            right = Right.CREATE if refused.node.version is None else Right.WRITE
+            await self._note_refusal([refused.partition], error.cause, right)
+        else:
+            self._note_failure(error)
         return [write for write in writes if write is not refused]
+
+    async def _note_refusal(self, partitions: Sequence[TopicPartition], error: NotPermitted, right: Right) -> None:
+        """Keep the reason for each partition, and have the member look at what it may do."""
+        reason = await explain_refusal(self._zk, error.path if right is Right.WRITE else _parent(error.path), right)
+        for partition in partitions:
+            self._refusals[partition] = reason
+        self._note_failure(NotPermitted(reason, error.path))
+        for topic in {partition.topic for partition in partitions}:
+            self._denied(topic)
 
     async def _judge(self, epoch: SessionEpoch, writes: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
         """Read the nodes of a multi that failed, or may have, and return what is still to be written."""
@@ -461,6 +503,10 @@ def _make_node(stored: StoredOffset | None) -> _Node:
     if stored is None:
         return _Node(version=None, position=None)
     return _Node(version=stored.version, position=None if stored.malformed is not None else stored.position)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
 
 
 def _topic(write: _Write) -> str:

@@ -34,6 +34,7 @@ class Trouble(enum.StrEnum):
     MEMBER_LINGERS = "member_lingers"
     GROUP_UNREADABLE = "group_unreadable"
     TOPIC_UNREADABLE = "topic_unreadable"
+    TOPIC_NOT_PERMITTED = "topic_not_permitted"
     CLAIM_FAILED = "claim_failed"
     RELEASE_FAILED = "release_failed"
     RETHREAD_FAILED = "rethread_failed"

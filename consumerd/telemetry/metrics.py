@@ -50,6 +50,9 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     GaugeSpec("consumerd_group_disagreements", "Reasons seen now why members may not own what the assignment says."),
     GaugeSpec("consumerd_missing_topics", "Topics subscribed to by name that the cluster does not have."),
     GaugeSpec("consumerd_group_partitions", "Partitions of the topics that the group consumes, whoever owns them."),
+    GaugeSpec(
+        "consumerd_denied_topics", "Topics subscribed to that ZooKeeper's ACLs keep this process from consuming."
+    ),
     GaugeSpec("consumerd_desired_partitions", "Partitions that the assignment gives to this process."),
     GaugeSpec("consumerd_owned_partitions", "Partitions that this process owns."),
     GaugeSpec("consumerd_unowned_partitions", "Partitions that this process should own and does not."),

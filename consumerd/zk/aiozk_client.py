@@ -27,6 +27,7 @@ from consumerd.zk.connect_string import ConnectString, parse_connect_string
 from consumerd.zk.connection import Reply, Request, RequestTooLarge
 from consumerd.zk.port import (
     ANY_VERSION,
+    Acl,
     BadVersion,
     CheckVersion,
     Create,
@@ -35,7 +36,9 @@ from consumerd.zk.port import (
     NodeExists,
     NoNode,
     NotEmpty,
+    NotPermitted,
     Operation,
+    Right,
     SessionState,
     SetData,
     Stat,
@@ -53,7 +56,9 @@ if (_installed := importlib.metadata.version("aiozk")) != AIOZK_RELEASE:
 _ENSURE_ATTEMPTS: Final = 8
 _ALL_ZXIDS: Final = 2**63 - 1
 _NO_NODE: Final = -101
+_NO_AUTH: Final = -102
 _MULTI_ERROR: Final = -1
+_ALL_RIGHTS: Final = 31
 _ROLLED_BACK: Final = frozenset({0, -2})
 """What a failed multi says of operations that did not fail themselves: those before the failed one, those after it."""
 
@@ -65,7 +70,7 @@ _ERRORS: Final[dict[int, type[CoordinationError]]] = {
 }
 _HINTS: Final = {
     -8: " (ZooKeeper takes no such path: no characters beyond the basic plane, no control characters)",
-    -102: " (no permission: check the node's ACL and cluster.zookeeper's credentials)",
+    _NO_AUTH: " (no permission: check the node's ACL and cluster.zookeeper's credentials)",
     -108: " (an ephemeral node has no children)",
 }
 
@@ -97,6 +102,7 @@ class AiozkClient:
         if private and auth is None:
             raise ConfigError("private nodes need credentials: set those of cluster.zookeeper")
         self._address = parse_connect_string(connect_string)
+        self._identity = "world:anyone" if auth is None else f"{auth[0]}:{_name_of(auth[1])}"
         self._acl = [protocol.AUTHED_UNRESTRICTED if private else protocol.UNRESTRICTED_ACCESS]
         self._session = Session(
             self._address.servers,
@@ -177,6 +183,16 @@ class AiozkClient:
         if None in response.children:
             raise CoordinationError(f"{what}: a name is null")
         return sorted(response.children), _stat(response.stat)
+
+    @property
+    def identity(self) -> str:  # noqa: D102
+        return self._identity
+
+    async def get_acl(self, path: str) -> tuple[Acl, ...]:  # noqa: D102
+        what = f"get the ACL of {path}"
+        reply = await self._read(protocol.GetACLRequest(path=self._full(path)), what)
+        response = _decode(protocol.GetACLResponse, reply, what)
+        return tuple(Acl(one.id.scheme or "", one.id.id or "", Right(one.perms & _ALL_RIGHTS)) for one in response.acl)
 
     async def create(  # noqa: D102
         self, path: str, data: bytes, *, ephemeral: bool = False, epoch: SessionEpoch | None = None
@@ -366,7 +382,16 @@ def _checked(reply: Reply, what: str) -> Reply:
     return reply
 
 
+def _name_of(credential: bytes) -> str:
+    """Return the user of ``user:password``; of anything else nothing is known to be no secret."""
+    name, separator, _ = credential.partition(b":")
+    return name.decode(errors="replace") if separator else "(unnamed)"
+
+
 def _error(code: int, what: str) -> CoordinationError:
+    if code == _NO_AUTH:
+        # every request is named "<verb> ... <path>"
+        return NotPermitted(f"{what}: NoAuth {code}{_HINTS[code]}", what.rpartition(" ")[2])
     known = exc.response_error_xref.get(code)
     name = "unknown error" if known is None else known.__name__
     return _ERRORS.get(code, CoordinationError)(f"{what}: {name} {code}{_HINTS.get(code, '')}")

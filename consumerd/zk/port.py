@@ -37,6 +37,14 @@ class NotEmpty(CoordinationError):
     """The node to be deleted has children."""
 
 
+class NotPermitted(CoordinationError):
+    """The server refused for the node's ACL; ``path`` is the node that was asked for, whose parent may be meant."""
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 class NotConnected(CoordinationError):
     """Nothing was sent: there is no connection within the deadline."""
 
@@ -107,6 +115,42 @@ class CheckVersion:
 Operation = Create | SetData | Delete | CheckVersion
 
 
+class Right(enum.IntFlag):
+    """Permissions of an ACL, as ZooKeeper's ``ZooDefs.Perms`` number them."""
+
+    READ = 1
+    WRITE = 2
+    CREATE = 4
+    """Create children."""
+    DELETE = 8
+    """Delete children."""
+    ADMIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One entry of a node's ACL."""
+
+    scheme: str
+    id: str
+    rights: Right
+
+    def __str__(self) -> str:
+        letters = "".join(letter for letter, right in _LETTERS if right in self.rights)
+        # a digest's hash helps nobody who reads a log
+        name = self.id.partition(":")[0] if self.scheme == "digest" else self.id
+        return f"{self.scheme}:{name}:{letters or 'none'}"
+
+
+_LETTERS: Final = (
+    ("c", Right.CREATE),
+    ("d", Right.DELETE),
+    ("r", Right.READ),
+    ("w", Right.WRITE),
+    ("a", Right.ADMIN),
+)
+
+
 class LeasePhase(enum.Enum):
     """How long ago ZooKeeper last answered, in fractions of the negotiated session timeout."""
 
@@ -174,6 +218,13 @@ class ZkClient(Protocol):
 
     async def children(self, path: str) -> tuple[list[str], Stat]:
         """Return the names of the children, sorted, and the node's stat. Raises NoNode."""
+
+    @property
+    def identity(self) -> str:
+        """Who this client is to ACLs, for messages: ``scheme:name``, or ``world:anyone`` without credentials."""
+
+    async def get_acl(self, path: str) -> tuple[Acl, ...]:
+        """Return the node's ACL. Raises NoNode, NotPermitted (from ZooKeeper 3.6 on it takes READ or ADMIN)."""
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, epoch: SessionEpoch | None = None

@@ -302,6 +302,9 @@ class FakeStore:
         finally:
             self._busy = False
 
+    def explain_refusal(self, partition: TopicPartition) -> str | None:
+        return None
+
     def _commit_one(self, commit: Commit) -> CommitOutcome:
         partition = commit.claim.partition
         if scripted := self.outcomes.get(partition):

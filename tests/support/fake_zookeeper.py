@@ -29,6 +29,7 @@ from consumerd.zk.layout import topic_path
 from consumerd.zk.lease import Lease
 from consumerd.zk.port import (
     ANY_VERSION,
+    Acl,
     BadVersion,
     CheckVersion,
     Create,
@@ -39,8 +40,10 @@ from consumerd.zk.port import (
     NoNode,
     NotConnected,
     NotEmpty,
+    NotPermitted,
     Operation,
     OutcomeUnknown,
+    Right,
     SessionState,
     SetData,
     Stat,
@@ -50,6 +53,7 @@ from consumerd.zk.port import (
 
 T = TypeVar("T")
 
+_ALL = Right.READ | Right.WRITE | Right.CREATE | Right.DELETE | Right.ADMIN
 _INSTANT_S = 1e-7
 """Keeps one request or event behind the one before it: timers for the same moment run in any order."""
 
@@ -107,6 +111,8 @@ class FakeZooKeeper:
         self.writer = 0
         """The session whose request is being carried out; 0: none."""
         self._loop = loop
+        self._denied: dict[str, tuple[Right, frozenset[str] | None]] = {}
+        """The rights that a node denies, and the clients that it denies them to; None: to all."""
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0)}
         self._zxid = 0
         self._sessions: dict[int, set[str]] = {}
@@ -155,6 +161,27 @@ class FakeZooKeeper:
             self.remove(f"{path}/{child}")
         self.apply_delete(path, ANY_VERSION)
 
+    def deny(self, path: str, rights: Right, *clients: str) -> None:
+        """Deny rights on a node to the clients of these names, or to all. Scenarios themselves are never denied."""
+        self._denied[path] = rights, frozenset(clients) or None
+
+    def grant(self, path: str) -> None:
+        """Open a node to everybody again."""
+        self._denied.pop(path, None)
+
+    def read_acl(self, path: str) -> tuple[Acl, ...]:
+        """Return a node's ACL. Raises NoNode."""
+        self.get_node(path)
+        if path not in self._denied:
+            return (Acl("world", "anyone", _ALL),)
+        return Acl("sasl", "owner", _ALL), Acl("world", "anyone", _ALL & ~self._denied[path][0])
+
+    def _require(self, path: str, right: Right) -> None:
+        """Refuse what the session whose request this is may not do."""
+        rights, clients = self._denied.get(path, (Right(0), None))
+        if self.writer and right in rights and (clients is None or self.names_of_sessions[self.writer] in clients):
+            raise NotPermitted(f"{path}: NoAuth", path)
+
     def read(self, path: str) -> tuple[bytes, Stat] | None:
         """Return data and stat, or None."""
         node = self._nodes.get(path)
@@ -196,6 +223,7 @@ class FakeZooKeeper:
         """Create a node, ephemeral if it has an owner."""
         parent, name = _split(path)
         above = self.get_node(parent)
+        self._require(parent, Right.CREATE)
         if path in self._nodes:
             raise NodeExists(path)
         now = self._tick()
@@ -211,6 +239,7 @@ class FakeZooKeeper:
     def apply_set(self, path: str, data: bytes, version: int) -> Stat:
         """Set the data of a node."""
         node = self.get_node(path)
+        self._require(path, Right.WRITE)
         _check_version(path, node, version)
         node.mtime_ms = self._tick()
         node.data, node.mzxid = data, self._zxid
@@ -222,6 +251,7 @@ class FakeZooKeeper:
     def apply_delete(self, path: str, version: int) -> None:
         """Delete a node without children."""
         node = self.get_node(path)
+        self._require(_split(path)[0], Right.DELETE)
         _check_version(path, node, version)
         if node.children:
             raise NotEmpty(path)
@@ -558,6 +588,15 @@ class FakeZkClient:
             return sorted(node.children), node.stat()
 
         return await self._request(work)
+
+    @property
+    def identity(self) -> str:
+        """Who this client is to ACLs."""
+        return f"sasl:{self.name}"
+
+    async def get_acl(self, path: str) -> tuple[Acl, ...]:
+        """Return a node's ACL."""
+        return await self._request(lambda: self._server.read_acl(path))
 
     # -- writes
 

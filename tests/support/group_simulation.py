@@ -224,12 +224,28 @@ class SimulatedGroup:
         client = self.server.client(name)
         listener = SimulatedListener(self.judge, self.chance, self._slowest_drain_s)
         listener.client = client
+        rebalancer = self.make(client, subscription or Subscription.to_topics(topics), listener=listener, hooks=hooks)
+        member = SimulatedMember(name, client, rebalancer, listener, topics)
+        self.members[name] = member
+        client.connect()
+        self._tasks.start(name, rebalancer.run(), name=name)
+        return member
+
+    def make(
+        self,
+        client: FakeZkClient,
+        subscription: Subscription,
+        *,
+        listener: SimulatedListener | None = None,
+        hooks: Hooks | None = None,
+    ) -> Rebalancer:
+        """Return a member that does not run yet."""
         loop = asyncio.get_running_loop()
-        rebalancer = Rebalancer(
+        return Rebalancer(
             client,
-            identity=MemberIdentity(group=GROUP, host=name),
-            subscription=subscription or Subscription.to_topics(topics),
-            listener=listener,
+            identity=MemberIdentity(group=GROUP, host=client.name),
+            subscription=subscription,
+            listener=listener or SimulatedListener(self.judge, self.chance, self._slowest_drain_s),
             now=loop.time,
             wall_ms=lambda: int(loop.time() * 1000),
             random=random.Random(self.chance.random()),
@@ -237,11 +253,6 @@ class SimulatedGroup:
             settings=self.settings,
             hooks=hooks,
         )
-        member = SimulatedMember(name, client, rebalancer, listener, topics)
-        self.members[name] = member
-        client.connect()
-        self._tasks.start(name, rebalancer.run(), name=name)
-        return member
 
     async def leave(self, member: SimulatedMember) -> bool:
         """Let a member leave as SIGTERM makes it: drain, leave, close the session."""

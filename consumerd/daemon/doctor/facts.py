@@ -14,6 +14,7 @@ from consumerd.sinks.chain import LandedEnd, RootRecord
 from consumerd.sinks.publish import Chain
 from consumerd.zk.layout import id_path
 from consumerd.zk.port import Stat
+from consumerd.zk.rights import Denial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +39,10 @@ class RegistryFacts:
     """What ZooKeeper says of a group, at one moment or nearly.
 
     ``topics`` has every topic that any node of the group names, None where there is none of that name. ``roots`` is what
-    is recorded of file sinks' paths, by node; ``landed_ends`` how far partitions were landed, by root id. ``our_sessions`` are those of members that are consumerd's.
-    ``message_limits`` has ``max.message.bytes`` of the topics that set it. ``wall_ms`` is when this was read.
-    ``generation`` is that of the registered brokers, None where none is registered.
+    is recorded of file sinks' paths, by node; ``landed_ends`` how far partitions were landed, by root id.
+    ``our_sessions`` are those of members that are consumerd's. ``message_limits`` has ``max.message.bytes`` of the topics
+    that set it. ``denied`` has the topics that the identity that asks may not claim or commit. ``wall_ms`` is when this
+    was read. ``generation`` is that of the registered brokers, None where none is registered.
     """
 
     group: str
@@ -54,6 +56,7 @@ class RegistryFacts:
     landed_ends: Mapping[tuple[str, TopicPartition], LandedEnd] = field(default_factory=dict)
     our_sessions: frozenset[int] = frozenset()
     message_limits: Mapping[str, int] = field(default_factory=dict)
+    denied: Mapping[str, Denial] = field(default_factory=dict)
     wall_ms: int = 0
     generation: Generation | None = None
 

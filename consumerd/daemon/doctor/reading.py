@@ -19,6 +19,7 @@ from consumerd.daemon.admission import describe_cluster, find_our_sessions
 from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
 from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.group.registry import GroupRegistry
+from consumerd.group.rights import GroupRights
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.sinks.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden, partition_folder
 from consumerd.sinks.failures import describe_failure
@@ -47,12 +48,15 @@ async def read_registry(zk: ZkClient, group: str, *, topics: Collection[str], wa
     offsets = await _read_partition_nodes(zk, offsets_root(group))
     requests = await _read_partition_nodes(zk, requests_root(group))
     named = {node.topic for node in (*owners, *offsets, *requests)} | snapshot.topics.keys() | set(topics)
+    views = await map_bounded(sorted(named), registry.read_topic)
+    kept = {*await list_names(zk, offsets_root(group)), *await list_names(zk, owners_root(group))}
+    there = [topic for topic in await list_names(zk, BROKER_TOPICS) if topic in named | kept]
     made = await zk.exists(BROKER_TOPICS)
     return RegistryFacts(
         group=group,
         cluster_id=None if made is None else describe_cluster(made),
         snapshot=snapshot,
-        topics=await map_bounded(sorted(named), registry.read_topic),
+        topics=views,
         owners=owners,
         offsets=offsets,
         requests=requests,
@@ -60,6 +64,7 @@ async def read_registry(zk: ZkClient, group: str, *, topics: Collection[str], wa
         landed_ends=await _read_landed_ends(zk, group),
         our_sessions=await find_our_sessions(zk, group),
         message_limits=await _read_message_limits(zk, {*snapshot.topics, *topics}),
+        denied=await GroupRights(zk, group).find_denied(there),
         wall_ms=wall_ms,
         generation=(await read_registered_brokers(zk)).generation,
     )

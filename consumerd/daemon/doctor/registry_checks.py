@@ -42,6 +42,7 @@ def check_registry(facts: RegistryFacts, strategy: Strategy) -> list[Finding]:
         *_check_disagreements(facts, strategy),
         *_check_owners(facts),
         *_check_unowned(facts, strategy),
+        *_check_rights(facts),
         *_check_offsets(facts),
         *_check_requests(facts),
         *_check_roots(facts),
@@ -234,6 +235,17 @@ def _check_offsets(facts: RegistryFacts) -> Iterator[Finding]:
                 what=f"{position.explain()} (by transaction {node.stat.mzxid}, the topic by {position.incarnation})",
                 advice="consumerd begins at the earliest offset; a Java member takes the position as it is",
             )
+
+
+def _check_rights(facts: RegistryFacts) -> Iterator[Finding]:
+    for topic, denial in sorted(facts.denied.items()):
+        yield Finding(
+            severity=Severity.ERROR,
+            check="topic-denied",
+            where=denial.path,
+            what=f"topic {topic} cannot be consumed with the credentials given here: {denial}",
+            advice="grant the right with setAcl as the node's owner, or give the members credentials that have it",
+        )
 
 
 def _check_requests(facts: RegistryFacts) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_acl, make_digest_acl
 
 from consumerd.cli.main import CONFIGURATION, DONE, FAILED, UNREACHABLE, main
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
@@ -313,3 +314,19 @@ def test_without_zookeeper_or_a_group_nothing_is_examined(capsys):
     """Not to reach it is no clean bill of health."""
     assert main(["doctor", "-z", "127.0.0.1:1", "-g", "g", "--timeout", "1"]) == UNREACHABLE
     assert main(["doctor", "-z", "127.0.0.1:1"]) == CONFIGURATION
+
+
+def test_a_topic_that_acls_deny_is_named_with_node_acl_and_identity(foreign: KazooClient, examine: Examine):
+    """What keeps a member from a topic stands in no other finding: there is no owner, and no position."""
+    put(foreign, "/brokers/topics/closed", {"version": 1, "partitions": {"0": [0]}})
+    foreign.ensure_path("/consumers/g/offsets")
+    foreign.create(
+        "/consumers/g/offsets/closed",
+        acl=[make_digest_acl("root", "x", all=True), make_acl("world", "anyone", read=True)],
+    )
+
+    (denied,) = examine()["topic-denied"]
+
+    assert "/consumers/g/offsets/closed" == denied["where"]
+    assert "topic closed cannot be consumed" in denied["what"]
+    assert "its ACL is digest:root:cdrwa,world:anyone:r, our identity is world:anyone" in denied["what"]
