@@ -23,11 +23,13 @@ from consumerd.telemetry.wording import counted, join_shown
 from consumerd.zk.layout import BROKER_TOPICS, offsets_path, owners_path, topic_path
 from consumerd.zk.listing import list_names
 from consumerd.zk.port import NoNode, NotPermitted, Right, ZkClient
-from consumerd.zk.rights import Denial, SessionRights, find_deepest
+from consumerd.zk.rights import Denial, SessionRights
 from consumerd.zk.znodes import MalformedZnode, Pattern, parse_topic
 
 _SHOWN: Final = 3
 _ATTEMPTS: Final = 4
+_NO_NAME: Final = ""
+"""Stands for the folder itself among the names of its nodes."""
 _REVIEW_PAUSE_S: Final = 5.0
 """Shortest time between two reviews of rights, in seconds."""
 _REVIEW_DENIED_S: Final = 25.0
@@ -51,7 +53,7 @@ class GroupRights:
         async def find(topic: str) -> Denial | None:
             for left in reversed(range(_ATTEMPTS)):
                 try:
-                    return await self._find_claim_denial(rights, topic) or await self._find_commit_denial(rights, topic)
+                    return await self._find_denial(rights, topic)
                 except NotPermitted as error:
                     # some releases refuse even to say whether a node exists
                     return Denial(path=error.path, right=Right.READ, acl=None, identity=self._zk.identity)
@@ -63,26 +65,29 @@ class GroupRights:
         found = await map_bounded(sorted(topics), find)
         return {topic: denial for topic, denial in found.items() if denial is not None}
 
+    async def _find_denial(self, rights: SessionRights, topic: str) -> Denial | None:
+        ways = (self._find_claim_denial, self._find_commit_denial)
+        found = await map_bounded(ways, lambda find: find(rights, topic))
+        return next((denial for denial in found.values() if denial is not None), None)
+
     async def _find_claim_denial(self, rights: SessionRights, topic: str) -> Denial | None:
-        folder = owners_path(self._group, topic)
-        deepest = await find_deepest(self._zk, folder)
-        # below a folder that is still to be made, we are the ones to say who may do what
-        return await rights.find_denial(
-            deepest, *((Right.CREATE, Right.DELETE) if deepest == folder else (Right.CREATE,))
-        )
+        return await rights.find_denial_below(owners_path(self._group, topic), Right.CREATE, Right.DELETE)
 
     async def _find_commit_denial(self, rights: SessionRights, topic: str) -> Denial | None:
         folder = offsets_path(self._group, topic)
-        deepest = await find_deepest(self._zk, folder)
-        if deepest != folder:
-            return await rights.find_denial(deepest, Right.CREATE)
         names = await list_names(self._zk, folder)
-        denials = await map_bounded(names, lambda name: rights.find_denial(f"{folder}/{name}", Right.WRITE))
+
+        async def find(name: str) -> Denial | None:
+            if name == _NO_NAME:
+                return await rights.find_denial_below(folder, Right.CREATE)
+            return await rights.find_denial(f"{folder}/{name}", Right.WRITE)
+
+        denials = await map_bounded([*names, _NO_NAME], find)
+        denied_folder = denials.pop(_NO_NAME)
         if (first := next((one for one in denials.values() if one is not None), None)) is not None:
             return first
-        if not await self._lacks_nodes(topic, names):
-            return None
-        return await rights.find_denial(folder, Right.CREATE)
+        # nothing has to be made in the folder where each partition has its node
+        return denied_folder if denied_folder is not None and await self._lacks_nodes(topic, names) else None
 
     async def _lacks_nodes(self, topic: str, names: Iterable[str]) -> bool:
         """Tell whether some partition has no offset node yet, or may have none: the topic is not there to say."""

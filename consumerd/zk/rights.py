@@ -15,9 +15,12 @@ Sources: ``PrepRequestProcessor.java`` (order of the checks, in 3.4 and 3.9), "Z
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.aio.parallel import map_bounded
+from consumerd.aio.sharing import SharedReads
 from consumerd.errors import CoordinationError
 from consumerd.zk.port import (
     Acl,
@@ -69,22 +72,55 @@ def describe_acl(acl: tuple[Acl, ...]) -> str:
     return ",".join(map(str, acl)) or "empty"
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A node that exists; ``acl`` is None where it may not be read."""
+
+    acl: tuple[Acl, ...] | None
+
+
 class SessionRights:
     """Answers whether this client may do something; what it has learned holds as long as its identity."""
 
     def __init__(self, zk: ZkClient) -> None:
         self._zk = zk
         self._proven: dict[tuple[tuple[Acl, ...], Right], bool] = {}
+        # topics share the folders above theirs
+        self._read = SharedReads[str, _Found | None](self._read_node)
 
     async def find_denial(self, path: str, *rights: Right) -> Denial | None:
         """Return the first of ``rights`` that a node denies. Raises NoNode where there is none, CoordinationError."""
+        found = await self._read(path)
+        if found is None:
+            raise NoNode(f"{path}: there is no such node")
+        return await self._judge(path, found, rights)
+
+    async def find_denial_below(self, folder: str, *rights: Right) -> Denial | None:
+        """Return the first of ``rights`` that a folder denies to who makes nodes in it. Raises CoordinationError.
+
+        Where the folder is missing, its nearest ancestor decides whether it can be made. All of them are read at once.
+        """
+        names = folder.strip("/").split("/")
+        ancestors = ["/" + "/".join(names[:depth]) for depth in range(len(names), 0, -1)]
+        found = await map_bounded([*ancestors, "/"], self._read)
+        for path, acl in found.items():
+            if acl is not None:
+                # below a folder that we are to make, we are the ones to say who may do what
+                return await self._judge(path, acl, rights if path == folder else (Right.CREATE,))
+        raise NoNode("/: there is no such node")
+
+    async def _read_node(self, path: str) -> _Found | None:
         try:
-            acl: tuple[Acl, ...] | None = await self._zk.get_acl(path)
+            return _Found(await self._zk.get_acl(path))
         except NotPermitted:
-            acl = None
+            return _Found(None)
+        except NoNode:
+            return None
+
+    async def _judge(self, path: str, found: _Found, rights: Sequence[Right]) -> Denial | None:
         for right in rights:
-            if not await self._has(path, acl, right):
-                return Denial(path=path, right=right, acl=acl, identity=self._zk.identity)
+            if not await self._has(path, found.acl, right):
+                return Denial(path=path, right=right, acl=found.acl, identity=self._zk.identity)
         return None
 
     async def _has(self, path: str, acl: tuple[Acl, ...] | None, right: Right) -> bool:
@@ -120,19 +156,17 @@ class SessionRights:
         raise CoordinationError(f"{path}: a check of an impossible version was passed")
 
 
-async def find_deepest(zk: ZkClient, path: str) -> str:
-    """Return the node itself, or its nearest ancestor that exists. Raises CoordinationError."""
-    while path and await zk.exists(path) is None:
-        path = path.rpartition("/")[0]
-    return path or "/"
-
-
 async def explain_refusal(zk: ZkClient, path: str, right: Right) -> str:
     """Say why a request was refused for an ACL: the node that decided it, its ACL, our identity. Raises nothing."""
     try:
-        if right is not Right.WRITE:
-            path = await find_deepest(zk, path)
-        acl: tuple[Acl, ...] | None = await zk.get_acl(path)
-    except (NoNode, CoordinationError):
+        while True:
+            try:
+                acl: tuple[Acl, ...] | None = await zk.get_acl(path)
+                break
+            except NoNode:
+                if path == "/":
+                    raise
+                path = path.rpartition("/")[0] or "/"
+    except CoordinationError:
         acl = None
     return str(Denial(path=path, right=right, acl=acl, identity=zk.identity))

@@ -118,7 +118,7 @@ async def member(zk: AiozkClient, group: str, topic: str, brokers: FakeBrokers) 
                 task.cancel()
 
 
-@pytest.mark.parametrize(("known", "owned", "stored"), [(False, 22, 35), (True, 12, 18)])
+@pytest.mark.parametrize(("known", "owned", "stored"), [(False, 24, 37), (True, 14, 20)])
 async def test_a_start_waits_for_few_answers_in_a_row(
     server: EmbeddedZooKeeper, known: bool, owned: int, stored: int
 ) -> None:

@@ -68,7 +68,7 @@ def used_of_the_protocol() -> set[str]:
 
 def writes_no_access_control() -> bool:
     """Whether no request is used that changes a node's access control, as far as aiozk has any."""
-    unused = {"SetACLRequest", "GetACLRequest"}
+    unused = {"SetACLRequest"}
     return unused <= vars(protocol).keys() and not unused & used_of_the_protocol()
 
 
