@@ -66,10 +66,11 @@ _Outcome = int | ConsumerdError | None
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One partition, and the time to look up, in ms or one of ListOffsets' two special ones."""
+    """One partition, the time to look up (in ms, or one of ListOffsets' two special ones), and the isolation level."""
 
     partition: TopicPartition
     timestamp: int
+    isolation: int
 
 
 @dataclass(slots=True)
@@ -117,13 +118,22 @@ class LogRangeReader:
         Raises BrokerError, ConnectionLost or ProtocolError for the first partition that could not be read; RequestTimedOut
         when its leader was not found.
         """
-        answers = await self._look_up(_ends_of(partitions))
+        answers = await self._look_up(self._ends_of(partitions))
         _raise_first(answers)
-        return _ranges(partitions, answers)
+        return self._ranges(partitions, answers)
+
+    async def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the end of each log whatever the isolation level: an open transaction holds back ``latest`` alone.
+
+        Raises as :meth:`read` does.
+        """
+        answers = await self._look_up([_Question(one, LATEST_TIMESTAMP, READ_UNCOMMITTED) for one in partitions])
+        _raise_first(answers)
+        return {question.partition: offset for question, offset in answers.offsets.items() if offset is not None}
 
     async def find(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Return the ranges that could be had; a partition that could not be read is left out."""
-        return _ranges(partitions, await self._look_up(_ends_of(partitions)))
+        return self._ranges(partitions, await self._look_up(self._ends_of(partitions)))
 
     async def offset_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
@@ -132,11 +142,13 @@ class LogRangeReader:
 
         Raises as :meth:`read` does.
         """
-        answers = await self._look_up([_Question(partition, timestamp_ms) for partition in partitions])
+        answers = await self._look_up([_Question(partition, timestamp_ms, self._isolation) for partition in partitions])
         _raise_first(answers)
         found = {question.partition: offset for question, offset in answers.offsets.items()}
         if before_first := [partition for partition, offset in found.items() if offset == _BEFORE_FIRST]:
-            answers = await self._look_up([_Question(partition, EARLIEST_TIMESTAMP) for partition in before_first])
+            answers = await self._look_up(
+                [_Question(partition, EARLIEST_TIMESTAMP, self._isolation) for partition in before_first]
+            )
             _raise_first(answers)
             found |= {question.partition: offset for question, offset in answers.offsets.items()}
         return found
@@ -166,35 +178,35 @@ class LogRangeReader:
 
     async def _ask_leaders(self, questions: Iterable[_Question], answers: _Answers) -> None:
         """Ask every leader once, each in a task of its own."""
-        by_leader: dict[Broker, dict[int, list[_Question]]] = defaultdict(lambda: defaultdict(list))
+        by_leader: dict[Broker, dict[tuple[int, int], list[_Question]]] = defaultdict(lambda: defaultdict(list))
         for question in questions:
             leader = self._leaders.find_leader(question.partition)
             if leader is None:
                 answers.take(question, RequestTimedOut(f"{question.partition}: no leader is known"))
             else:
                 # a partition may stand in a request only once: one request for each time
-                by_leader[leader][question.timestamp].append(question)
+                by_leader[leader][question.timestamp, question.isolation].append(question)
         async with asyncio.TaskGroup() as tasks:
             for leader, by_time in by_leader.items():
-                for time, batch in by_time.items():
-                    asking = self._ask_leader(leader, time, batch, answers)
+                for (time, isolation), batch in by_time.items():
+                    asking = self._ask_leader((leader, time, isolation), batch, answers)
                     tasks.create_task(asking, name=f"list offsets at broker {leader.id}")
 
-    async def _ask_leader(self, leader: Broker, time: int, questions: list[_Question], answers: _Answers) -> None:
-        outcomes = await self._ask_together((leader, time), [one.partition for one in questions])
+    async def _ask_leader(self, asked: tuple[Broker, int, int], questions: list[_Question], answers: _Answers) -> None:
+        outcomes = await self._ask_together(asked, [one.partition for one in questions])
         for question in questions:
             answers.take(question, outcomes[question.partition])
 
     async def _ask(
-        self, asked: tuple[Broker, int], partitions: Sequence[TopicPartition]
+        self, asked: tuple[Broker, int, int], partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _Outcome]:
         """Look one time up in all these partitions of one leader."""
-        leader, time = asked
+        leader, time, isolation = asked
         context = f"ListOffsets at broker {leader}"
         try:
             connection = await self._connections.get(leader, Purpose.CONTROL)
             version = connection.version_of(ListOffsetsRequest)
-            request = plan_request(partitions, time, version, self._isolation)
+            request = plan_request(partitions, time, version, isolation)
             response = await connection.request(request, timeout_s=self._request_timeout_s, version=version)
         except (ConnectionLost, ProtocolError) as error:
             return dict.fromkeys(partitions, error)
@@ -204,9 +216,25 @@ class LogRangeReader:
             for one in topic.partitions
         }
         return {
-            partition: _read_answer(_Question(partition, time), listed.get(partition), version, context)
+            partition: _read_answer(_Question(partition, time, isolation), listed.get(partition), version, context)
             for partition in partitions
         }
+
+    # -- both ends of a log
+
+    def _ends_of(self, partitions: Iterable[TopicPartition]) -> list[_Question]:
+        times = (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+        return [_Question(one, time, self._isolation) for one in partitions for time in times]
+
+    def _ranges(self, partitions: Iterable[TopicPartition], answers: _Answers) -> dict[TopicPartition, LogRange]:
+        found = {}
+        for partition in partitions:
+            earliest = answers.offsets.get(_Question(partition, EARLIEST_TIMESTAMP, self._isolation))
+            latest = answers.offsets.get(_Question(partition, LATEST_TIMESTAMP, self._isolation))
+            if earliest is not None and latest is not None:
+                # two requests: retention may have moved the start past an end that was read before
+                found[partition] = LogRange(earliest, max(earliest, latest))
+        return found
 
 
 def _read_answer(question: _Question, answer: ListedPartition | None, version: int, context: str) -> _Outcome:
@@ -239,21 +267,6 @@ def plan_request(
 def _may_pass(failure: ConsumerdError) -> bool:
     """Whether asking again can help."""
     return isinstance(failure, ConnectionLost) or (isinstance(failure, BrokerError) and failure.retriable)
-
-
-def _ends_of(partitions: Iterable[TopicPartition]) -> list[_Question]:
-    return [_Question(one, time) for one in partitions for time in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)]
-
-
-def _ranges(partitions: Iterable[TopicPartition], answers: _Answers) -> dict[TopicPartition, LogRange]:
-    found = {}
-    for partition in partitions:
-        earliest = answers.offsets.get(_Question(partition, EARLIEST_TIMESTAMP))
-        latest = answers.offsets.get(_Question(partition, LATEST_TIMESTAMP))
-        if earliest is not None and latest is not None:
-            # two requests: retention may have moved the start past an end that was read before
-            found[partition] = LogRange(earliest, max(earliest, latest))
-    return found
 
 
 def _raise_first(answers: _Answers) -> None:

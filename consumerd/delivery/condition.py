@@ -126,6 +126,13 @@ class Condition:
         # a stopped one is opened again from time to time, to look whether what stopped it is still so
         tell = self._log.info if self._stop is None else self._log.debug
         tell("delivery_started", offset=plan.position, committed=plan.committed, reason=plan.reason.value)
+        if plan.stable_end is not None:
+            self._log.warning(
+                "open_transaction_awaited",
+                offset=plan.position,
+                last_stable_offset=plan.stable_end,
+                reason="another member, which reads uncommitted, has committed beyond a transaction that is open",
+            )
         if plan.request is not None:
             self._note_request(plan.request, plan)
         for gap in (plan.missing, plan.gap, plan.lead):

@@ -146,8 +146,10 @@ class StartAt:
     ``committed`` is what the store holds and counts, None where it holds nothing valid. ``gap`` is what another member
     consumed beyond the sink's record, what a request leaves out, or what a new log has lost already; ``behind`` says
     that the committed position is smaller than that record. ``out_of_range`` is set where a policy has moved a committed position that the broker does
-    not hold. ``missing`` was landed once, and its file is not there any more. ``lead`` is to be delivered, as a gap, and to be safe before anything is committed. ``before`` is
-    where it would have started without the request, or had the topic not been made again. ``new_chain``, ``truncated``
+    not hold. ``missing`` was landed once, and its file is not there any more. ``lead`` is to be delivered, as a gap,
+    and to be safe before anything is committed. ``before`` is where it would have started without the request, or had
+    the topic not been made again. ``stable_end`` is set where the position lies beyond the last stable offset: nothing
+    is delivered until the open transaction before it has ended. ``new_chain``, ``truncated``
     and ``begun_by`` (a request's id, or a mark) are as in :class:`~consumerd.sinks.base.Start`; ``request`` is what the
     first commit fulfils.
     """
@@ -165,6 +167,7 @@ class StartAt:
     begun_by: str | None = None
     request: OffsetRequest | None = None
     before: int | None = None
+    stable_end: int | None = None
 
     def blame(self, missing: Gap) -> StartAt:
         """Return the same start, with what another member seemed to have consumed told from what is missing."""

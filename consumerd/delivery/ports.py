@@ -58,6 +58,12 @@ class LogRanges(Protocol):
     async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Return the ranges of those that could be asked for. Raises BrokerError, ConnectionLost, ProtocolError."""
 
+    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the logs' ends; under read_committed an open transaction holds back ``latest`` alone.
+
+        Raises BrokerError, ConnectionLost, ProtocolError.
+        """
+
 
 class PartitionHistory(Protocol):
     """Knows which came first, a partition or the group's interest in its topic."""

@@ -124,19 +124,25 @@ class StartFinder:
     async def _settle_above(
         self, partition: TopicPartition, plan: StartAt, stored: StoredOffset | None, resume: int | None
     ) -> StartAt | Stop:
-        """Decide about a committed position above the log's end before a sink's record moves there: a chain that holds a
+        """Decide about a committed position above the log's end (its high watermark) before a sink's record moves there: a chain that holds a
         place where no record can be would have to be believed from then on.
 
         Where the log still holds the sink's own position, that is the truth: nothing below it is delivered again. Asked
         twice, since a new leader may trail for a moment.
         """
-        if plan.position <= (await self._read_range(partition)).latest:
+        log = await self._read_range(partition)
+        if plan.position <= log.latest:
             return plan
+        if plan.position <= await self._read_high_watermark(partition):
+            # under read_committed the readable end stands still at an open transaction; a member that reads uncommitted has
+            # passed it. The broker holds the position, and answers when the transaction has ended
+            return replace(plan, stable_end=log.latest)
         await asyncio.sleep(_TRAILING_S)
         log = await self._read_range(partition)
+        end = max(log.latest, await self._read_high_watermark(partition))
         error = OffsetOutOfRange(partition, plan.position, log.earliest, log.latest)
-        outcome = plan_out_of_range(error, self._policy) if plan.position > log.latest else plan
-        if isinstance(outcome, Move) and resume is not None and resume <= log.latest:
+        outcome = plan_out_of_range(error, self._policy) if plan.position > end else plan
+        if isinstance(outcome, Move) and resume is not None and resume <= end:
             return StartAt(
                 position=resume,
                 committed=None,
@@ -160,7 +166,14 @@ class StartFinder:
 
     async def holds(self, partition: TopicPartition, position: int) -> bool:
         """Tell whether the broker holds ``position``. Raises BrokerError, ConnectionLost."""
-        return in_log(position, await self._read_range(partition))
+        log = await self._read_range(partition)
+        return in_log(position, log) or log.latest < position <= await self._read_high_watermark(partition)
+
+    async def _read_high_watermark(self, partition: TopicPartition) -> int:
+        end = (await self._ranges.high_watermarks([partition])).get(partition)
+        if end is None:
+            raise ConnectionLost(f"{partition}: no broker says where its log ends")
+        return end
 
     async def _read_range(self, partition: TopicPartition) -> LogRange:
         log = (await self._ranges.read([partition])).get(partition)

@@ -342,16 +342,23 @@ class Fetcher:
         """Bounded by a timeout. Raises nothing of the brokers': what cannot be confirmed is fetched again later."""
         generation, offset = feed.cursor.generation, feed.cursor.position
         found: LogRange | None = None
+        end: int | None = None
         with contextlib.suppress(ConsumerdError, TimeoutError):
             async with timeout(_CONFIRM_TIMEOUT_S):
-                found = (await self._log_ranges.read([feed.partition])).get(feed.partition)
+                log = (await self._log_ranges.read([feed.partition])).get(feed.partition)
+                if log is not None and offset > log.latest:
+                    # an open transaction holds back what read_committed may read, not the end of the log
+                    end = (await self._log_ranges.high_watermarks([feed.partition])).get(feed.partition)
+                if log is not None and (offset <= log.latest or end is not None):
+                    found = log
         if feed.cursor.generation != generation:
             return  # closed, or sought elsewhere
-        if found is not None and (offset < found.earliest or (offset > found.latest and feed.doubted_offset == offset)):
+        above = found is not None and end is not None and offset > end
+        if found is not None and (offset < found.earliest or (above and feed.doubted_offset == offset)):
             feed.fail(OffsetOutOfRange(feed.partition, offset, found.earliest, found.latest))
             return
         feed.cursor.activate()
-        if found is not None and offset > found.latest:
+        if above:
             feed.doubted_offset = offset
             delay = self._settings.confirm_delay_s
         else:

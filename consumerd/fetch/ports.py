@@ -65,6 +65,12 @@ class LogRanges(Protocol):
     async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Return the ranges of those partitions that could be asked for. Raises ConsumerdError."""
 
+    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the logs' ends; under read_committed an open transaction holds back ``latest`` alone.
+
+        Raises ConsumerdError.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:

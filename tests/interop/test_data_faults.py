@@ -25,6 +25,7 @@ from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.damage import DamagedUnit, flip_byte
 from tests.support.kafka import Cluster, Sent, has_headers, java_command
 from tests.support.landing_reader import LandedPartition, LandedRecord, Landing, read_landing
+from tests.support.registry import open_registry
 
 pytestmark = pytest.mark.records
 
@@ -473,3 +474,45 @@ def test_transactions_land_by_the_isolation_that_is_set(
     assert values_of(landed["read_committed"].records) == kept | plain
     spans = [(start, stop) for start, stop, reason in gaps_of(landed["read_committed"]) if reason == "aborted"]
     assert {offset for start, stop in spans for offset in range(start, stop)} == set(dropped)
+
+
+@pytest.mark.timeout(120)
+def test_a_position_beyond_an_open_transaction_is_waited_for(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A Java member reads uncommitted and commits past it; ``read_committed`` takes nothing for a truncated log."""
+    if not has_headers(release):
+        pytest.skip(f"{release} has no transactions; they came with headers, in 0.11")
+    cluster = shared_clusters(release)
+    topic = unique("passed")
+    cluster.create_topic(topic)
+    with contextlib.ExitStack() as stack:
+        producer = stack.enter_context(Transactions(cluster, topic))
+        producer.do("begin")
+        held_back = producer.send("open 0", "open 1")
+        sent = _send(cluster, [Sent(topic, 0, None, b"behind %d" % number) for number in range(4)])
+        plain = {offset: one.value for (_, _, offset), one in sent.items()}
+        passed = min(plain) + 2
+        registry = stack.enter_context(open_registry(cluster.zookeeper))
+        registry.client.create(f"/consumers/{topic}/offsets/{topic}/0", str(passed).encode(), makepath=True)
+        settings = settings_for(
+            cluster.zookeeper,
+            topic,
+            topics=(topic,),
+            sink={"type": "jsonl", "path": str(tmp_path / "landing"), "roll_ms": 300},
+            fetch={"isolation": "read_committed"},
+            offsets={"on_above": "stop"},
+        )
+        member = stack.enter_context(Daemon(tmp_path, "committed", settings))
+        member.wait(lambda: member.events("open_transaction_awaited"), "it waits, and says so")
+        assert min(held_back) == member.events("open_transaction_awaited")[0]["last_stable_offset"]
+        assert "running" == member.status()["partitions"][0]["state"]
+        producer.do("commit")
+        end = max(plain) + 2  # behind the marker
+        member.wait(lambda: _position(member, topic) == end, "all behind the position has landed")
+        assert member.terminate() == 0
+        assert not member.events("log_truncated")
+
+    (landed,) = read_landing(tmp_path / "landing").partitions.values()
+    assert landed.problems == []
+    assert values_of(landed.records) == {offset: value for offset, value in plain.items() if offset >= passed}

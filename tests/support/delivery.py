@@ -113,6 +113,8 @@ class FakeLog:
     def __init__(self, earliest: int = 0, latest: int = 0) -> None:
         self.earliest = earliest
         self._latest = Cell(latest)
+        self.high_watermark: int | None = None
+        """Where an open transaction keeps ``latest`` below it."""
         self.faults: dict[int, list[ConsumerdError]] = {}
         self.lasting_faults: dict[int, ConsumerdError] = {}
         self.bad_headers: set[int] = set()
@@ -138,7 +140,7 @@ class FakeLog:
                 del self.lasting_faults[offset]
 
     async def wait_beyond(self, position: int) -> None:
-        await self._latest.wait(lambda latest: latest != position)
+        await self._latest.wait(lambda latest: latest > position or (latest < position and self.high_watermark is None))
 
 
 class FakeFeed:
@@ -179,7 +181,7 @@ class FakeFeed:
                 raise faults.pop(0)
             if position in log.lasting_faults:
                 raise log.lasting_faults[position]
-            if not log.earliest <= position <= log.latest:
+            if not log.earliest <= position <= max(log.latest, log.high_watermark or 0):
                 raise OffsetOutOfRange(self.partition, position, log.earliest, log.latest)
             if position < log.latest:
                 # nothing is awaited between taking a batch and returning it
@@ -240,6 +242,10 @@ class FakeBrokers:
         if self.unreachable is not None:
             raise self.unreachable
         return {partition: self.logs[partition] for partition in partitions if partition in self.logs}
+
+    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        logs = await self.read(partitions)
+        return {one: log.latest if log.high_watermark is None else log.high_watermark for one, log in logs.items()}
 
     async def made_after_group(self, partition: TopicPartition) -> bool:
         await asyncio.sleep(0)

@@ -294,6 +294,9 @@ class FakeCluster:
         self.refreshes: list[str] = []
         self.range_readings: list[TopicPartition] = []
         self.range_failures: list[ConsumerdError] = []
+        self.high_watermark: int | None = None
+        """Where an open transaction keeps the ends of ranges below it."""
+        self._ranges: dict[TopicPartition, Range] = {}
         self.range_overrides: list[Range] = []
         self.brokers = {
             BrokerId(number): FakeBroker(self, Broker(id=BrokerId(number), host="fake", port=9000 + number), version)
@@ -375,8 +378,15 @@ class FakeCluster:
         if self.range_failures:
             raise self.range_failures.pop(0)
         if self.range_overrides:
-            return dict.fromkeys(partitions, self.range_overrides.pop(0))
-        return {one: Range(self.logs[one].log_start, self.logs[one].end) for one in partitions}
+            self._ranges = dict.fromkeys(partitions, self.range_overrides.pop(0))
+        else:
+            self._ranges = {one: Range(self.logs[one].log_start, self.logs[one].end) for one in partitions}
+        return self._ranges
+
+    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the ends of the ranges that were read last, or those that open transactions hold back."""
+        await asyncio.sleep(0.001)
+        return {one: self.high_watermark or self._ranges[one].latest for one in partitions}
 
 
 def _by_topic(answers: Sequence[tuple[str, FetchedPartition]]) -> tuple[FetchedTopic, ...]:

@@ -838,6 +838,19 @@ async def test_an_unconfirmed_out_of_range_is_not_raised() -> None:
 
 
 @in_virtual_time
+async def test_an_open_transaction_confirms_nothing() -> None:
+    """Under read_committed ListOffsets answers with the last stable offset, and what lies behind it is in the log."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(10))
+    world.cluster.range_overrides = [Range(0, 5)] * 3
+    world.cluster.high_watermark = 10
+    world.broker().errors[P0] = [1, 1, 1]
+    async with world.fetcher() as fetcher:
+        assert await read(fetcher.feed(P0, 8), 2) == [(8, b"value 8"), (9, b"value 9")]
+
+
+@in_virtual_time
 async def test_a_confirmation_that_fails_is_tried_again() -> None:
     """Nothing is concluded from not having heard."""
     world = World()

@@ -107,6 +107,10 @@ class Brokers:
         await self.answer()
         return {partition: _Range(0, self.get(partition).end) for partition in partitions}
 
+    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """See LogRanges: there are no transactions here."""
+        return {one: log.latest for one, log in (await self.read(partitions)).items()}
+
 
 class Feed:
     """See RecordFeed: whatever log has the name now, as a broker would serve it."""

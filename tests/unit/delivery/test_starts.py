@@ -4,14 +4,15 @@ import asyncio
 
 import pytest
 
-from consumerd.delivery.policy import OffsetPolicy
+from consumerd.delivery.policy import OffsetPolicy, StartAt, Stop, StopCause
 from consumerd.delivery.ports import DeliverySettings
+from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import DeliveryState
 from consumerd.errors import ConfigError, ConnectionLost, IncarnationChanged, RetriableSinkError
 from consumerd.model import Gap, GapReason, TopicPartition
 from consumerd.offsets.store import CommitOutcome
 from consumerd.zk.port import NotConnected
-from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeBrokers, FakeClaim, FakeLog, FakeSink, FakeStore, until
 from tests.support.virtual_time import run
 
 P = TopicPartition.modern("t", 0)
@@ -328,3 +329,76 @@ def test_a_sink_that_cannot_open_yet_is_tried_again():
             await until(lambda: rig.store.position(P) == 20)
 
     run(scenario())
+
+
+@pytest.mark.parametrize("resume", [None, 900, 960], ids=["no chain", "below the open transaction", "within it"])
+@pytest.mark.parametrize("on_above", ["stop", "nearest", "earliest"])
+def test_a_position_beyond_an_open_transaction_is_in_the_log(on_above, resume):
+    """A Java member reads uncommitted and commits past it: the log has lost nothing, and no policy may act."""
+
+    async def scenario():
+        store, brokers = FakeStore(), FakeBrokers()
+        store.put(P, 1000)
+        brokers.logs[P] = FakeLog(0, 950)  # read_committed: a transaction is open since 950
+        brokers.logs[P].high_watermark = 1200
+        starts = StartFinder(store, brokers, brokers, OffsetPolicy(on_above=on_above))
+
+        plan = await starts.find(FakeClaim(P), Writer(resume))
+
+        assert isinstance(plan, StartAt)
+        assert (1000, 950) == (plan.position, plan.stable_end)
+        assert not plan.truncated
+        assert not plan.new_chain
+        assert await starts.holds(P, 1000)
+        assert not await starts.holds(P, 1201)
+
+    run(scenario())
+
+
+def test_a_position_above_the_high_watermark_is_above_the_log_beside_an_open_transaction():
+    """The transaction explains positions up to the end of the log, and none beyond it."""
+
+    async def scenario():
+        store, brokers = FakeStore(), FakeBrokers()
+        store.put(P, 1300)
+        brokers.logs[P] = FakeLog(0, 950)
+        brokers.logs[P].high_watermark = 1200
+
+        plan = await StartFinder(store, brokers, brokers, OffsetPolicy(on_above="stop")).find(
+            FakeClaim(P), Writer(None)
+        )
+
+        assert isinstance(plan, Stop)
+        assert StopCause.ABOVE_LOG is plan.cause
+
+    run(scenario())
+
+
+def test_waiting_for_an_open_transaction_is_told_and_ends_with_it(logged):
+    """Until it ends nothing is delivered; then delivery goes on at the position, in the same chain."""
+
+    async def scenario():
+        async with DeliveryRig() as rig:
+            rig.store.put(P, 1000)
+            log = rig.log(P, 0, 950)
+            log.high_watermark = 1200
+            await rig.claim(P)
+            await asyncio.sleep(5)
+            assert [] == rig.landed(P)
+            assert DeliveryState.RUNNING is rig.status(P).state
+            [told] = [entry for entry in logged if entry["event"] == "open_transaction_awaited"]
+            assert (1000, 950) == (told["offset"], told["last_stable_offset"])
+            log.append(250)
+            await until(lambda: rig.store.position(P) == 1200)
+            assert list(range(1000, 1200)) == rig.landed(P)
+
+    run(scenario())
+
+
+class Writer:
+    """What a start asks of a sink's writer."""
+
+    request_id = None
+
+    def __init__(self, resume):
+        self.resume_position = resume
