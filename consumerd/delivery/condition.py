@@ -133,6 +133,11 @@ class Condition:
                 last_stable_offset=plan.stable_end,
                 reason="another member, which reads uncommitted, has committed beyond a transaction that is open",
             )
+            self._hooks.trouble(
+                Trouble.OPEN_TRANSACTION_AWAITED,
+                f"position {plan.position} is beyond an open transaction, which begins at {plan.stable_end}",
+                self._partition,
+            )
         if plan.request is not None:
             self._note_request(plan.request, plan)
         for gap in (plan.missing, plan.gap, plan.lead):

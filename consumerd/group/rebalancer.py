@@ -316,6 +316,7 @@ class Rebalancer:
                     self._post(ev.Changed("rights changed"))
             except CoordinationError as error:
                 self._log.info("rights_unread", error=str(error))
+                self._hooks.trouble(Trouble.RIGHTS_UNREAD, str(error))
 
     def _bump(self) -> None:
         """Wake whoever waits for a claim to be usable again."""

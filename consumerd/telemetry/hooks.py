@@ -40,6 +40,7 @@ class Trouble(enum.StrEnum):
     RETHREAD_FAILED = "rethread_failed"
     OWNERS_UNREAD = "owners_unread"
     OWNERS_PARENT_MISSING = "owners_parent_missing"
+    RIGHTS_UNREAD = "rights_unread"
     STRAY_OWNERS_FOUND = "stray_owners_found"
     DRAIN_OVERRAN = "drain_overran"
     LEAVE_TIMED_OUT = "leave_timed_out"
@@ -54,6 +55,7 @@ class Trouble(enum.StrEnum):
 
     # -- delivery and sinks
     DELIVERY_FAILING = "delivery_failing"
+    OPEN_TRANSACTION_AWAITED = "open_transaction_awaited"
     STOP_FLUSH_FAILED = "stop_flush_failed"
     DRAIN_ABANDONED = "drain_abandoned"
     DRAIN_COMMIT_TIMED_OUT = "drain_commit_timed_out"

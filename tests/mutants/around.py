@@ -92,8 +92,8 @@ AROUND: Final = (
         name="landed-lines-that-were-changed-are-believed",
         promise=0,
         file="spark/landed_rows.py",
-        old="    if file.sha256 is not None and digest.hexdigest() != file.sha256:\n",
-        new="    if file.sha256 is not None and not digest.hexdigest():\n",
+        old="    if file.sha256 is not None and source.digest.hexdigest() != file.sha256:\n",
+        new="    if file.sha256 is not None and not source.digest.hexdigest():\n",
         tests=("tests/unit/spark/test_landed_rows.py::test_lines_that_were_changed_are_damage",),
     ),
     Mutant(
