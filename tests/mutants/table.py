@@ -428,8 +428,8 @@ MUTANTS: Final = (
         name="a-refused-folder-holds-up-all",
         promise=1,
         file="offsets/zookeeper.py",
-        old="                refused.add(topic)\n                unwritten = [\n",
-        new="                raise\n                unwritten = [\n",
+        old="                refused.add(topic)\n                self._note_failure(error)\n",
+        new="                raise\n",
         tests=(
             "tests/unit/offsets/test_zookeeper.py::test_a_folder_that_may_not_be_made_does_not_hold_up_other_topics",
         ),
