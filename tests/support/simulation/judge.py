@@ -83,7 +83,8 @@ class Judge:
         self.world = world
         self.strategy = strategy
         self.story: list[str] = []
-        self.tampered: set[str] = set()
+        self.tampered: dict[str, str] = {}
+        """Owner nodes that were taken away, and the member that does not know it yet."""
         """Owner nodes that were taken away: their owner cannot know before it is told."""
         self.remade: set[str] = set()
         """Topics that were deleted at some time."""
@@ -211,7 +212,8 @@ class Judge:
             self._is_rewind(making, position) or self._is_doubt(name, making, position, before)
         )
         self.require(position >= before or wished or back, f"{name} commits {position} of {partition} after {before}")
-        self._committed[making] = position
+        if ours:  # what the rightful owner writes next may be smaller than what a robbed one wrote
+            self._committed[making] = position
         safe = self._safe_end(making)
         self.require(position <= safe or wished, f"{name} commits {position} of {partition}, of which {safe} is safe")
 
@@ -264,15 +266,15 @@ class Judge:
         self.require(
             self.suspects[process.name].disturbed
             or partition.topic in self.remade
-            or owner_path(GROUP, partition) in self.tampered | self._robbed,
+            or owner_path(GROUP, partition) in self.tampered.keys() | self._robbed,
             f"{process.name} loses {partition}, though nothing happened to it: {reason}",
         )
 
-    def dropped(self, partition: TopicPartition) -> None:
-        """Whoever delivered knows by now that the owner node was taken away."""
+    def dropped(self, process: Process, partition: TopicPartition) -> None:
+        """A member has dropped a partition: it knows by now if its owner node was taken away."""
         path = owner_path(GROUP, partition)
-        if path in self.tampered:
-            self.tampered.discard(path)
+        if self.tampered.get(path) == process.name:
+            del self.tampered[path]
             self._forgiven[path] = self.world.now
 
     def _is_forgiven(self, partition: TopicPartition) -> bool:

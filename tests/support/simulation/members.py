@@ -88,7 +88,7 @@ class _JudgedListener:
         daemon = self._daemon
         await daemon.deliveries.lost(sorted(partitions))
         for partition in sorted(partitions):
-            daemon.judge.dropped(partition)
+            daemon.judge.dropped(daemon.process, partition)
 
 
 class _StreamWriter:

@@ -386,7 +386,7 @@ class _Story:
 
     async def go_on(self, daemon: Daemon) -> None:
         await asyncio.sleep(self.chance.choice([0.2, 3.0, 12.0]) * (0.2 + self.chance.random()))
-        if daemon.name in self.daemons:  # else it is to die yet
+        if daemon.name in self.daemons or daemon.leaving:  # else it is to die yet
             daemon.process.countdown = None
         daemon.proceed()
 
@@ -441,7 +441,7 @@ class _Story:
             partition = self.chance.choice(sorted(status.owned))
             if self.judge.owns(daemon.process, partition):
                 path = owner_path(GROUP, partition)
-                self.judge.tampered.add(path)
+                self.judge.tampered[path] = daemon.name
                 self.judge.suspects[daemon.name].disturbed = True
                 self.server.remove(path)
 
