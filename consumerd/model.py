@@ -165,6 +165,14 @@ class TimestampType(enum.IntEnum):
     LOG_APPEND_TIME = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What keeps a partition from going on, for people, and when it began on the monotonic clock."""
+
+    since: float
+    reason: str
+
+
 class GapReason(enum.StrEnum):
     """Why offsets between two landed records hold no landed record."""
 

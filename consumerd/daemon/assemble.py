@@ -17,7 +17,6 @@ import random
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -31,21 +30,19 @@ from consumerd import __version__
 from consumerd.aio.clock import monotonic
 from consumerd.aio.loops import describe_loop
 from consumerd.aio.tasks import unless
-from consumerd.client.record_age import lag_seconds
 from consumerd.config.settings import Settings
 from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
 from consumerd.daemon.admission import Admission
 from consumerd.daemon.budget import SINK_SHARE, explain_small_budget, held_by_kind, plan_budget
 from consumerd.daemon.cluster_search import find_cluster
+from consumerd.daemon.describe import describe_partition, describe_sinks, explain_unready
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
 from consumerd.daemon.sinks import check_paths, check_sinks
-from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus, SinkStatus
+from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings
-from consumerd.delivery.status import DeliveryState
-from consumerd.delivery.status import PartitionStatus as DeliveryStatus
 from consumerd.errors import SinkClosed
 from consumerd.fetch.buffer import Kind, MemoryBudget
 from consumerd.fetch.fetcher import Fetcher
@@ -269,6 +266,7 @@ class Daemon:
                 min_bytes=fetch.min_bytes,
                 read_committed=fetch.isolation == "read_committed",
                 request_timeout_s=settings.cluster.request_timeout_ms / 1000,
+                identity=_describe_identity(settings),
             ),
             budget=budget,
             leaders=access.directory,
@@ -346,7 +344,8 @@ class Daemon:
         partitions: list[PartitionStatus] = []
         if (parts := self._running) is not None:
             for some in parts.deliveries.read_statuses(_STATUSES_A_TURN):
-                partitions += map(self._describe_partition, some)
+                now_ms = self._wall() * 1000
+                partitions += (describe_partition(one, self._recent, now_ms=now_ms) for one in some)
                 await asyncio.sleep(0)
         return self._make_status(tuple(partitions))
 
@@ -357,11 +356,7 @@ class Daemon:
         reasons = [] if self._waiting is None else [self._waiting]
         if group is not None and group.unready_reason is not None:
             reasons.append(group.unready_reason)
-        reasons += [
-            f"{one.topic}/{one.partition} is stopped: {one.reason}"
-            for one in partitions
-            if one.state == DeliveryState.STOPPED
-        ]
+        reasons += explain_unready(partitions)
         return DaemonStatus(
             version=__version__,
             kernel=kernel.describe(),
@@ -392,39 +387,17 @@ class Daemon:
             memory_budget_bytes=self._settings.fetch.memory_budget_bytes,
             requests=tuple(map(_describe_request, parts.requests.waiting)) if parts is not None else (),
             group_partitions=parts.rebalancer.group_partitions if parts is not None else 0,
-            sinks=self._describe_sinks(partitions),
+            sinks=describe_sinks(
+                {subscription.sink for subscription in self._settings.subscriptions}, partitions, self._recent
+            ),
         )
 
-    def _describe_sinks(self, partitions: tuple[PartitionStatus, ...]) -> tuple[SinkStatus, ...]:
-        """Describe each sink of the subscriptions, with what its partitions here have not landed."""
-        counts = Counter(one.sink for one in partitions)
-        waiting: Counter[str] = Counter()
-        for one in partitions:
-            if one.position is not None and one.acknowledged is not None:
-                waiting[one.sink] += one.position - one.acknowledged
-        return tuple(
-            self._recent.describe_sink(name, partitions=counts[name], unacknowledged=waiting[name])
-            for name in sorted({subscription.sink for subscription in self._settings.subscriptions})
-        )
 
-    def _describe_partition(self, one: DeliveryStatus) -> PartitionStatus:
-        return PartitionStatus(
-            topic=one.partition.topic,
-            partition=str(one.partition.partition),
-            sink=one.sink,
-            state=one.state.value,
-            reason=one.reason,
-            since=self._recent.describe_time(one.since),
-            position=one.position,
-            acknowledged=one.acknowledged,
-            committed=one.committed,
-            high_watermark=one.high_watermark,
-            lag=one.lag,
-            lag_seconds=lag_seconds(lag=one.lag, oldest_ms=one.oldest_ms, now_ms=self._wall() * 1000),
-            records_per_second=self._recent.rate(one.partition),
-            last_progress=self._recent.last_progress(one.partition),
-            last_commit=self._recent.last_commit(one.partition),
-        )
+def _describe_identity(settings: Settings) -> str:
+    """Say who brokers take us for, as far as that is known here."""
+    if settings.cluster.tls.certificate_file is None:
+        return "User:ANONYMOUS (no client certificate is set)"
+    return f"the subject of the certificate {settings.cluster.tls.certificate_file}"
 
 
 def _describe_request(request: OffsetRequest) -> RequestStatus:

@@ -244,7 +244,8 @@ def _rebalance_rows(status: DaemonStatus) -> Iterator[str]:
 
 def _event_rows(status: DaemonStatus) -> Iterator[str]:
     for one in status.events:
-        yield _row(_EVENTS, (f"{_duration(one.ago_s)} ago", escape(one.kind), escape(one.what)))
+        times = f" ({one.count} times in {_duration(one.first_ago_s - one.ago_s)})" if one.count > 1 else ""
+        yield _row(_EVENTS, (f"{_duration(one.ago_s)} ago", escape(one.kind), escape(one.what) + times))
 
 
 def _table(columns: Sequence[_Column], rows: Iterable[str]) -> str:

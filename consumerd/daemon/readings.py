@@ -13,6 +13,7 @@ from consumerd.telemetry.metrics import Reading
 def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
     """Return every gauge of ``telemetry.metrics`` as it stands."""
     stopped = sum(one.state == DeliveryState.STOPPED for one in status.partitions)
+    failing = sum(one.state == DeliveryState.FAILING for one in status.partitions)
     readings = [
         Reading("consumerd_info", 1, (status.version,)),
         Reading("consumerd_ready", float(status.ready)),
@@ -26,12 +27,15 @@ def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
         Reading("consumerd_owned_partitions", status.owned),
         Reading("consumerd_unowned_partitions", max(0, status.desired - status.owned)),
         Reading("consumerd_stopped_partitions", stopped),
+        Reading("consumerd_failing_partitions", failing),
         *(Reading("consumerd_buffered_bytes", size, (kind,)) for kind, size in status.buffered_bytes.items()),
         Reading("consumerd_memory_budget_bytes", status.memory_budget_bytes),
     ]
     for one in status.partitions:
         labels = (one.topic, one.partition)
+        failing_s = one.since.ago_s if one.state == DeliveryState.FAILING else 0.0
         readings += [
+            Reading("consumerd_partition_failing_seconds", failing_s, labels),
             Reading("consumerd_position_offset", _or_nan(one.position), labels),
             Reading("consumerd_acknowledged_offset", _or_nan(one.acknowledged), labels),
             Reading("consumerd_committed_offset", _or_nan(one.committed), labels),

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from consumerd.daemon.events import EventHistory, EventStatus
 from consumerd.model import Gap, SessionEpoch, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
-from consumerd.telemetry.text_tables import escape_unprintable
 
 RECENT: Final = 20
 _RATE_WINDOW_S: Final = 10.0
-_SHOWN_CHARACTERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +88,6 @@ class RebalanceStatus:
     phases: Mapping[str, float]
     gained: int
     lost: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventStatus:
-    """Something that a person may want to see: an error, a lost claim, a gap."""
-
-    ago_s: float
-    kind: str
-    what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +174,7 @@ class RecentEvents(Hooks):
         self._now = now
         self._wall = wall
         self._rebalances: deque[tuple[float, RebalanceStatus]] = deque(maxlen=RECENT)
-        self._events: deque[tuple[float, str, str]] = deque(maxlen=RECENT)
+        self._history = EventHistory(RECENT, now)
         self._rates: dict[TopicPartition, _Rate] = {}
         self._sink_failing: set[TopicPartition] = set()
         self._progress: dict[TopicPartition, _Stamp] = {}
@@ -208,8 +198,7 @@ class RecentEvents(Hooks):
 
     def events(self) -> tuple[EventStatus, ...]:
         """The last ones, newest first."""
-        now = self._now()
-        return tuple(EventStatus(ago_s=now - at, kind=kind, what=what) for at, kind, what in reversed(self._events))
+        return tuple(self._history.describe())
 
     def rate(self, partition: TopicPartition) -> float:
         """Records delivered per second, over about ten seconds."""
@@ -251,10 +240,6 @@ class RecentEvents(Hooks):
         at = datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds")
         return Moment(ago_s=self._now() - happened, at=at, timestamp_s=wall)
 
-    def _remember(self, kind: str, what: str) -> None:
-        shown = escape_unprintable(what[:_SHOWN_CHARACTERS])  # names of brokers and members may be anything
-        self._events.append((self._now(), kind, shown))
-
     def rebalance_finished(
         self, *, cause: str, seconds: float, phases: dict[str, float], gained: int, lost: int
     ) -> None:
@@ -288,63 +273,59 @@ class RecentEvents(Hooks):
 
     def trouble(self, kind: Trouble, detail: str, partition: TopicPartition | None = None) -> None:
         """Remember it."""
-        self._remember(kind.value.replace("_", " "), detail if partition is None else f"{partition}: {detail}")
+        self._history.note(kind.value.replace("_", " "), detail, partition)
 
     def session_changed(self, epoch: SessionEpoch, phase: str) -> None:
         """Remember what is not simply fresh."""
-        self._remember("zookeeper", f"session {epoch} is {phase}")
+        self._history.note("zookeeper", f"session {epoch} is {phase}")
 
     def group_disagreed(self, kind: str, detail: str) -> None:
         """Remember it."""
-        self._remember("members disagree", f"{kind}: {detail}")
+        self._history.note("members disagree", f"{kind}: {detail}")
 
     def ownership_lost(self, partition: TopicPartition, reason: str) -> None:
         """Remember it."""
-        self._remember("ownership lost", f"{partition}: {reason}")
-
-    def fetch_error(self, partition: TopicPartition, error: str) -> None:
-        """Remember it."""
-        self._remember("fetch error", f"{partition}: {error}")
+        self._history.note("ownership lost", reason, partition)
 
     def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
         """Remember the first in a row."""
         if partition in self._sink_failing:
             return
         self._sink_failing.add(partition)
-        self._remember("sink failed", f"{partition}: sink {sink}" + ("" if retriable else ", for good"))
+        self._history.note("sink failed", f"sink {sink}" + ("" if retriable else ", for good"), partition)
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         """Remember gaps that mean records of the user's were passed over."""
         if gap.reason.value not in {"control", "compaction", "aborted"}:
-            self._remember("gap", f"{partition}: [{gap.start}, {gap.end}) {gap.reason}")
+            self._history.note("gap", f"[{gap.start}, {gap.end}) {gap.reason}", partition)
 
     def unit_passed(self, partition: TopicPartition, *, cause: str, kept: bool) -> None:
         """Remember it."""
-        self._remember("unit quarantined" if kept else "unit skipped", f"{partition}: {cause}")
+        self._history.note("unit quarantined" if kept else "unit skipped", cause, partition)
 
     def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
         """Remember it."""
-        self._remember("position reset", f"{partition}: from {before} to {after} ({reason})")
+        self._history.note("position reset", f"from {before} to {after} ({reason})", partition)
 
     def committed_behind(self, partition: TopicPartition, *, committed: int, landed: int) -> None:
         """Remember it."""
-        self._remember("committed behind", f"{partition}: {committed} was committed, {landed} had landed")
+        self._history.note("committed behind", f"{committed} was committed, {landed} had landed", partition)
 
     def partition_stopped(self, partition: TopicPartition, reason: str) -> None:
         """Remember it."""
-        self._remember("stopped", f"{partition}: {reason}")
+        self._history.note("stopped", reason, partition)
 
     def partition_resumed(self, partition: TopicPartition) -> None:
         """Remember it."""
         self._sink_failing.discard(partition)
-        self._remember("resumed", str(partition))
+        self._history.note("resumed", "", partition)
 
     def foreign_commit(self, partition: TopicPartition, position: int) -> None:
         """Remember it."""
-        self._remember(
-            "foreign commit", f"{partition}: somebody else wrote its position; {position} was written over it"
+        self._history.note(
+            "foreign commit", f"somebody else wrote its position; {position} was written over it", partition
         )
 
     def commit_failed(self, partition: TopicPartition, error: str) -> None:
         """Remember it."""
-        self._remember("commit failed", f"{partition}: {error}")
+        self._history.note("commit failed", error, partition)

@@ -84,10 +84,11 @@ class GuardedCalls:
             else:
                 return
 
-    async def once(self, call: Awaitable[_T]) -> _T:
-        """Await a call, and let nothing but our own errors out."""
+    async def once(self, call: Awaitable[_T], name: str, *, of: str | None = None) -> _T:
+        """Await a call, and let nothing but our own errors out; ``of`` is who is called, the sink unless given."""
         try:
-            answer = await call
+            with self._condition.awaiting(of or f"sink {self._sink}", name):
+                answer = await call
         except ConsumerdError:
             raise
         except Exception as error:
@@ -99,7 +100,9 @@ class GuardedCalls:
             raise OwnershipLost(f"{self._claim.partition}: the claim ended while the sink was at work")
         return answer
 
-    async def insist(self, call: Callable[[], Awaitable[_T]], *, heed_news: bool = False) -> tuple[_T] | None:
+    async def insist(
+        self, call: Callable[[], Awaitable[_T]], name: str, *, of: str | None = None, heed_news: bool = False
+    ) -> tuple[_T] | None:
         """Make a call until it is answered; None where a drain was asked for between two tries, or, if those are heeded,
         where an operator's request may have come.
 
@@ -108,7 +111,7 @@ class GuardedCalls:
         while True:
             await self.usable()
             try:
-                return (await self.once(call()),)
+                return (await self.once(call(), name, of=of),)
             except LeasePaused as error:
                 await self.back_off(error)
             except RetriableSinkError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -20,6 +20,8 @@ from consumerd.offsets.tracker import OffsetTracker
 from consumerd.telemetry.hooks import Hooks
 
 _log = structlog.get_logger(__name__)
+
+_UNEXPLAINED: Final = "the offset store has not taken it; the log has the error (offsets_commit_failed)"
 
 
 class Committable(Protocol):
@@ -36,6 +38,9 @@ class Committable(Protocol):
     @property
     def fulfils(self) -> OffsetRequest | None:
         """The operator's request that the next commit carries out, if any."""
+
+    def note_commit(self, failure: str | None) -> None:
+        """Take why the position could not be written; None once it was."""
 
 
 P = TypeVar("P", bound=Committable)
@@ -97,22 +102,28 @@ class Committer:
         return self._store.explain_refusal(partition)
 
     async def _pass(self, parts: Iterable[Committable]) -> None:
-        sent: list[tuple[Commit, OffsetTracker]] = []
+        sent: list[tuple[Committable, Commit, OffsetTracker]] = []
         for part in parts:
             tracker = part.tracker
             if tracker is not None and (position := tracker.pending) is not None:
-                sent.append((Commit(part.claim, position, part.fulfils), tracker))
+                sent.append((part, Commit(part.claim, position, part.fulfils), tracker))
         if not sent:
             return
+        unsent: str | None = None
         try:
-            outcomes = await self._store.commit([commit for commit, _ in sent])
+            outcomes = await self._store.commit([commit for _, commit, _ in sent])
         except CoordinationError as error:
             self._note_failure(error)
-            outcomes = {}
+            outcomes, unsent = {}, str(error)
         else:
             self._note_success()
-        for commit, tracker in sent:
-            self._settle(commit, tracker, outcomes.get(commit.claim.partition, CommitOutcome.FAILED))
+        for part, commit, tracker in sent:
+            outcome = outcomes.get(commit.claim.partition, CommitOutcome.FAILED)
+            self._settle(commit, tracker, outcome)
+            if outcome is not CommitOutcome.FAILED:
+                part.note_commit(None)
+            else:
+                part.note_commit(unsent or self.explain_refusal(commit.claim.partition) or _UNEXPLAINED)
 
     def _settle(self, commit: Commit, tracker: OffsetTracker, outcome: CommitOutcome) -> None:
         partition = commit.claim.partition

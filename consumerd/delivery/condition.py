@@ -2,17 +2,22 @@
 
 A failure is told twice, when it begins and when it is over, however often it is met in between; a stop likewise. The
 pipeline decides what happens; this remembers it.
+
+What a sink refuses is told at once. The other faults are looked for from time to time (:meth:`Condition.find_fault`), and
+count once they have lasted: a partition that cannot be fetched, a position that cannot be written, a call that hangs. One
+of them that follows another is the same failure, with another reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from consumerd.delivery.passing import PassedUnit
 from consumerd.delivery.policy import Move, StartAt, StartReason, Stop
 from consumerd.errors import ConsumerdError, OffsetOutOfRange
-from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.model import Fault, Gap, GapReason, TopicPartition
 from consumerd.offsets.store import OffsetRequest
 from consumerd.telemetry.hooks import Hooks, Trouble
 
@@ -35,6 +40,17 @@ class Log(Protocol):
     def exception(self, event: str, /, **keys: object) -> object:
         """Log a fault in somebody's code, with where it happened."""
 
+
+GRACE_S: Final = 5.0
+"""How long a partition may not be fetched, or its position not be written, before it counts as failing: a leader that
+moves as it should, or a broker that is restarted in order, takes a second or two.
+"""
+_PATIENCE_S: Final = 10.0
+_LONGEST_PATIENCE_S: Final = 300.0
+"""How long a call into a sink may take before it counts as hanging: twice what the ones before it took, between these two,
+so that a sink that is slow and works is not failing by turns.
+"""
+_PATIENCE_DECAY: Final = 0.9
 
 _EXPECTED: Final = frozenset({GapReason.CONTROL, GapReason.COMPACTION, GapReason.ABORTED})
 """Offsets that hold no record of anybody's."""
@@ -73,6 +89,11 @@ class Condition:
         self._failed_at: float | None = None
         self._since: float | None = None
         self._turned_at = now()
+        self._told = False
+        self._watched = False
+        self._call: tuple[str, float] | None = None
+        self._patience_s = _PATIENCE_S
+        self._commit_fault: Fault | None = None
 
     @property
     def stop(self) -> Stop | None:
@@ -89,15 +110,17 @@ class Condition:
         """When the failure was met last."""
         return self._failed_at
 
-    @property
-    def reason(self) -> str | None:
-        """Why it is stopped or failing, for people."""
-        return self._stop.advice if self._stop is not None else self._failure
+    def find_reason(self, fault: Fault | None) -> str | None:
+        """Return why it is stopped or failing, for people; ``fault`` is what :meth:`find_fault` finds."""
+        if self._stop is not None:
+            return self._stop.advice
+        return self._failure or (None if fault is None else fault.reason)
 
-    @property
-    def since(self) -> float:
-        """Since when it is stopped or failing, else since when it is in its state."""
-        return self._turned_at if self._since is None else self._since
+    def find_since(self, fault: Fault | None) -> float:
+        """Return since when it is stopped or failing, else since when it is in its state."""
+        if self._since is not None:
+            return self._since
+        return self._turned_at if fault is None else fault.since
 
     def turn(self) -> None:
         """Note a change of state other than a failure, a stop, or the end of one."""
@@ -229,24 +252,75 @@ class Condition:
     def fail(self, error: ConsumerdError) -> None:
         """Note that something failed that will be tried again."""
         self._failed_at = self._now()
-        if self._failure is None:
-            if self._since is None:
-                self._since = self._failed_at
-            self._log.warning("delivery_failing", error=str(error))
-            self._hooks.trouble(Trouble.DELIVERY_FAILING, str(error), self._partition)
         self._failure = str(error)
+        self._tell(Fault(self._failed_at, self._failure))
+
+    def _tell(self, fault: Fault) -> None:
+        """Tell that a failure has begun, unless it was told already."""
+        if self._told:
+            return
+        self._told = True
+        if self._since is None:
+            self._since = fault.since
+        self._log.warning("delivery_failing", error=fault.reason)
+        self._hooks.trouble(Trouble.DELIVERY_FAILING, fault.reason, self._partition)
 
     def recover(self) -> None:
         """Note that what failed works again."""
         if self._failure is None:
             return
-        failed_s = 0.0 if self._since is None else self._now() - self._since
         self._failure = self._failed_at = None
+        if not self._watched:
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        failed_s = 0.0 if self._since is None else self._now() - self._since
+        self._told = False
         self._log.info("delivery_recovered", after_s=round(failed_s, 3))
         if self._stop is None:
             self._since = None
             self.turn()
             self._hooks.partition_resumed(self._partition)
+
+    @contextmanager
+    def awaiting(self, who: str, call: str) -> Iterator[None]:
+        """Note that ``who`` owes the answer to a call while the block runs."""
+        begun = self._now()
+        self._call = f"{who} has not answered {call}", begun
+        try:
+            yield
+        finally:
+            self._call = None
+            lately_s = max(2 * (self._now() - begun), _PATIENCE_DECAY * self._patience_s)
+            self._patience_s = min(_LONGEST_PATIENCE_S, max(_PATIENCE_S, lately_s))
+
+    def note_commit(self, failure: str | None) -> None:
+        """Note why the position could not be written; None once it was."""
+        if failure is None:
+            self._commit_fault = None
+            return
+        since = self._now() if self._commit_fault is None else self._commit_fault.since
+        self._commit_fault = Fault(since, f"its position cannot be written: {failure}")
+
+    def find_fault(self, fetching: Fault | None) -> Fault | None:
+        """Return what has lasted for longer than it may; ``fetching`` is why the partition cannot be fetched."""
+        now = self._now()
+        if self._call is not None:
+            words, begun = self._call
+            if now - begun >= self._patience_s:
+                return Fault(begun, f"{words} yet; does its disk or server hang?")
+        for fault in (fetching, self._commit_fault):
+            if fault is not None and now - fault.since >= GRACE_S:
+                return fault
+        return None
+
+    def watch(self, fault: Fault | None) -> None:
+        """Tell of a fault that was found, once, and of its end."""
+        self._watched = fault is not None
+        if fault is not None:
+            self._tell(fault)
+        elif self._told and self._failure is None:
+            self._tell_end()
 
     def halt(self, stop: Stop, *, opened: bool) -> None:
         """Note that a policy stopped it, with its sink open or while it was being opened.
@@ -256,6 +330,7 @@ class Condition:
         again = self._stop is not None and self._stop.cause is stop.cause
         self._stop, self._stopped_open = stop, opened
         self._failure = self._failed_at = None
+        self._told = self._watched = False
         if again:
             return
         self._since = self._now()
@@ -270,5 +345,6 @@ class Condition:
             return
         self._stop = self._failure = self._failed_at = self._since = None
         self.turn()
+        self._told = self._watched = False
         self._log.info("partition_resumed")
         self._hooks.partition_resumed(self._partition)

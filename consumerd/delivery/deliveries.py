@@ -48,6 +48,10 @@ from consumerd.telemetry.wording import join_shown
 _COMMIT_SHARE = 0.25
 """The part of a drain's time that is kept for the commit."""
 
+_LOOK_S = 1.0
+"""How often it is looked for partitions that have begun to fail without an error of their own."""
+_LOOKED_AT_ONCE = 500
+
 _SHOWN = 8
 """Partitions that a line of the log names; there may be thousands."""
 
@@ -131,7 +135,18 @@ class Deliveries:
         async with self._tasks:
             self._tasks.start("committer", self._committer.run(), name="commit offsets")
             self._tasks.start("log ends", self._log_ends.run(), name="ask for the ends of logs without a feed")
+            self._tasks.start("faults", self._tell_faults(), name="tell of partitions that have failed for a while")
             self._entered.set()
+
+    async def _tell_faults(self) -> None:
+        """Have each partition tell of faults that have lasted, some at a time, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            every = iter(list(self._running.values()))
+            while some := list(itertools.islice(every, _LOOKED_AT_ONCE)):
+                for running in some:
+                    running.pipeline.tell_fault()
+                await asyncio.sleep(0)
 
     async def claimed(self, claims: Sequence[Claim]) -> None:
         """Begin to deliver. Waits only until :meth:`run` has begun."""

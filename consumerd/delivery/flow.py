@@ -179,7 +179,7 @@ class Flow:
             return
         try:
             await self._calls.usable()
-            self._acknowledge(await self._calls.once(self._writer.flush()))
+            self._acknowledge(await self._calls.once(self._writer.flush(), "flush"))
         except (SinkError, ConfigError, CorruptMessageError) as error:
             self._log.warning("drain_flush_failed", error=str(error))
             self._condition.sink_failed(retriable=isinstance(error, RetriableSinkError))
@@ -236,7 +236,7 @@ class Flow:
             await self._calls.back_off(error)
             return False
         tracker.offer((batch.offsets[0], batch.timestamps[0]) if len(batch) else None)
-        acknowledged = await self._insist(lambda: self._writer.write(batch))
+        acknowledged = await self._insist(lambda: self._writer.write(batch), "write")
         if acknowledged is None:
             return False
         tracker.deliver(batch.start, batch.next_offset)
@@ -254,17 +254,17 @@ class Flow:
 
     async def _flush(self) -> None:
         delivered = self._tracker.delivered
-        acknowledged = await self._insist(self._writer.flush)
+        acknowledged = await self._insist(self._writer.flush, "flush")
         if acknowledged is None:
             return
         self._acknowledge(acknowledged)
         if self._tracker.delivered != delivered:
             self._feed.seek(self._tracker.delivered)
 
-    async def _insist(self, call: Callable[[], Awaitable[int]]) -> int | None:
+    async def _insist(self, call: Callable[[], Awaitable[int]], name: str) -> int | None:
         """Make a call until the sink answers it; None where it has dropped what it held, or a drain is asked for."""
         try:
-            answer = await self._calls.insist(call)
+            answer = await self._calls.insist(call, name)
         except RetriableSinkError as error:
             if error.resume_position is not None:
                 self._rewind(error.resume_position)
@@ -429,7 +429,9 @@ class Flow:
         size = len(unit.raw)
         self._charge(size)  # over all tries, however long they take
         try:
-            answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim), heed_news=True)
+            answer = await self._calls.insist(
+                lambda: quarantine.put(kept, self._claim), "put", of="the quarantine", heed_news=True
+            )
         finally:
             self._charge(-size)
         if answer is None:

@@ -1,4 +1,4 @@
-"""Ends of the logs that no feed tells of: of partitions that are stopped, or whose start cannot be committed.
+"""Ends of the logs that no feed tells of: of partitions that are stopped, failing, or whose buffers are full.
 
 A feed learns the end of its log with every answer. Without a feed the brokers are asked from time to time, so that the lag
 of a partition that does not move is known and grows. Example: the start at 0 cannot be committed for lack of a permission,
@@ -29,7 +29,7 @@ class Waiting(Protocol):
         """Which one."""
 
     @property
-    def without_feed(self) -> bool:
+    def needs_log_end(self) -> bool:
         """Whether its position is known and no feed tells of the log's end."""
 
     def note_log_end(self, log_end: int | None) -> None:
@@ -48,7 +48,7 @@ class LogEnds:
         """Ask until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
-            waiting = {one.partition: one for one in self._parts() if one.without_feed}
+            waiting = {one.partition: one for one in self._parts() if one.needs_log_end}
             # One call each, all at once: an error concerns one partition, and calls made together share their requests.
             ends = await map_bounded(waiting, self._find_end, in_flight=len(waiting))
             for partition, one in waiting.items():

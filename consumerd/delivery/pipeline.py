@@ -49,7 +49,7 @@ from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSour
 from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import DeliveryState, PartitionStatus
 from consumerd.errors import ConsumerdError, CoordinationError, RetriableSinkError, SinkClosed
-from consumerd.model import Claim, Gap, TopicPartition
+from consumerd.model import Claim, Fault, Gap, TopicPartition
 from consumerd.offsets.store import OffsetRequest, OffsetRequests
 from consumerd.offsets.tracker import OffsetTracker, count_lag
 from consumerd.sinks.base import PartitionWriter, Quarantine, Start
@@ -132,7 +132,8 @@ class PartitionPipeline:
         self._move: Move | None = None  # a reset to before the log's end, until its new writer has begun
         self._untold: StartAt | None = None  # a start that was decided upon, and not told since it is not committed yet
         self._closing = False
-        self._log_end: int | None = None  # as it was asked for while there is no feed
+        self._log_end: int | None = None  # as it was asked for while no feed tells it
+        self._asked_at: float | None = None
 
     # -- what others see
 
@@ -147,13 +148,16 @@ class PartitionPipeline:
         return self._partition
 
     @property
-    def without_feed(self) -> bool:
+    def needs_log_end(self) -> bool:
         """Whether a position is known and no feed tells of the log's end."""
-        return self._tracker is not None and self._feed is None
+        if self._tracker is None or (feed := self._feed) is None:
+            return self._tracker is not None
+        heard_at = feed.heard_at
+        return feed.fault is not None or heard_at is None or self._now() - heard_at > self._settings.recheck_ms / 2000
 
     def note_log_end(self, log_end: int | None) -> None:
         """Take the end of the log, which was asked for since no feed tells it; None where no broker does."""
-        self._log_end = log_end
+        self._log_end, self._asked_at = log_end, self._now()
 
     @property
     def tracker(self) -> OffsetTracker | None:
@@ -188,21 +192,39 @@ class PartitionPipeline:
             # what was delivered and not acknowledged is gone with the writer: the next one begins behind what is safe
             lag = count_lag(tracker.acknowledged, self._log_end)
         else:
-            lag = tracker.lag(self._end_by(feed))
+            lag = tracker.lag(self._find_end(feed))
+        fault = self._fault
         return PartitionStatus(
             partition=self._partition,
             sink=self._route.name,
             epoch=self._claim.epoch,
             state=self._state,
-            reason=self._reason,
-            since=self._silent_since if self._silent_since is not None else self._condition.since,
+            reason=self._condition.find_reason(fault),
+            since=self._condition.find_since(fault),
             position=tracker.delivered if tracker else None,
             acknowledged=tracker.acknowledged if tracker else None,
             committed=tracker.committed if tracker else None,
-            high_watermark=feed.high_watermark if feed else None,
+            high_watermark=feed.high_watermark if feed and self._hears(feed) else None,
             lag=lag,
             oldest_ms=tracker.oldest_ms if tracker else None,
         )
+
+    @property
+    def _fault(self) -> Fault | None:
+        """What has failed for longer than it may, besides what the sink refused."""
+        return self._condition.find_fault(None if self._feed is None else self._feed.fault)
+
+    def _hears(self, feed: RecordFeed) -> bool:
+        """Tell whether what the feed knows of the log's end is not too old to be shown."""
+        heard_at, patience_s = feed.heard_at, 2 * self._settings.recheck_ms / 1000
+        return feed.fault is None and heard_at is not None and self._now() - heard_at <= patience_s
+
+    def _find_end(self, feed: RecordFeed) -> int | None:
+        """Return the end of the log by whoever was asked last; None rather than one that is out of date."""
+        heard_at = feed.heard_at
+        if self._asked_at is not None and (heard_at is None or self._asked_at > heard_at):
+            return self._log_end
+        return self._end_by(feed) if self._hears(feed) else None
 
     def _end_by(self, feed: RecordFeed) -> int | None:
         return feed.last_stable_offset if self._settings.read_committed else feed.high_watermark
@@ -214,24 +236,11 @@ class PartitionPipeline:
             return DeliveryState.STOPPED
         if self._attention.draining:
             return DeliveryState.DRAINING
-        if condition.failing or self._silent_since is not None:
+        if condition.failing or self._fault is not None:
             return DeliveryState.FAILING
         if self._calls.paused:
             return DeliveryState.PAUSED
         return DeliveryState.STARTING if self._feed is None else DeliveryState.RUNNING
-
-    @property
-    def _reason(self) -> str | None:
-        if (silent_since := self._silent_since) is None:
-            return self._condition.reason
-        return f"the leader has not answered a fetch for {self._now() - silent_since:.0f} s"
-
-    @property
-    def _silent_since(self) -> float | None:
-        """Since when a broker that hangs owes an answer, while nothing else is the matter."""
-        if self._condition.reason is not None or self._feed is None:
-            return None
-        return self._feed.unanswered_since
 
     # -- what the owner does
 
@@ -245,6 +254,15 @@ class PartitionPipeline:
     def revoke(self) -> None:
         """Take the claim away: from now on nothing is acknowledged, and nothing more is offered for a commit."""
         self._calls.revoke()
+
+    def tell_fault(self) -> None:
+        """Tell of a fault that has lasted, and of its end; called from time to time."""
+        if self._condition.stop is None and not self._attention.draining and not self._calls.revoked:
+            self._condition.watch(self._fault)
+
+    def note_commit(self, failure: str | None) -> None:
+        """Take why the position could not be written; None once it was."""
+        self._condition.note_commit(failure)
 
     def look_up(self) -> None:
         """Look whether an operator has asked for something."""
@@ -306,7 +324,7 @@ class PartitionPipeline:
         self._fulfils = None
         async with self._gate.admitted():
             request = await self._find_request()
-            writer = self._writer = await self._calls.once(self._route.sink.open(self._claim))
+            writer = self._writer = await self._calls.once(self._route.sink.open(self._claim), "open")
             plan = await self._find_start(writer, request)
         # the topic may have been made again since the claim: then the offset read above is another topic's
         await self._claim.confirm()
@@ -321,7 +339,8 @@ class PartitionPipeline:
                     request_id=plan.begun_by,
                     missing_until=0 if plan.missing is None else plan.missing.end,
                 )
-            )
+            ),
+            "start",
         )
         tracker = OffsetTracker(plan.position, plan.committed)
         if plan.lead is not None:
@@ -340,6 +359,7 @@ class PartitionPipeline:
         self._condition.start(begun)
         feed = self._feed = self._feeds.feed(self._partition, tracker.delivered)
         self._condition.turn()
+        self._asked_at = None
         return Flow(
             self._claim,
             self._route,
@@ -367,8 +387,9 @@ class PartitionPipeline:
 
     async def _land(self, writer: PartitionWriter, tracker: OffsetTracker, gap: Gap) -> None:
         """Have a gap made safe before its end is committed: after that the request that asked for it is gone."""
-        await self._calls.once(writer.write(empty_batch(self._partition, gap.start, gap.end, (gap,))))
-        acknowledged = await self._calls.once(writer.flush())
+        lead = empty_batch(self._partition, gap.start, gap.end, (gap,))
+        await self._calls.once(writer.write(lead), "write")
+        acknowledged = await self._calls.once(writer.flush(), "flush")
         if acknowledged < gap.end:
             raise RetriableSinkError(
                 f"{self._partition}: a flush up to {gap.end} was acknowledged up to {acknowledged}"
@@ -429,7 +450,7 @@ class PartitionPipeline:
         feed, self._feed = self._feed, None
         writer, self._writer = self._writer, None
         if feed is not None:
-            self._log_end = self._end_by(feed)
+            self._log_end = self._find_end(feed)
             self._condition.turn()
             feed.close()
         if writer is not None:

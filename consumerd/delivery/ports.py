@@ -8,7 +8,7 @@ from typing import Protocol
 
 from consumerd.delivery.policy import LogRange, OffsetPolicy, UnitPolicy
 from consumerd.errors import ConsumerdError, SinkClosed
-from consumerd.model import Claim, TopicPartition
+from consumerd.model import Claim, Fault, TopicPartition
 from consumerd.sinks.base import Sink
 from consumerd.wire.records import RecordBatch
 
@@ -25,8 +25,12 @@ class RecordFeed(Protocol):
         """The end of what is decided, for ``read_committed``; None where the broker does not say."""
 
     @property
-    def unanswered_since(self) -> float | None:
-        """Since when a broker has owed an answer for longer than it should take; None while none does."""
+    def fault(self) -> Fault | None:
+        """Why the partition cannot be fetched, and since when; None while it can be."""
+
+    @property
+    def heard_at(self) -> float | None:
+        """When a broker last said where the log ends; None before it did."""
 
     async def next(self) -> RecordBatch:
         """Return the next batch; it begins at the position asked for, or at the end of the one before.

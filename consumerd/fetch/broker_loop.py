@@ -62,8 +62,8 @@ class LoopOwner(Protocol):
     def request_share_bytes(self) -> int:
         """What one broker's requests may reserve of the memory now."""
 
-    def displace(self, feeds: Sequence[PartitionFeed], error: ConsumerdError) -> None:
-        """Take feeds out of their loop for a while, and find their leaders again."""
+    def displace(self, feeds: Sequence[PartitionFeed], error: ConsumerdError, *, since: float) -> None:
+        """Take feeds out of their loop for a while, and find their leaders again; ``since``: when the request was begun."""
 
     def confirm_out_of_range(self, feed: PartitionFeed) -> None:
         """Find out whether the feed's position is really out of range."""
@@ -99,6 +99,7 @@ class BrokerLoop:
         self._agenda: Agenda[PartitionFeed] = Agenda()
         self._woken = asyncio.Event()
         self._session = session
+        self._begun_at = now()
         self._in_flight: Mapping[Key, Ask] = {}
         self._barren = 0
         longest_s = max(_SHORTEST_WAIT_MS, settings.max_wait_ms) / 1000
@@ -140,7 +141,7 @@ class BrokerLoop:
             except ConsumerdError as error:
                 self._session.unanswered()
                 self._blame(error)
-                self._owner.displace(self.feeds, error)
+                self._owner.displace(self.feeds, error, since=self._begun_at)
 
     async def _sleep_until(self, due: float | None) -> None:
         """Sleep until something changes, or until ``due``; otherwise unbounded."""
@@ -154,7 +155,12 @@ class BrokerLoop:
         return self._agenda.plan(now=self._now(), marks=owner.marks, response_bytes=share)
 
     async def _fetch(self, plan: FetchPlan) -> None:
-        connection = await self._connections.get(self.broker, Purpose.FETCH)
+        # connecting counts: a broker whose host drops packets is as silent as one that accepts and hangs
+        self._agenda.round.asked_at = self._begun_at = self._now()
+        try:
+            connection = await self._connections.get(self.broker, Purpose.FETCH)
+        finally:
+            self._agenda.round.asked_at = None
         least, most = plan.least_bytes * _COPIES, plan.max_bytes * _COPIES
         hold = self._budget.take(Lane.REQUEST, least=least, most=most)
         if hold is None:
@@ -176,7 +182,7 @@ class BrokerLoop:
         self._agenda.sent(plan)
         timeout_s = wait_ms / 1000 + self._settings.request_timeout_s
         self._in_flight = plan.asks
-        self._agenda.round.asked_at = started = self._now()
+        self._agenda.round.asked_at = self._begun_at = started = self._now()
         try:
             response = await connection.request(request, timeout_s=timeout_s, version=version)
         except RequestTimedOut:
@@ -192,6 +198,7 @@ class BrokerLoop:
         else:
             if version >= SESSIONS_SINCE:
                 self._session.answered(response.session_id)
+            self._agenda.round.answered_at = self._now()
             self._owner.broker_answered(self.broker)
             brought = await self._take(response, plan, hold)
             if brought is not None:
@@ -266,7 +273,8 @@ class BrokerLoop:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._owner.confirm_out_of_range(feed)
         elif code:
-            self._owner.displace([feed], broker_error(code, f"Fetch of {feed.partition} from broker {self.broker.id}"))
+            error = broker_error(code, f"Fetch of {feed.partition} from broker {self.broker.id}")
+            self._owner.displace([feed], error, since=self._now())
         elif feed.accept(answer, ask.max_bytes, hold):
             self._agenda.touch(feed)
             self._agenda.put_last(key)

@@ -51,11 +51,13 @@ class TooLarge:
 class Round:
     """One broker's requests: shared by all cursors that the next one names, or the one under way."""
 
-    __slots__ = ("asked_at",)
+    __slots__ = ("answered_at", "asked_at")
 
     def __init__(self) -> None:
+        self.answered_at: float | None = None
+        """When one was answered last, without an error of its own."""
         self.asked_at: float | None = None
-        """When the request under way was sent; None between two of them."""
+        """When the request under way was begun, connecting included; None between two of them."""
 
 
 class Cursor:

@@ -48,7 +48,7 @@ from consumerd.fetch.ports import FetchSettings
 from consumerd.fetch.reserving import reserve
 from consumerd.fetch.slices import Piece, cut_record_set, first_unit_bytes
 from consumerd.fetch.turnstile import Turnstile
-from consumerd.model import TopicPartition
+from consumerd.model import Fault, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire import kernel
 from consumerd.wire.modern.extent import HEAD_BYTES, read_claim
@@ -75,6 +75,9 @@ class FeedOwner(Protocol):
 
     def feed_ready(self, feed: PartitionFeed) -> None:
         """There may be room, or a wish, for more."""
+
+    def find_fault(self, feed: PartitionFeed) -> Fault | None:
+        """Return why the partition cannot be fetched; None while it can be."""
 
     def feed_recovered(self, feed: PartitionFeed) -> None:
         """The partition answers again after errors."""
@@ -203,6 +206,7 @@ class PartitionFeed:
         self.idle_since: float | None = tools.now()
         """Since when nobody waits in :meth:`next`; None while somebody does."""
         self._tools = tools
+        self._noted_at: float | None = None
         self._high_watermark = -1
         self._last_stable_offset: int | None = None
         self._log_start_offset: int | None = None
@@ -250,6 +254,21 @@ class PartitionFeed:
         asked_at = self.cursor.asked_at
         patience_s = self._tools.settings.max_wait_ms / 1000 + _PATIENCE_S
         return asked_at if asked_at is not None and self._tools.now() - asked_at > patience_s else None
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why the partition cannot be fetched, and since when, by the fetcher's clock; None while it can be."""
+        return self._tools.owner.find_fault(self)
+
+    @property
+    def heard_at(self) -> float | None:
+        """When its leader last said where the log ends; None before it did.
+
+        In a fetch session an answer leaves out what has not changed: it speaks for every partition that is asked for.
+        """
+        turn = self.cursor.round
+        times = [at for at in (self._noted_at, None if turn is None else turn.answered_at) if at is not None]
+        return max(times) if self._noted_at is not None else None
 
     async def next(self) -> RecordBatch:
         """Return the next batch, which may have no records but a later ``next_offset``; give it back with :meth:`done`.
@@ -414,6 +433,7 @@ class PartitionFeed:
 
     def _note(self, answer: FetchedPartition) -> None:
         """Remember what an answer says of the log; the partition is well."""
+        self._noted_at = self._tools.now()
         self._high_watermark = answer.high_watermark
         self._last_stable_offset = answer.last_stable_offset if answer.last_stable_offset >= 0 else None
         self._log_start_offset = answer.log_start_offset if answer.log_start_offset >= 0 else None

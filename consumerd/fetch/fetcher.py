@@ -25,6 +25,7 @@ from consumerd.aio.backoff import Backoff
 from consumerd.aio.tasks import TaskSet
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import BrokerError, ConsumerdError, OffsetOutOfRange
+from consumerd.fetch import faults
 from consumerd.fetch.broker_loop import BrokerLoop
 from consumerd.fetch.buffer import Marks, MemoryBudget, plan_marks
 from consumerd.fetch.cursor import CursorState
@@ -33,10 +34,11 @@ from consumerd.fetch.planner import round_up
 from consumerd.fetch.ports import FetchConnections, FetchSettings, LeaderDirectory, LogRange, LogRanges
 from consumerd.fetch.session import FetchSession
 from consumerd.fetch.turnstile import Turnstile
-from consumerd.model import BrokerId, TopicPartition
+from consumerd.model import BrokerId, Fault, TopicPartition
 from consumerd.net.pool import Endpoint
 from consumerd.net.stream import Address
-from consumerd.telemetry.hooks import Hooks
+from consumerd.telemetry.hooks import Hooks, Trouble
+from consumerd.telemetry.wording import counted
 from consumerd.wire import kernel
 from consumerd.wire.errorcodes import ErrorCode
 
@@ -60,11 +62,13 @@ Listener = tuple[BrokerId, Address]
 
 @dataclass(slots=True)
 class _Place:
-    """Where a feed is: the loop that fetches for it, or None and which broker it has ``left`` after an error."""
+    """Where a feed is: the loop that fetches for it, or None and which broker it has ``left`` after an error; its fault."""
 
     loop: BrokerLoop | None = None
     left: Listener | None = None
-    reported: bool = False
+    fault: Fault | None = None
+    by_broker: bool = False
+    """Whether the fault is its broker's: then it ends with any answer of a broker, and else with one of the partition."""
 
 
 class Fetcher:
@@ -98,6 +102,7 @@ class Fetcher:
         self._places: dict[PartitionFeed, _Place] = {}
         self._homeless: dict[PartitionFeed, None] = {}
         self._failing: dict[Listener, Backoff] = {}
+        self._faulted: dict[PartitionFeed, None] = {}
         self._changed = asyncio.Event()
         self._view_changed = False
         self._look_at = 0.0
@@ -186,6 +191,8 @@ class Fetcher:
                     loop.add(feed)
                     continue
                 self._leaders.request_refresh(f"no leader of {feed.partition}")
+                known = self._leaders.views.value.find_partition(feed.partition) is not None
+                self._note_fault(feed, faults.explain_no_leader(known=known), since=now)
                 cursor.back_off(now + feed.backoff.next())
             next_due = cursor.due if next_due is None else min(next_due, cursor.due)
         return next_due
@@ -237,9 +244,19 @@ class Fetcher:
         """Say that a partition that was reported is well again."""
         place = self._places[feed]
         place.left = None
-        if place.reported:
-            place.reported = False
-            self._log.info("fetch_recovered", topic=feed.partition.topic, partition=str(feed.partition.partition))
+        self._end_fault(feed, place)
+
+    def find_fault(self, feed: PartitionFeed) -> Fault | None:
+        """Return why the partition cannot be fetched; None while it can be."""
+        place = self._places.get(feed)
+        if place is None:
+            return None
+        if place.fault is not None:
+            return place.fault
+        since = feed.unanswered_since
+        if since is None or place.loop is None:
+            return None
+        return Fault(since, faults.explain_silence(place.loop.broker))
 
     def memory_short(self) -> None:
         """Look for memory that nobody uses, for a request or a batch."""
@@ -249,6 +266,7 @@ class Fetcher:
         """Forget a feed."""
         place = self._places.pop(feed)
         self._homeless.pop(feed, None)
+        self._faulted.pop(feed, None)
         if place.loop is not None:
             place.loop.remove(feed)
         self._share_memory()
@@ -273,31 +291,48 @@ class Fetcher:
         """Note that a broker is well."""
         if self._failing.pop(_listener(broker), None) is not None:
             self._log.info("broker_fetch_recovered", broker=broker.id)
+        for feed in list(self._faulted):
+            place = self._places[feed]
+            if place.by_broker and place.loop is not None and _listener(place.loop.broker) == _listener(broker):
+                self._end_fault(feed, place)
 
-    def displace(self, feeds: Sequence[PartitionFeed], error: ConsumerdError) -> None:
+    def _note_fault(self, feed: PartitionFeed, reason: str, *, since: float, by_broker: bool = False) -> None:
+        """Remember why a partition cannot be fetched; it began with the first of several causes in a row."""
+        place = self._places[feed]
+        if place.fault is None:
+            # whoever delivers it tells of it as a warning, once it has lasted
+            self._log.info(
+                "fetch_failed", topic=feed.partition.topic, partition=str(feed.partition.partition), reason=reason
+            )
+        place.fault = Fault(since if place.fault is None else place.fault.since, reason)
+        place.by_broker = by_broker
+        self._faulted[feed] = None
+
+    def _end_fault(self, feed: PartitionFeed, place: _Place) -> None:
+        self._faulted.pop(feed, None)
+        if place.fault is not None:
+            place.fault = None
+            self._log.info("fetch_recovered", topic=feed.partition.topic, partition=str(feed.partition.partition))
+
+    def displace(self, feeds: Sequence[PartitionFeed], error: ConsumerdError, *, since: float) -> None:
         """Take feeds out of their loop; they come back after a backoff, or as soon as their leader is another one."""
         if isinstance(error, BrokerError) and len(feeds) == 1:
-            self._displace_one(feeds[0], error)
+            self._displace_one(feeds[0], error, since)
         else:
-            self._displace_all(feeds, error)
+            self._displace_all(feeds, error, since)
         self._changed.set()
 
-    def _displace_one(self, feed: PartitionFeed, error: BrokerError) -> None:
-        self._report(feed, str(error))
+    def _displace_one(self, feed: PartitionFeed, error: BrokerError, since: float) -> None:
+        loop = self._places[feed].loop
+        assert loop is not None
+        reason = faults.explain_error(error, feed.partition, loop.broker, identity=self._settings.identity)
+        self._note_fault(feed, reason, since=since)
         self._hooks.fetch_error(feed.partition, error.name)
         if error.refresh:
             self._leaders.request_refresh(str(error))
         self._unhouse(feed, self._now() + feed.backoff.next())
 
-    def _report(self, feed: PartitionFeed, error: str) -> None:
-        """Say, once until it is well again, that a partition cannot be fetched."""
-        place = self._places[feed]
-        if not place.reported:
-            place.reported = True
-            partition = str(feed.partition.partition)
-            self._log.warning("fetch_failed", topic=feed.partition.topic, partition=partition, error=error)
-
-    def _displace_all(self, feeds: Sequence[PartitionFeed], error: ConsumerdError) -> None:
+    def _displace_all(self, feeds: Sequence[PartitionFeed], error: ConsumerdError, since: float) -> None:
         """A broker's failure: its feeds come back together."""
         if not feeds:
             return
@@ -308,10 +343,14 @@ class Fetcher:
         if backoff is None:
             backoff = self._failing[_listener(broker)] = self._make_backoff()
             self._log.warning("broker_fetch_failed", broker=broker.id, partitions=len(feeds), error=str(error))
+            self._hooks.trouble(
+                Trouble.BROKER_FETCH_FAILED, f"{counted(len(feeds), 'partition')} of broker {broker.id}: {error}"
+            )
         self._leaders.request_refresh(f"fetching from broker {broker.id} failed")
         due = self._now() + backoff.next()
         for feed in feeds:
             self._hooks.fetch_error(feed.partition, _BROKER_FAILED)
+            self._note_fault(feed, faults.explain_broker(broker, error), since=since, by_broker=True)
             self._unhouse(feed, due)
 
     def _unhouse(self, feed: PartitionFeed, due: float) -> None:
@@ -362,7 +401,7 @@ class Fetcher:
             feed.doubted_offset = offset
             delay = self._settings.confirm_delay_s
         else:
-            self._report(feed, f"offset {offset} is out of range, says its leader, and ListOffsets does not confirm it")
+            self._note_fault(feed, faults.explain_unconfirmed(offset), since=self._now())
             delay = feed.backoff.next()
         self._leaders.request_refresh(f"{feed.partition}: offset {offset} was out of range")
         self._unhouse(feed, self._now() + delay)

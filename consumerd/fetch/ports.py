@@ -80,7 +80,7 @@ class FetchSettings:
     ``slice_bytes`` is about how much is decoded in one turn of the event loop; a compressed unit larger than
     ``thread_bytes`` is decoded in a thread instead. With the native kernel pieces are of ``native_slice_bytes``, and all
     that are larger than ``native_thread_bytes``, which take about as long as a thread takes to begin, are decoded in a
-    thread.
+    thread. ``identity`` is who brokers take us for, as far as we know: it is named where they refuse to let us read.
     """
 
     max_partition_bytes: int = 8 * 1024 * 1024
@@ -90,6 +90,7 @@ class FetchSettings:
     min_bytes: int = 1
     read_committed: bool = False
     request_timeout_s: float = 30.0
+    identity: str = "User:ANONYMOUS"
     backoff_initial_s: float = 0.1
     backoff_maximum_s: float = 2.0
     confirm_delay_s: float = 1.0

@@ -88,8 +88,9 @@ class Dialer:
             return await BrokerConnection.open(
                 self._connector, session, address, broker=broker, now=self._now, hooks=self._hooks
             )
-        except ConnectionLost:
+        except ConnectionLost as error:
             self._memory.forget(address)
+            self._hooks.request_failed(broker, "Connect", type(error).__name__)
             raise
 
     async def _negotiate(self, address: Address, broker: BrokerId | None) -> BrokerConnection:

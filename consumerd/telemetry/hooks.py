@@ -54,6 +54,7 @@ class Trouble(enum.StrEnum):
     LOG_TRUNCATED = "log_truncated"
 
     # -- delivery and sinks
+    BROKER_FETCH_FAILED = "broker_fetch_failed"
     DELIVERY_FAILING = "delivery_failing"
     OPEN_TRANSACTION_AWAITED = "open_transaction_awaited"
     STOP_FLUSH_FAILED = "stop_flush_failed"

@@ -57,6 +57,10 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     GaugeSpec("consumerd_owned_partitions", "Partitions that this process owns."),
     GaugeSpec("consumerd_unowned_partitions", "Partitions that this process should own and does not."),
     GaugeSpec("consumerd_stopped_partitions", "Owned partitions that a policy stopped until somebody acts."),
+    GaugeSpec("consumerd_failing_partitions", "Owned partitions for which something fails that is tried again."),
+    GaugeSpec(
+        "consumerd_partition_failing_seconds", "How long the partition has been failing; 0 if it is not.", _PARTITION
+    ),
     GaugeSpec("consumerd_buffered_bytes", "Bytes held against the memory budget, by what they are.", ("kind",)),
     GaugeSpec("consumerd_memory_budget_bytes", "The limit of consumerd_buffered_bytes, all kinds together."),
     GaugeSpec("consumerd_position_offset", "Next offset to be delivered.", _PARTITION),

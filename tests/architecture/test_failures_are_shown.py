@@ -125,13 +125,11 @@ class Status:
 
 
 SHOWN: Final[Mapping[str, Hook | Status]] = {
-    "broker_fetch_failed": Hook("fetch_error", "fetch/fetcher.py"),
     "claim_conflicted": Hook("claim_conflicted", "group/rebalancer.py", page="conflicts"),
     "commit_failed": Hook("commit_failed", "delivery/committer.py"),
     "committed_behind_landed": Hook("committed_behind", "delivery/condition.py"),
     "delivery_ended": Hook("ownership_lost", "group/rebalancer.py"),  # by way of DeliveryReports.lost
     "drain_flush_failed": Hook("sink_failed", "delivery/condition.py"),
-    "fetch_failed": Hook("fetch_error", "fetch/fetcher.py"),
     "foreign_commit_found": Hook("foreign_commit", "delivery/committer.py"),
     "members_disagree": Hook("group_disagreed", "group/rebalancer.py", metric="consumerd_group_disagreements"),
     "offsets_commit_failed": Hook("commit_failed", "delivery/committer.py"),
@@ -171,7 +169,6 @@ CALLS: Final[Mapping[str, Callable[[Hooks], None]]] = {
     "claim_conflicted": lambda hooks: hooks.claim_conflicted(PARTITION, "g_other-0"),
     "commit_failed": lambda hooks: hooks.commit_failed(PARTITION, "failed"),
     "committed_behind": lambda hooks: hooks.committed_behind(PARTITION, committed=1, landed=2),
-    "fetch_error": lambda hooks: hooks.fetch_error(PARTITION, "NOT_LEADER"),
     "foreign_commit": lambda hooks: hooks.foreign_commit(PARTITION, 5),
     "gap_recorded": lambda hooks: hooks.gap_recorded(PARTITION, Gap(1, 5, GapReason.RETENTION)),
     "group_disagreed": lambda hooks: hooks.group_disagreed("unowned", "orders/7 is not owned"),

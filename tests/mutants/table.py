@@ -354,7 +354,11 @@ MUTANTS: Final = (
         name="a-unit-is-passed-before-it-is-kept",
         promise=1,
         file="delivery/flow.py",
-        old="            answer = await self._calls.insist(lambda: quarantine.put(kept, self._claim), heed_news=True)\n",
+        old=(
+            "            answer = await self._calls.insist(\n"
+            '                lambda: quarantine.put(kept, self._claim), "put", of="the quarantine", heed_news=True\n'
+            "            )\n"
+        ),
         new="            answer = kept\n",
         tests=("tests/unit/delivery/test_passing.py::test_the_unit_is_in_quarantine_before_the_position_moves",),
     ),
@@ -935,7 +939,7 @@ MUTANTS: Final = (
         name="a-failing-sink-is-silent",
         promise=5,
         file="delivery/condition.py",
-        old='            self._log.warning("delivery_failing", error=str(error))\n',
+        old='        self._log.warning("delivery_failing", error=fault.reason)\n',
         new="",
         tests=(
             "tests/unit/delivery/test_failures.py::test_a_write_that_fails_for_a_while_is_made_again_and_only_its_partition_waits",

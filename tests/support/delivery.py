@@ -24,7 +24,7 @@ from consumerd.errors import (
     PermanentSinkError,
     SinkClosed,
 )
-from consumerd.model import Claim, Gap, GapReason, Incarnation, SessionEpoch, ThreadId, TopicPartition
+from consumerd.model import Claim, Fault, Gap, GapReason, Incarnation, SessionEpoch, ThreadId, TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
 from consumerd.sinks.base import QuarantinedUnit, Sink, Start
 from consumerd.telemetry.hooks import Hooks, Trouble
@@ -120,7 +120,7 @@ class FakeLog:
         self.bad_headers: set[int] = set()
         self.holes: dict[int, int] = {}
         """Where there are no records any more, as compaction leaves it: first offset and end."""
-        self.unanswered_since: float | None = None
+        self.fault: Fault | None = None
         self.timestamp_ms: Callable[[int], int] = lambda offset: -1
         self.silent_from: int | None = None
         """From here on nothing is answered."""
@@ -164,8 +164,12 @@ class FakeFeed:
         return None
 
     @property
-    def unanswered_since(self) -> float | None:
-        return self.log.unanswered_since
+    def fault(self) -> Fault | None:
+        return self.log.fault
+
+    @property
+    def heard_at(self) -> float | None:
+        return asyncio.get_running_loop().time()
 
     async def next(self) -> RecordBatch:
         assert not self.closed
@@ -262,6 +266,7 @@ class FakeStore:
         self.before_commit: Callable[[Sequence[Commit]], Awaitable[None]] | None = None
         self.after_commit: Callable[[Sequence[Commit]], Awaitable[None]] | None = None
         self.outcomes: dict[TopicPartition, list[CommitOutcome]] = {}
+        self.refusals: dict[TopicPartition, str] = {}
         self.load_faults: list[ConsumerdError] = []
         self.requests: dict[TopicPartition, OffsetRequest] = {}
         self._zxid = 1000
@@ -309,7 +314,7 @@ class FakeStore:
             self._busy = False
 
     def explain_refusal(self, partition: TopicPartition) -> str | None:
-        return None
+        return self.refusals.get(partition)
 
     def _commit_one(self, commit: Commit) -> CommitOutcome:
         partition = commit.claim.partition

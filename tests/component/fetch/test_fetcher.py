@@ -834,7 +834,7 @@ async def test_an_unconfirmed_out_of_range_is_not_raised() -> None:
         async with world.fetcher() as fetcher:
             assert len(await read(fetcher.feed(P0, 0), 5)) == 5
     assert ["fetch_failed", "fetch_recovered"] == [entry["event"] for entry in logged]
-    assert "does not confirm" in logged[0]["error"]
+    assert "does not confirm" in logged[0]["reason"]
 
 
 @in_virtual_time

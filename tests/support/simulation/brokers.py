@@ -116,7 +116,7 @@ class Feed:
     """See RecordFeed: whatever log has the name now, as a broker would serve it."""
 
     last_stable_offset = None
-    unanswered_since = None
+    fault = heard_at = None
 
     def __init__(self, brokers: Brokers, partition: TopicPartition, position: int) -> None:
         self._brokers = brokers

@@ -21,6 +21,10 @@ class Part:
         self.claim = FakeClaim(partition, epoch)
         self.tracker = OffsetTracker(0, committed=0)
         self.tracker.acknowledge(acknowledged)
+        self.failures = []
+
+    def note_commit(self, failure):
+        self.failures.append(failure)
 
 
 class Rig:
