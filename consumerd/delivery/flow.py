@@ -127,6 +127,7 @@ class Flow:
         self._hooks = hooks
         self._log = log
         self._now = now
+        self._overtaken = False
         self._passed_to: int | None = None  # where a unit ended that was passed over, until it is seen what follows
         self._searched: int | None = None  # where a hole begins in which nothing was found
 
@@ -188,7 +189,8 @@ class Flow:
 
     async def _step(self) -> None:
         due, now = self._writer.deadline(), self._now() + _SLACK_S
-        if due is not None and due <= now:
+        if self._overtaken or (due is not None and due <= now):
+            self._overtaken = False
             await self._flush()
             return
         settled = self._calls.settled_at
@@ -287,6 +289,9 @@ class Flow:
         if position <= tracker.acknowledged:
             # what was taken is gone: to take it again proves nothing, a full disk refuses the file at its end
             self._calls.unproven = tracker.acknowledged
+        else:
+            # somebody else has landed more: a flush says how far that is safe, though no record may follow
+            self._overtaken = True
         # what is acknowledged is safe, whatever the sink says
         tracker.rewind(max(position, tracker.acknowledged))
         self._feed.seek(tracker.delivered)

@@ -143,6 +143,29 @@ def test_an_acknowledgement_beyond_what_was_read_moves_the_feed_on():
     run(scenario())
 
 
+def test_where_another_writer_has_landed_all_that_is_there_its_end_is_committed_though_nothing_follows():
+    """Without records that follow nothing else would ask the writer how far it is."""
+
+    async def scenario():
+        async with DeliveryRig(sink=FakeSink(buffered=True, roll_s=5)) as rig:
+            rig.log(P, 0, 45)
+            robbed = []
+
+            async def trap(step, writer, _):
+                if step == "flush" and not robbed:
+                    robbed.append(writer.position)
+                    writer.drop()
+                    writer.position = writer.safe = 45
+                    raise RetriableSinkError("another writer has taken position 0", resume_position=45)
+
+            rig.sink.trap = trap
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 45, within_s=30)
+            assert rig.status(P).state is DeliveryState.RUNNING
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(("buffered", "already"), [(False, 40), (True, 70)])
 def test_records_that_an_earlier_writer_had_landed_are_not_read_again(buffered, already):
     """A writer that was thought dead had published one more file: its end is acknowledged, and delivery goes on there."""
