@@ -207,7 +207,8 @@ def look_lines(parquet: Path) -> list[str]:
     """Return commands that show what is in the files, to be typed as they are."""
     program = (
         "import json, pandas; "
-        f"records = pandas.read_parquet({json.dumps(str(parquet))}); "
+        # the folders' names say topic and partition as the files' columns do
+        f"records = pandas.read_parquet({json.dumps(str(parquet))}, partitioning=None); "
         "orders = pandas.json_normalize(records.value.dropna().map(json.loads)); "
         'print(orders.groupby("channel").total_cents.agg(["count", "sum"]))'
     )

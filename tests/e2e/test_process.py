@@ -228,6 +228,7 @@ async def test_another_groups_path_ends_the_start(tmp_path: Path, empty: str) ->
     async with make_client(empty) as client:
         await client.wait_connected()
         await client.ensure_path("/brokers/topics")
+        await client.ensure_path("/brokers/ids/0", b'{"version": 1, "host": "127.0.0.1", "port": 9, "jmx_port": -1}')
     landing = tmp_path / "landing"
     landing.mkdir()
     (landing / "_consumerd.json").write_text('{"format": 1, "root": "r", "cluster": "1-1", "group": "theirs"}')

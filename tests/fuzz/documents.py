@@ -120,7 +120,7 @@ def _find_kind(place: str) -> str | None:
             return "state"
         case ["controller"] | ["cluster", "id"]:
             return place
-        case ["consumers", _, "ids", _] | ["consumers", _, "owners" | "offsets", _, _]:
+        case ["consumers", _, "ids", _] | ["consumers", _, "offsets", _, _]:
             return parts[2]
         case _:
             return None

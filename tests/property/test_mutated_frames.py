@@ -12,7 +12,7 @@ from tests.support.seeds import draw_seed
 
 pytestmark = pytest.mark.records
 
-FRAMES = 9000
+FRAMES = 18000
 
 
 def test_mutated_frames_give_records_or_more_or_a_named_error() -> None:

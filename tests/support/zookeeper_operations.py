@@ -21,6 +21,7 @@ KINDS: Final = {
     3: "exists",
     4: "get",
     5: "set",
+    6: "get acl",
     8: "children",
     12: "children",
     13: "check",
