@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from bench.cases import CASES, Case, Part, Target
 from bench.measuring import Measured, Reading
-from bench.results import Results, Row
+from bench.results import Results, Row, Run
 from bench.slopes import spread_of
 
 BEGIN: Final = "<!-- written by python -m bench, from here -->"
@@ -73,8 +74,19 @@ def targets_table(results: Results) -> str:
     lines = []
     for name, rows in all_rows(results):
         verdict = {True: "yes", False: "**no**", None: ""}
-        lines += [(row.work, row.target, row.figure, verdict[row.met], f"`{command_for(name)}`") for row in rows]
-    return table(("work", "at least (at most, where time is)", "measured", "met", "command"), lines)
+        origin = describe_origin(results.runs[results.run_of[name]])
+        lines += [
+            (row.work, row.target, row.figure, verdict[row.met], origin, f"`{command_for(name)}`") for row in rows
+        ]
+    return table(("work", "at least (at most, where time is)", "measured", "met", "date and commit", "command"), lines)
+
+
+def describe_origin(run: Run) -> str:
+    """Return when a run was and of which commit; of a dirty tree nobody can tell what was measured."""
+    version = run.versions.get("consumerd", "")
+    commit = re.search(r"\((\w+?)(-dirty)?\)", version)
+    shown = f"`{commit[1]}`{' and changes' if commit[2] else ''}" if commit else version or "?"
+    return f"{run.at.partition(' ')[0]}, {shown}"
 
 
 def all_rows(results: Results) -> list[tuple[str, list[Row]]]:
@@ -96,10 +108,10 @@ def rates_table(results: Results) -> str:
         for reader in case.readers if measured else ():
             readings = measured.readings.get(reader, ()) if measured else ()
             if readings:
-                lines.append((describe(case), reader, *_rate_cells(readings)))
-    return table(
-        ("topic", "reader", "records/s, median", "least to most", "rounds", "between", "cores: reader, broker"), lines
-    )
+                origin = describe_origin(results.runs[results.run_of[case.name]])
+                lines.append((describe(case), reader, *_rate_cells(readings), origin))
+    heads = ("topic", "reader", "records/s, median", "least to most", "rounds", "between", "cores: reader, broker")
+    return table((*heads, "date and commit"), lines)
 
 
 def _rate_cells(readings: Sequence[Reading]) -> tuple[str, ...]:

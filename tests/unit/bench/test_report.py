@@ -16,7 +16,7 @@ RUN = Run(
     at="2026-01-01 00:00 UTC",
     command="python -m bench",
     machine="2 cores",
-    versions={"consumerd": "0.1.0"},
+    versions={"consumerd": "0.1.0 (abc1234-dirty)"},
     rounds=3,
     records=16_000_000,
     load="0.10 0.10 0.10",
@@ -85,7 +85,9 @@ def test_the_document_says_where_figures_come_from() -> None:
     text = document(results, "performance/rates.png")
     for part in (targets_table(results), rates_table(results)):
         assert part in text
-    assert "| idling | 5 % | 7 % | **no** | `python -m bench --cases idle` |" in text
+    assert (
+        "| idling | 5 % | 7 % | **no** | 2026-01-01, `abc1234` and changes | `python -m bench --cases idle` |" in text
+    )
     assert "| 1.1.1, uncompressed, 100 bytes, repeated | kafka-python | 15.0 k |" in text
     assert (
         "2026-01-01 00:00 UTC, `python -m bench`: 3 rounds, slopes between 4.00 M and 16.00 M records. 2 cores" in text
