@@ -173,7 +173,7 @@ def test_a_java_teams_file_starts_a_member_where_the_java_one_stopped(
 
     read = [json.loads(line) for line in done.read_text().splitlines()]
     assert process.returncode == 0, log[-2000:]
-    assert sorted((row["partition"], row["offset"]) for row in read) == [(p, o) for p in "01" for o in (10, 11, 12)]
+    assert sorted((row["partition"], row["offset"]) for row in read) == [(p, o) for p in (0, 1) for o in (10, 11, 12)]
 
 
 @pytest.mark.timeout(180)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from tests.support import jafka
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.jafka import JafkaCluster, dump
 from tests.support.kafka import KafkaUnavailable
-from tests.support.registry import open_registry
 
 GROUP, TOPIC = "lake", "orders"
 
@@ -36,12 +36,15 @@ def cluster() -> Iterator[JafkaCluster]:
 
 def owning(cluster: JafkaCluster) -> dict[str, int]:
     """Return how many partitions each member owns."""
-    counts: dict[str, int] = {}
-    with open_registry(cluster.zookeeper) as registry:
-        for name in registry.client.get_children(f"/consumers/{GROUP}/owners/{TOPIC}"):
-            member = registry.client.get(f"/consumers/{GROUP}/owners/{TOPIC}/{name}")[0].decode().rpartition("-")[0]
-            counts[member] = counts.get(member, 0) + 1
-    return counts
+    nodes = dump(cluster.zookeeper, f"/consumers/{GROUP}/owners/{TOPIC}")
+    return Counter(data.decode().rpartition("-")[0] for data, _, _ in nodes.values() if data)
+
+
+def committed(cluster: JafkaCluster) -> int:
+    """Return how many partitions the group has a position of."""
+    return len(
+        dump(cluster.zookeeper, f"/consumers/{GROUP}/offsets/{TOPIC}").keys() - {f"/consumers/{GROUP}/offsets/{TOPIC}"}
+    )
 
 
 @pytest.mark.timeout(180)
@@ -49,18 +52,13 @@ def test_a_group_of_0_7_goes_on_rebalancing_and_ours_refuses_its_cluster(cluster
     """A registration of ours would end every rebalance of the Java members with "can't rebalance after 4 retries"."""
     first = cluster.start_member("first", TOPIC, GROUP)
     wait_until(lambda: sorted(first.values()) == sorted(f"value-{n}" for n in range(20)), "the member has read all", 60)
-    with open_registry(cluster.zookeeper) as registry:
-        wait_until(
-            lambda: len(registry.client.get_children(f"/consumers/{GROUP}/offsets/{TOPIC}")) == 4,
-            "it has committed",
-            30,
-        )
-        written = {path for path in dump(cluster.zookeeper) if "/offsets/" not in path}
-        with Daemon(tmp_path, "ours", settings_for(cluster.zookeeper, GROUP, topics=(TOPIC,))) as ours:
-            assert ours.wait_end() == 2
-        assert "brokers of Kafka 0.6 or 0.7 are registered" in ours.log()
-        assert "/brokers/ids/0 holds '127.0.0.1-" in ours.log()
-        assert {path for path in dump(cluster.zookeeper) if "/offsets/" not in path} == written
+    wait_until(lambda: committed(cluster) == 4, "it has committed", 60)
+    written = {path for path in dump(cluster.zookeeper) if "/offsets/" not in path}
+    with Daemon(tmp_path, "ours", settings_for(cluster.zookeeper, GROUP, topics=(TOPIC,))) as ours:
+        assert ours.wait_end() == 2
+    assert "brokers of Kafka 0.6 or 0.7 are registered" in ours.log()
+    assert "/brokers/ids/0 holds '127.0.0.1-" in ours.log()
+    assert {path for path in dump(cluster.zookeeper) if "/offsets/" not in path} == written
     second = cluster.start_member("second", TOPIC, GROUP)
     wait_until(lambda: sorted(owning(cluster).values()) == [2, 2], "both members own their halves", 60)
     second.terminate()

@@ -6,12 +6,15 @@ one of Kafka 1.1.1. Jars are copied by maven on first use, as those of Kafka.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from kazoo.exceptions import NoNodeError
 
 from tests.support import kafka
 from tests.support.kafka import Cluster, KafkaUnavailable
@@ -135,13 +138,17 @@ class JafkaMember:
 
 
 def dump(zookeeper: str, path: str = "/") -> Mapping[str, tuple[bytes, int, int]]:
-    """Return every node below ``path``: data, version, and child version; what is equal twice was not written between."""
+    """Return every node from ``path`` down: data, version, and child version; what is equal twice was not written between.
+
+    What is not there, or goes away meanwhile, is left out.
+    """
     found: dict[str, tuple[bytes, int, int]] = {}
     with open_registry(zookeeper) as registry:
         waiting = [path]
         while waiting:
             at = waiting.pop()
-            data, stat = registry.client.get(at)
-            found[at] = (data or b"", stat.version, stat.cversion)
-            waiting += [f"{at.rstrip('/')}/{name}" for name in registry.client.get_children(at)]
+            with contextlib.suppress(NoNodeError):
+                data, stat = registry.client.get(at)
+                found[at] = (data or b"", stat.version, stat.cversion)
+                waiting += [f"{at.rstrip('/')}/{name}" for name in registry.client.get_children(at)]
     return found
