@@ -139,11 +139,15 @@ class Subscription(Section):
 
 
 class SinkSettings(BaseModel):
-    """A destination: its ``type``, and the options of that type."""
+    """A destination: its ``type``, its part of the memory, and the options of that type.
+
+    ``memory_share`` is relative to those of the other sinks in use.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     type: str
+    memory_share: int = Field(1, ge=1, le=100)
 
     @field_validator("type", mode="before")
     @classmethod
@@ -153,7 +157,7 @@ class SinkSettings(BaseModel):
 
     @property
     def options(self) -> dict[str, object]:
-        """What stands beside ``type``."""
+        """What only the sinks of its ``type`` have."""
         return dict(self.model_extra or {})
 
     @property

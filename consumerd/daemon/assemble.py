@@ -33,11 +33,18 @@ from consumerd.aio.tasks import unless
 from consumerd.config.settings import Settings
 from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
 from consumerd.daemon.admission import Admission
-from consumerd.daemon.budget import SINK_SHARE, explain_small_budget, held_by_kind, plan_budget
+from consumerd.daemon.budget import (
+    SINK_SHARE,
+    explain_small_budget,
+    find_largest_unit,
+    held_by_kind,
+    plan_budgets,
+)
 from consumerd.daemon.cluster_search import find_cluster
 from consumerd.daemon.describe import describe_partition, describe_sinks, explain_unready
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
+from consumerd.daemon.sink_fetchers import SinkFetchers
 from consumerd.daemon.sinks import check_paths, check_sinks
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
 from consumerd.delivery.deliveries import Deliveries
@@ -51,6 +58,7 @@ from consumerd.group.assignors import Strategy
 from consumerd.group.identity import MemberIdentity
 from consumerd.group.rebalancer import Rebalancer
 from consumerd.group.settings import RebalanceSettings
+from consumerd.net.pool import PoolShare
 from consumerd.net.versions import parse_broker_version
 from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
@@ -84,8 +92,8 @@ class _Running:
     """What there is once the cluster has been found."""
 
     access: ClusterAccess
-    budget: MemoryBudget
-    fetcher: Fetcher
+    budgets: Mapping[str, MemoryBudget]
+    fetchers: SinkFetchers
     deliveries: Deliveries
     requests: ZooKeeperOffsetRequests
     rebalancer: Rebalancer
@@ -147,18 +155,18 @@ class Daemon:
                     fetch=settings.fetch,
                 )
             )
-            budget = plan_budget(settings)
+            budgets = plan_budgets(settings)
             if small := explain_small_budget(settings):
                 _log.warning("memory_budget_small", reason=small)
                 self._hooks.trouble(Trouble.MEMORY_BUDGET_SMALL, small)
-            sinks = self._make_sinks(access, cluster_id, budget)
+            sinks = self._make_sinks(access, cluster_id, budgets)
             for sink in sinks.values():
                 stack.push_async_callback(sink.close)
-            quarantine = self._make_quarantine(access, cluster_id, budget)
+            quarantine = self._make_quarantine(access, cluster_id)
             if quarantine is not None:
                 stack.push_async_callback(quarantine.close)
             await check_sinks(sinks if quarantine is None else {**sinks, "quarantine": quarantine}, self._hooks)
-            self._running = self._make_parts(access, budget, sinks, quarantine, cluster_id, stop)
+            self._running = self._make_parts(access, budgets, sinks, quarantine, cluster_id, stop)
             self._waiting = None
             await self._consume(self._running, stop)
 
@@ -169,7 +177,7 @@ class Daemon:
     async def _consume(self, parts: _Running, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             working = [
-                tasks.create_task(parts.fetcher.run(), name="fetcher"),
+                tasks.create_task(parts.fetchers.run(), name="fetchers"),
                 tasks.create_task(parts.deliveries.run(), name="deliveries"),
                 tasks.create_task(parts.requests.run(), name="operators' requests"),
                 tasks.create_task(self._follow_topics(parts), name="follow topics"),
@@ -212,11 +220,12 @@ class Daemon:
 
     # -- making the parts
 
-    def _make_sinks(self, access: ClusterAccess, cluster_id: str, budget: MemoryBudget) -> dict[str, Sink]:
+    def _make_sinks(
+        self, access: ClusterAccess, cluster_id: str, budgets: Mapping[str, MemoryBudget]
+    ) -> dict[str, Sink]:
         settings = self._settings
-        used = {subscription.sink for subscription in settings.subscriptions}
         sinks = {}
-        for name in sorted(used):
+        for name, budget in budgets.items():
             chosen = settings.sinks[name]
             factory = load_sink(chosen.type)
             context = SinkContext(
@@ -226,7 +235,7 @@ class Daemon:
                 writer_id=self._writer_id,
                 now=monotonic,
                 charge=budget.charge,
-                buffer_bytes=budget.limit_bytes // SINK_SHARE // len(used),
+                buffer_bytes=budget.limit_bytes // SINK_SHARE,
                 hooks=self._hooks,
                 consumer_id=settings.group.consumer_id,
                 roots=ZooKeeperRootRegistry(access.zk, settings.group.id),
@@ -234,12 +243,11 @@ class Daemon:
             sinks[name] = factory(context, factory.Options.model_validate(chosen.options))
         return sinks
 
-    def _make_quarantine(self, access: ClusterAccess, cluster_id: str, budget: MemoryBudget) -> FileQuarantine | None:
+    def _make_quarantine(self, access: ClusterAccess, cluster_id: str) -> FileQuarantine | None:
         if self._settings.quarantine.path is None:
             return None
         return FileQuarantine(
             self._settings.quarantine.path,
-            charge=partial(budget.charge, kind=Kind.QUARANTINE),
             group=self._settings.group.id,
             cluster_id=cluster_id,
             writer_id=self._writer_id,
@@ -247,39 +255,49 @@ class Daemon:
             roots=ZooKeeperQuarantineRoot(access.zk, self._settings.group.id),
         )
 
+    def _make_fetchers(self, access: ClusterAccess, budgets: Mapping[str, MemoryBudget]) -> dict[str, Fetcher]:
+        fetch = self._settings.fetch
+        settings = FetchSettings(
+            max_partition_bytes=fetch.max_partition_bytes,
+            max_message_bytes=find_largest_unit(self._settings, budgets),
+            max_response_bytes=fetch.max_response_bytes,
+            max_wait_ms=fetch.max_wait_ms,
+            min_bytes=fetch.min_bytes,
+            read_committed=fetch.isolation == "read_committed",
+            request_timeout_s=self._settings.cluster.request_timeout_ms / 1000,
+            identity=_describe_identity(self._settings),
+        )
+        return {
+            name: Fetcher(
+                settings=settings,
+                budget=budget,
+                leaders=access.directory,
+                connections=PoolShare(access.pool, name),
+                log_ranges=access.ranges,
+                hooks=self._hooks,
+                now=monotonic,
+                random=random.random,
+            )
+            for name, budget in budgets.items()
+        }
+
     def _make_parts(
         self,
         access: ClusterAccess,
-        budget: MemoryBudget,
+        budgets: Mapping[str, MemoryBudget],
         sinks: Mapping[str, Sink],
         quarantine: Quarantine | None,
         cluster_id: str,
         stop: asyncio.Event,
     ) -> _Running:
         settings, fetch, offsets = self._settings, self._settings.fetch, self._settings.offsets
-        fetcher = Fetcher(
-            settings=FetchSettings(
-                max_partition_bytes=fetch.max_partition_bytes,
-                max_message_bytes=fetch.largest_unit_bytes,
-                max_response_bytes=fetch.max_response_bytes,
-                max_wait_ms=fetch.max_wait_ms,
-                min_bytes=fetch.min_bytes,
-                read_committed=fetch.isolation == "read_committed",
-                request_timeout_s=settings.cluster.request_timeout_ms / 1000,
-                identity=_describe_identity(settings),
-            ),
-            budget=budget,
-            leaders=access.directory,
-            connections=access.pool,
-            log_ranges=access.ranges,
-            hooks=self._hooks,
-            now=monotonic,
-            random=random.random,
-        )
+        charges = {name: partial(budget.charge, kind=Kind.QUARANTINE) for name, budget in budgets.items()}
+        routes = SinkRoutes(settings, sinks, charges)
+        fetchers = SinkFetchers(self._make_fetchers(access, budgets), lambda partition: routes.find(partition).name)
         requests = ZooKeeperOffsetRequests(access.zk, settings.group.id, hooks=self._hooks)
         deliveries = Deliveries(
-            route=SinkRoutes(settings, sinks).find,
-            feeds=fetcher,
+            route=routes.find,
+            feeds=fetchers,
             store=ZooKeeperOffsetStore(
                 access.zk,
                 settings.group.id,
@@ -306,7 +324,6 @@ class Daemon:
             hooks=self._hooks,
             now=monotonic,
             random=random.random,
-            charge=partial(budget.charge, kind=Kind.QUARANTINE),
         )
         rebalancer = Rebalancer(
             access.zk,
@@ -330,8 +347,8 @@ class Daemon:
         )
         return _Running(
             access=access,
-            budget=budget,
-            fetcher=fetcher,
+            budgets=budgets,
+            fetchers=fetchers,
             deliveries=deliveries,
             requests=requests,
             rebalancer=rebalancer,
@@ -383,13 +400,11 @@ class Daemon:
             denied_topics=parts.rebalancer.denied if parts is not None else {},
             rebalances=self._recent.rebalances(),
             events=self._recent.events(),
-            buffered_bytes=held_by_kind(self._settings, parts.budget) if parts is not None else {},
+            buffered_bytes=held_by_kind(self._settings, parts.budgets) if parts is not None else {},
             memory_budget_bytes=self._settings.fetch.memory_budget_bytes,
             requests=tuple(map(_describe_request, parts.requests.waiting)) if parts is not None else (),
             group_partitions=parts.rebalancer.group_partitions if parts is not None else 0,
-            sinks=describe_sinks(
-                {subscription.sink for subscription in self._settings.subscriptions}, partitions, self._recent
-            ),
+            sinks=describe_sinks(parts.budgets if parts is not None else {}, partitions, self._recent),
         )
 
 

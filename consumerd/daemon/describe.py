@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from consumerd.client.record_age import lag_seconds
 from consumerd.daemon.status import PartitionStatus, RecentEvents, SinkStatus
 from consumerd.delivery.status import DeliveryState
 from consumerd.delivery.status import PartitionStatus as DeliveryStatus
+from consumerd.fetch.buffer import MemoryBudget
 from consumerd.telemetry.wording import join_shown
 
 UNREADY_AFTER_S: Final = 30.0
@@ -40,9 +41,9 @@ def describe_partition(one: DeliveryStatus, recent: RecentEvents, *, now_ms: flo
 
 
 def describe_sinks(
-    names: Collection[str], partitions: Iterable[PartitionStatus], recent: RecentEvents
+    budgets: Mapping[str, MemoryBudget], partitions: Iterable[PartitionStatus], recent: RecentEvents
 ) -> tuple[SinkStatus, ...]:
-    """Return each of the named sinks, with what its partitions here have not landed."""
+    """Return each of the sinks that have a memory account, with what its partitions here have not landed."""
     counts: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
     for one in partitions:
@@ -50,7 +51,14 @@ def describe_sinks(
         if one.position is not None and one.acknowledged is not None:
             waiting[one.sink] += one.position - one.acknowledged
     return tuple(
-        recent.describe_sink(name, partitions=counts[name], unacknowledged=waiting[name]) for name in sorted(names)
+        recent.describe_sink(
+            name,
+            partitions=counts[name],
+            unacknowledged=waiting[name],
+            buffered_bytes=budget.held_bytes,
+            memory_budget_bytes=budget.limit_bytes,
+        )
+        for name, budget in sorted(budgets.items())
     )
 
 

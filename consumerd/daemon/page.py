@@ -80,6 +80,7 @@ _SINKS: Final = (
     _Column("sink", "title"),
     _Column("partitions", "n"),
     _Column("not landed", "n"),
+    _Column("memory", "n"),
     _Column("files", "n"),
     _Column("records", "n"),
     _Column("MiB", "n"),
@@ -216,8 +217,16 @@ def _partition_rows(one: PartitionStatus) -> Iterator[str]:
 
 def _sink_row(one: SinkStatus) -> str:
     last = "&ndash;" if one.last_file is None else f"{_ago(one.last_file)}, {escape(one.last_file.at)}"
-    counts = (one.partitions, one.unacknowledged, one.files, one.records)
-    return _row(_SINKS, (escape(one.sink), *map(_number, counts), _mebibytes(one.bytes), last))
+    memory = f"{_mebibytes(one.buffered_bytes)} of {_mebibytes(one.memory_budget_bytes)}"
+    cells = (
+        escape(one.sink),
+        *map(_number, (one.partitions, one.unacknowledged)),
+        memory,
+        *map(_number, (one.files, one.records)),
+        _mebibytes(one.bytes),
+        last,
+    )
+    return _row(_SINKS, cells)
 
 
 def _request_row(one: RequestStatus) -> str:

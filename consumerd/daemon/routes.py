@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from consumerd.config import settings as config
 from consumerd.config.settings import Settings
-from consumerd.delivery.ports import SinkRoute
+from consumerd.delivery.ports import SinkRoute, charge_nobody
 from consumerd.errors import ConfigError, PermanentSinkError
 from consumerd.group.subscription import Subscription, plan_streams
 from consumerd.model import Claim, TopicPartition
@@ -60,10 +60,16 @@ class _Ambiguous:
 
 
 class SinkRoutes:
-    """Finds the sink of each partition."""
+    """Finds the sink of each partition, and whom a sink's units in quarantine are charged to (nobody by default)."""
 
-    def __init__(self, settings: Settings, sinks: Mapping[str, Sink]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sinks: Mapping[str, Sink],
+        charges: Mapping[str, Callable[[int], None]] | None = None,
+    ) -> None:
         self._sinks = sinks
+        self._charges = charges or {}
         self._on_rejected = {name: one.on_rejected for name, one in settings.sinks.items()}
         self._by_topic = {topic: one.sink for one in settings.subscriptions for topic in one.topics}
         self._patterns = [one.pattern for one in settings.subscriptions if one.pattern is not None]
@@ -73,8 +79,12 @@ class SinkRoutes:
         """Return where the partition's records go; for a topic that matches two sinks, one that refuses all."""
         names = sorted(self._names(partition.topic))
         if len(names) == 1:
+            name = names[0]
             return SinkRoute(
-                name=names[0], sink=self._sinks[names[0]], on_rejected=self._on_rejected.get(names[0], "stop")
+                name=name,
+                sink=self._sinks[name],
+                on_rejected=self._on_rejected.get(name, "stop"),
+                charge=self._charges.get(name, charge_nobody),
             )
         if not names:
             raise ConfigError(f"no subscription names topic {partition.topic!r}")

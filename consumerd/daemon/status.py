@@ -54,12 +54,15 @@ class PartitionStatus:
 class SinkStatus:
     """One sink: its partitions here, and the files that it has published since the process started.
 
-    ``unacknowledged`` counts the offsets that it took and has not acknowledged.
+    ``unacknowledged`` counts the offsets that it took and has not acknowledged. ``buffered_bytes`` is what is held for it
+    against its part of the memory budget, ``memory_budget_bytes``.
     """
 
     sink: str
     partitions: int
     unacknowledged: int
+    buffered_bytes: int
+    memory_budget_bytes: int
     files: int
     records: int
     bytes: int
@@ -217,13 +220,17 @@ class RecentEvents(Hooks):
         """Return a time on the monotonic clock as a moment; a calendar that was set since then is not seen."""
         return self._moment(happened, self._wall() - (self._now() - happened))
 
-    def describe_sink(self, sink: str, *, partitions: int, unacknowledged: int) -> SinkStatus:
+    def describe_sink(
+        self, sink: str, *, partitions: int, unacknowledged: int, buffered_bytes: int, memory_budget_bytes: int
+    ) -> SinkStatus:
         """Return a sink with what it has published."""
         published = self._published.get(sink, _Published())
         return SinkStatus(
             sink=sink,
             partitions=partitions,
             unacknowledged=unacknowledged,
+            buffered_bytes=buffered_bytes,
+            memory_budget_bytes=memory_budget_bytes,
             files=published.files,
             records=published.records,
             bytes=published.size,

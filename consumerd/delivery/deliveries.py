@@ -65,9 +65,7 @@ class _Running:
 
 
 class Deliveries:
-    """Delivers what is claimed. ``route`` says which sink a partition goes to; sinks are closed by whoever made them.
-    ``charge`` is told the bytes of units on their way into quarantine (negative: given back).
-    """
+    """Delivers what is claimed. ``route`` says which sink a partition goes to; sinks are closed by whoever made them."""
 
     def __init__(
         self,
@@ -84,7 +82,6 @@ class Deliveries:
         hooks: Hooks,
         now: Callable[[], float],
         random: Callable[[], float],
-        charge: Callable[[int], None] = lambda size: None,  # noqa: ARG005 - a hook that does nothing
     ) -> None:
         self._route = route
         self._feeds = feeds
@@ -97,7 +94,6 @@ class Deliveries:
         self._hooks = hooks
         self._now = now
         self._random = random
-        self._charge = charge
         self._committer = Committer(
             store,
             interval_s=settings.commit_interval_ms / 1000,
@@ -213,7 +209,6 @@ class Deliveries:
             hooks=self._hooks,
             now=self._now,
             random=self._random,
-            charge=self._charge,
             former=self._formers.get(claim.partition),
         )
         running = _Running(key=(claim.partition, next(self._numbers)), pipeline=pipeline)

@@ -67,6 +67,8 @@ REFUSED = (PermanentSinkError, ConfigError, CorruptMessageError, RecordTooLarge)
 
 _LOOK_S: Final = 1.0
 """How often a partition that goes on behind a stop looks whether there is anything left that could stop it."""
+_QUARANTINE_COPIES: Final = 2
+"""A unit on its way into quarantine is there once, and once more while it is encoded piece by piece."""
 _SLACK_S: Final = 0.001  # timers fire within the clock's resolution of their time, on either side
 
 
@@ -103,7 +105,6 @@ class Flow:
         tracker: OffsetTracker,
         *,
         quarantine: Quarantine | None,
-        charge: Callable[[int], None],
         calls: GuardedCalls,
         attention: Attention,
         condition: Condition,
@@ -119,7 +120,6 @@ class Flow:
         self._feed = feed
         self._tracker = tracker
         self._quarantine = quarantine
-        self._charge = charge
         self._calls = calls
         self._attention = attention
         self._condition = condition
@@ -431,14 +431,14 @@ class Flow:
         if quarantine is None:
             raise ConfigError("a policy says quarantine: set quarantine.path")
         kept = quarantined(unit, self._partition, self._claim.incarnation)
-        size = len(unit.raw)
-        self._charge(size)  # over all tries, however long they take
+        size = _QUARANTINE_COPIES * len(unit.raw)
+        self._route.charge(size)  # over all tries, however long they take
         try:
             answer = await self._calls.insist(
                 lambda: quarantine.put(kept, self._claim), "put", of="the quarantine", heed_news=True
             )
         finally:
-            self._charge(-size)
+            self._route.charge(-size)
         if answer is None:
             return False
         self._calls.recover()

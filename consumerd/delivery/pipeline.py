@@ -96,7 +96,6 @@ class PartitionPipeline:
         hooks: Hooks,
         now: Callable[[], float],
         random: Callable[[], float],
-        charge: Callable[[int], None],
         former: Former | None = None,
     ) -> None:
         self._claim = claim
@@ -107,7 +106,6 @@ class PartitionPipeline:
         self._gate = gate
         self._requests = requests
         self._quarantine = quarantine
-        self._charge = charge
         self._committer = committer
         self._settings = settings
         self._reports = reports
@@ -367,7 +365,6 @@ class PartitionPipeline:
             feed,
             tracker,
             quarantine=self._quarantine,
-            charge=self._charge,
             calls=self._calls,
             attention=self._attention,
             condition=self._condition,

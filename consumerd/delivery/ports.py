@@ -76,13 +76,21 @@ class PartitionHistory(Protocol):
         """Tell whether the partition was made after the group had begun with its topic. Raises CoordinationError."""
 
 
+def charge_nobody(size: int) -> None:
+    """Stand in for a memory account that is not kept."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRoute:
-    """Where a partition's records go, and what follows one that the sink will never take."""
+    """Where a partition's records go, and what follows one that the sink will never take.
+
+    ``charge`` adds the bytes of units on their way into quarantine (negative: gives them back) to the sink's memory account.
+    """
 
     name: str
     sink: Sink
     on_rejected: UnitPolicy = "stop"
+    charge: Callable[[int], None] = charge_nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

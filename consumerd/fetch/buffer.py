@@ -16,8 +16,9 @@ estimates were wrong; while held bytes are above the limit nothing else is grant
 What sinks charge is never refused; so that it finds room, a part of the limit is theirs (``sink_bytes``), and reservations
 fill only the rest.
 
-Fairness between partitions comes from :func:`plan_marks`: what one partition may keep unconsumed is bounded by its
-share of half of the limit, so that partitions whose sink stands still cannot take the memory of those that flow.
+Fairness between partitions comes from :func:`plan_marks`: what one partition may keep, batches included that its sink
+has not taken yet, is bounded by its share of the limit, so that partitions whose sink stands still cannot take the
+memory of those that flow.
 """
 
 from __future__ import annotations
@@ -276,40 +277,56 @@ class Marks:
     low: int
     batch: int
 
+    @property
+    def out(self) -> int:
+        """What may be at the sink without being counted: a batch, or the answer that it is a view of."""
+        return max(self.ask, self.batch)
+
 
 _FEWEST_BATCHES: Final = 64
 _MOST_BATCHES: Final = 128
 _BATCHES_EACH: Final = 16
+_OUT_PART: Final = 3
+"""Batches that are at the sinks, one of each partition, take this part of the limit at most."""
 _AMPLE_FETCHES: Final = 24
 
 
 def plan_marks(limit_bytes: int, partitions: int, usual_bytes: int) -> Marks:
-    """Share half of the limit among ``partitions``, at most two and a half times ``usual_bytes`` each.
+    """Share half of the limit among ``partitions``, at most two and a half times ``usual_bytes`` each; a third is for batches.
 
-    Sixteen batches of each partition find room in all the memory, 64 at least; 128 have to be enough for hundreds of
-    partitions too, each of whose sinks has one at a time and converts it into something else.
+    Sixteen batches of each partition find room in all the memory, 64 at least; where there are more than eight partitions,
+    128 have to be enough, and where there are more than 42, three of each: all of them may be at a sink that stands still,
+    one of each partition, and the partitions that flow must go on.
 
     Where all the memory is less than 24 fetches, as where half of it is set aside for Arrow, batches are as small as that at once,
     and the next fetch leaves when the one before it was consumed: that is not what is waited for there, and memory is.
     """
     share = limit_bytes // (2 * max(1, partitions))
     ask = max(1, min(usual_bytes, share * 2 // 5))
-    if limit_bytes < _AMPLE_FETCHES * usual_bytes:
-        return Marks(ask=ask, high=ask * 3 // 2, low=ask, batch=limit_bytes // _MOST_BATCHES)
-    batches = max(_FEWEST_BATCHES, min(_MOST_BATCHES, _BATCHES_EACH * partitions))
-    return Marks(ask=ask, high=ask * 3 // 2, low=ask * 9 // 8, batch=limit_bytes // batches)
+    ample = limit_bytes >= _AMPLE_FETCHES * usual_bytes
+    batches = max(_FEWEST_BATCHES, min(_MOST_BATCHES, _BATCHES_EACH * partitions)) if ample else _MOST_BATCHES
+    batch = limit_bytes // max(batches, _OUT_PART * partitions)
+    return Marks(ask=ask, high=ask * 3 // 2, low=ask * 9 // 8 if ample else ask, batch=batch)
 
 
 class PartitionAccount:
-    """The fetched and unconsumed bytes of one partition, with hysteresis."""
+    """The bytes of one partition, with hysteresis: fetched and not decoded yet, and lent to its sink."""
 
-    __slots__ = ("_full", "held_bytes")
+    __slots__ = ("_full", "held_bytes", "lent_bytes")
 
     def __init__(self) -> None:
         self.held_bytes = 0
+        self.lent_bytes = 0
         self._full = False
 
     def is_full(self, marks: Marks) -> bool:
         """Whether the partition is to be left out of the next request."""
-        self._full = self.held_bytes > (marks.low if self._full else marks.high)
+        self._full = self._counted(marks) > (marks.low if self._full else marks.high)
         return self._full
+
+    def has_emptied(self, marks: Marks) -> bool:
+        """Whether the partition was left out of a request, and need not be any more."""
+        return self._full and self._counted(marks) <= marks.low
+
+    def _counted(self, marks: Marks) -> int:
+        return self.held_bytes + max(0, self.lent_bytes - marks.out)

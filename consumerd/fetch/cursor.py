@@ -91,8 +91,8 @@ class Cursor:
         """Where it notes that it has changed."""
         self.round: Round | None = None
         """The requests that name it; None while none does."""
-        self.expansion = 1.0
-        """Decompressed size by fetched size, smoothed; what a decode is expected to need."""
+        self.expansion: float | None = None
+        """Decompressed size by fetched size, smoothed; None before anything was decoded."""
         self._limit_bytes = limit_bytes
         self._grown_bytes = 0
         self._successes = 0
@@ -157,7 +157,8 @@ class Cursor:
     def observe_expansion(self, fetched_bytes: int, decoded_bytes: int) -> None:
         """Learn how much larger decoded records are than what was fetched."""
         if fetched_bytes > 0:
-            self.expansion += (max(1.0, decoded_bytes / fetched_bytes) - self.expansion) / 4
+            seen = max(1.0, decoded_bytes / fetched_bytes)
+            self.expansion = seen if self.expansion is None else self.expansion + (seen - self.expansion) / 4
 
     def back_off(self, due: float) -> None:
         """Leave the partition out until ``due``; what is in flight is not wanted any more."""

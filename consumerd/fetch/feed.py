@@ -129,14 +129,15 @@ class _Chunk:
         data, buffer = self.data, batch.buffer
         return isinstance(data, memoryview) and isinstance(buffer, memoryview) and buffer.obj is data.obj
 
-    def settle(self) -> None:
-        """Give back what nobody needs any more."""
+    def settle(self) -> bool:
+        """Give back what nobody needs any more; tell whether that is all of it."""
         if self.undecoded:
-            return
+            return False
         if self.views:
             self.hold.join_batch()
-        else:
-            self.hold.release()
+            return False
+        self.hold.release()
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +184,6 @@ class _Lent:
 
     hold: Hold
     chunk: _Chunk | None
-
-    def give_back(self) -> None:
-        self.hold.release()
-        if self.chunk is not None:
-            self.chunk.views -= 1
-            self.chunk.settle()
 
 
 class PartitionFeed:
@@ -313,7 +308,9 @@ class PartitionFeed:
         """Give a batch's memory back. Idempotent."""
         lent = self._lent.pop(id(batch), None)
         if lent is not None:
-            lent.give_back()
+            self._give_back(lent)
+            if self.account.has_emptied(self._tools.owner.marks):
+                self._tools.owner.feed_ready(self)
 
     def seek(self, position: int) -> None:
         """Go on at ``position``; what was fetched is dropped."""
@@ -330,7 +327,7 @@ class PartitionFeed:
         self._drop()
         lent, self._lent = self._lent, {}
         for one in lent.values():
-            one.give_back()
+            self._give_back(one)
         self._take_failure()
         self._arrived.set()
         self._tools.owner.feed_closed(self)
@@ -460,9 +457,18 @@ class PartitionFeed:
     def _finish_pieces(self, chunk: _Chunk, count: int = 1) -> None:
         chunk.undecoded -= count
         if chunk.undecoded == 0:
-            chunk.settle()
             self.account.held_bytes -= chunk.held_bytes
+            if not chunk.settle():
+                self.account.lent_bytes += chunk.held_bytes
             self._tools.owner.feed_ready(self)
+
+    def _give_back(self, lent: _Lent) -> None:
+        self.account.lent_bytes -= lent.hold.size
+        lent.hold.release()
+        if lent.chunk is not None:
+            lent.chunk.views -= 1
+            if lent.chunk.settle():
+                self.account.lent_bytes -= lent.chunk.held_bytes
 
     def _drop(self) -> None:
         """Forget what came. Batches that are out stay out, with their memory."""
@@ -606,6 +612,7 @@ class PartitionFeed:
             seen.views += 1
         # what its buffer is a part of is held already
         work.hold.become(Kind.BATCHES, batch.size_bytes - (0 if seen is None else len(batch.buffer)))
+        self.account.lent_bytes += work.hold.size
         self._finish_pieces(work.chunk)
         self._lent[id(batch)] = _Lent(work.hold, seen)
         self._position = batch.next_offset

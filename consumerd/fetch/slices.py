@@ -30,7 +30,9 @@ _BATCH_BYTES: Final = 61
 _BATCH_MAGIC: Final = 2
 _CODEC_MASK: Final = 0x07
 _DOUBT: Final = 4
-"""Codecs with blocks tell no more than how many there are, full or not: a unit counts as this part of it at least."""
+"""Codecs with blocks tell how many there are, full or not: once it is known what units of the partition expand to, a unit
+counts as this part of what it says at least. Before that it counts as all of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,10 @@ class Piece:
     expanded_bytes: int = 0
 
 
-def cut_record_set(data: Buffer, *, slice_bytes: int, expansion: float) -> list[Piece]:
+def cut_record_set(data: Buffer, *, slice_bytes: int, expansion: float | None) -> list[Piece]:
     """Cut whole units into pieces of about ``slice_bytes`` once decompressed, a unit at least.
 
+    ``expansion`` is decompressed size by fetched size, as learned from earlier pieces; None where nothing was decoded yet.
     A unit that is cut off, or that cannot be one, ends the last piece.
     """
     pieces: list[Piece] = []
@@ -88,18 +91,19 @@ def _walk_messages(data: Buffer, begin: int, slice_bytes: int) -> tuple[int, int
     return (at, last) if at <= len(data) else (last, before)
 
 
-def _walk_units(data: Buffer, begin: int, slice_bytes: int, expansion: float) -> tuple[int, int, int]:
+def _walk_units(data: Buffer, begin: int, slice_bytes: int, expansion: float | None) -> tuple[int, int, int]:
     """The same for units that are large, and what the compressed ones of them give by their own account.
 
     Those are counted by their expected size, or by a part of what they say, which may be far more than they have.
     """
+    expansion, doubt = (1.0, 1) if expansion is None else (expansion, _DOUBT)
     at = last = begin
     expanded = 0
     weight = 0.0
     native = kernel.records
     while at <= len(data) - _HEADER_BYTES and weight < slice_bytes:
         if native is not None:
-            stop, known, weight, said = native.step_units(data, at, weight, slice_bytes, expansion, _DOUBT)
+            stop, known, weight, said = native.step_units(data, at, weight, slice_bytes, expansion, doubt)
             if stop > at:
                 last, at = known, stop
                 expanded += said
@@ -111,7 +115,7 @@ def _walk_units(data: Buffer, begin: int, slice_bytes: int, expansion: float) ->
         if codec := _codec(data, at):
             said = expected_size(codec, memoryview(data)[_payload_at(data, at) : stop])
             expanded += said
-            weight += max(size * expansion, said / _DOUBT)
+            weight += max(size * expansion, said / doubt)
         else:
             weight += size
         last, at = at, stop

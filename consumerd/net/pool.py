@@ -1,4 +1,4 @@
-"""The connections to a cluster's brokers: one for fetches, one for control and one for producing, per broker.
+"""The connections to a cluster's brokers: one for control, one for producing and one per sink for fetches, per broker.
 
 - Connecting is single-flight: who asks meanwhile shares the attempt, and its failure.
 - After a failure the next attempt to that broker waits: exponential backoff with jitter, so that the members of a group
@@ -103,7 +103,7 @@ class ConnectionPool:
         self._idle_timeout_s = idle_timeout_s
         self._backoff_initial_s = backoff_initial_s
         self._backoff_maximum_s = backoff_maximum_s
-        self._slots: dict[tuple[BrokerId, Purpose], _Slot] = {}
+        self._slots: dict[tuple[BrokerId, Purpose, str], _Slot] = {}
         self._patience: dict[BrokerId, _Patience] = {}
         self._closed = False
 
@@ -116,7 +116,11 @@ class ConnectionPool:
         await self.aclose()
 
     def __repr__(self) -> str:
-        open_now = sorted(f"{broker}/{purpose}" for (broker, purpose), slot in self._slots.items() if slot.connection)
+        open_now = sorted(
+            f"{broker}/{purpose}{share and '/'}{share}"
+            for (broker, purpose, share), slot in self._slots.items()
+            if slot.connection
+        )
         return f"<ConnectionPool {', '.join(open_now) or 'empty'}>"
 
     def waits_s(self, broker: Endpoint) -> float:
@@ -126,14 +130,14 @@ class ConnectionPool:
             return 0.0
         return max(0.0, patience.not_before - self._now())
 
-    async def get(self, broker: Endpoint, purpose: Purpose) -> BrokerConnection:
-        """Return a connection that was usable a moment ago, made now if need be.
+    async def get(self, broker: Endpoint, purpose: Purpose, share: str = "") -> BrokerConnection:
+        """Return a connection that was usable a moment ago, made now if need be; each ``share`` has one of its own.
 
         Bounded by the longest backoff and the dialer's own bounds. Cancel freely: whoever else waits for the same
         connection takes the attempt over. Raises ConnectionLost.
         """
         self._drop_idle()
-        slot = self._slots.setdefault((broker.id, purpose), _Slot())
+        slot = self._slots.setdefault((broker.id, purpose, share), _Slot())
         if (connection := slot.find(broker.address)) is not None:
             return connection
         failures = slot.failures
@@ -194,3 +198,15 @@ class ConnectionPool:
     def _raise_closed(self) -> None:
         if self._closed:
             raise ConnectionLost("the connection pool is closed")
+
+
+class PoolShare:
+    """A pool's connections for one user alone, whose long polls and large answers hold up nobody else's."""
+
+    def __init__(self, pool: ConnectionPool, name: str) -> None:
+        self._pool = pool
+        self._name = name
+
+    async def get(self, broker: Endpoint, purpose: Purpose) -> BrokerConnection:
+        """See :meth:`ConnectionPool.get`. Raises ConnectionLost."""
+        return await self._pool.get(broker, purpose, self._name)

@@ -50,12 +50,10 @@ class FileQuarantine:
         cluster_id: str,
         writer_id: str,
         wall_ms: Callable[[], int],
-        charge: Callable[[int], None],
         files: FileSystem | None = None,
         roots: RootRegistry | None = None,
     ) -> None:
         self._path = path
-        self._charge = charge
         self._files = files or OsFileSystem()
         self._group = group
         self._cluster_id = cluster_id
@@ -69,7 +67,7 @@ class FileQuarantine:
             cluster_id=cluster_id,
             writer_id=writer_id,
             now=lambda: wall_ms() / 1000,
-            charge=charge,
+            charge=lambda _size: None,  # whoever puts a unit here counts it
             roots=roots,
         )
         self._root = ChainRoot(
@@ -82,14 +80,6 @@ class FileQuarantine:
 
     async def put(self, unit: QuarantinedUnit, claim: Claim) -> None:
         """See Quarantine. Cancelling may leave the unit kept or not; to put it again is fine."""
-        size = len(unit.raw)  # what writing it may take besides the unit itself; it is encoded piece by piece
-        self._charge(size)
-        try:
-            await self._put(unit, claim)
-        finally:
-            self._charge(-size)
-
-    async def _put(self, unit: QuarantinedUnit, claim: Claim) -> None:
         kept = KeptUnit(unit=unit, cluster=self._cluster_id, group=self._group, when_ms=self._wall_ms())
         attempt = _Attempt(self._files, self._path, kept, self._next_file_id())
         try:

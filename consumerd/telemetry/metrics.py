@@ -63,6 +63,8 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     ),
     GaugeSpec("consumerd_buffered_bytes", "Bytes held against the memory budget, by what they are.", ("kind",)),
     GaugeSpec("consumerd_memory_budget_bytes", "The limit of consumerd_buffered_bytes, all kinds together."),
+    GaugeSpec("consumerd_sink_buffered_bytes", "Bytes held for the sink against its part of the budget.", ("sink",)),
+    GaugeSpec("consumerd_sink_memory_budget_bytes", "The sink's part of the memory budget.", ("sink",)),
     GaugeSpec("consumerd_position_offset", "Next offset to be delivered.", _PARTITION),
     GaugeSpec("consumerd_acknowledged_offset", "Next offset after everything that is safe at the sink.", _PARTITION),
     GaugeSpec("consumerd_committed_offset", "Position in the offset store.", _PARTITION),

@@ -228,6 +228,14 @@ ROWS: Final = (
                 unit="bytes",
             ),
             Panel(
+                title="Memory held, by sink",
+                queries={
+                    "{{sink}}": "sum by (sink) (consumerd_sink_buffered_bytes{$S})",
+                    "part of {{sink}}": "sum by (sink) (consumerd_sink_memory_budget_bytes{$S})",
+                },
+                unit="bytes",
+            ),
+            Panel(
                 title="Resident memory, by process",
                 queries={"{{instance}}": "process_resident_memory_bytes{$S}"},
                 unit="bytes",

@@ -897,6 +897,29 @@ MUTANTS: Final = (
         tests=("tests/unit/fetch/test_buffer.py::test_a_part_larger_than_the_rest_is_charged_in_full",),
     ),
     Mutant(
+        name="what-is-at-the-sink-is-not-counted",
+        promise=4,
+        file="fetch/buffer.py",
+        old="        return self.held_bytes + max(0, self.lent_bytes - marks.out)\n",
+        new="        return self.held_bytes\n",
+        tests=(
+            (
+                "tests/unit/fetch/test_buffer.py::"
+                "test_what_is_at_the_sink_counts_beyond_a_batch_and_leaves_the_partition_out_until_it_is_given_back"
+            ),
+        ),
+    ),
+    Mutant(
+        name="a-sink-that-hangs-has-all-the-memory",
+        promise=4,
+        file="daemon/budget.py",
+        old="    return {name: MemoryBudget(limit, sink_bytes=limit // SINK_SHARE) for name, limit in limits.items()}\n",
+        new="    return dict.fromkeys(limits, MemoryBudget(left, sink_bytes=left // SINK_SHARE))\n",
+        tests=(
+            "tests/component/daemon/test_two_sinks.py::test_a_sink_that_hangs_leaves_the_other_its_rate[24-snappy-64MiB]",
+        ),
+    ),
+    Mutant(
         name="decompression-has-no-limit",
         promise=4,
         file="wire/compression.py",
@@ -909,11 +932,12 @@ MUTANTS: Final = (
         promise=4,
         file="fetch/buffer.py",
         old=(
-            "        self._full = self.held_bytes > (marks.low if self._full else marks.high)\n"
+            "        self._full = self._counted(marks) > (marks.low if self._full else marks.high)\n"
             "        return self._full\n"
         ),
         new=(
-            "        self._full = self.held_bytes > (marks.low if self._full else marks.high)\n        return False\n"
+            "        self._full = self._counted(marks) > (marks.low if self._full else marks.high)\n"
+            "        return False\n"
         ),
         tests=(
             "tests/unit/fetch/test_buffer.py::test_a_partition_is_full_above_the_high_mark_until_it_falls_to_the_low_one",

@@ -672,7 +672,9 @@ class DeliveryRig:
 
     def _make(self) -> Deliveries:
         return Deliveries(
-            route=lambda _: SinkRoute(name="fake", sink=self._destination, on_rejected=self.on_rejected),
+            route=lambda _: SinkRoute(
+                name="fake", sink=self._destination, on_rejected=self.on_rejected, charge=self._charge
+            ),
             feeds=self.brokers,
             store=self.store,
             ranges=self.brokers,
@@ -687,7 +689,6 @@ class DeliveryRig:
             hooks=self.hooks,
             now=lambda: asyncio.get_running_loop().time(),
             random=lambda: 0.0,
-            charge=self._charge,
         )
 
     def _charge(self, size: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from consumerd.config.settings import Settings
-from consumerd.daemon.budget import explain_small_budget
+from consumerd.daemon.budget import explain_small_budget, find_largest_unit, find_used, plan_budgets
 from consumerd.daemon.doctor.facts import RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, Severity, join_few
 from consumerd.daemon.sinks import check_paths
@@ -95,13 +95,15 @@ def _check_memory(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]
             f"({fetch.max_partition_bytes}), and one member alone would own {counted(partitions, 'partition')}: they take turns",
             advice=f"nothing unless throughput suffers; {partitions * fetch.max_partition_bytes} bytes would do for all",
         )
-    if fetch.largest_unit_bytes < fetch.max_message_bytes:
+    largest = find_largest_unit(settings, plan_budgets(settings))
+    if largest < fetch.max_message_bytes:
         yield Finding(
             severity=Severity.WARNING,
             check="memory-below-message",
             where="fetch.memory_budget_bytes",
-            what=f"{fetch.memory_budget_bytes} bytes hold the copies of a message of {fetch.largest_unit_bytes} bytes at "
-            f"most, and max_message_bytes is {fetch.max_message_bytes}",
+            what=f"{fetch.memory_budget_bytes} bytes"
+            + (f", shared by {len(find_used(settings))} sinks," if len(find_used(settings)) > 1 else "")
+            + f" hold the copies of a message of {largest} bytes at most, and max_message_bytes is {fetch.max_message_bytes}",
             advice="raise the budget, or lower fetch.max_message_bytes",
         )
     if small := explain_small_budget(settings):
@@ -115,14 +117,15 @@ def _check_memory(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]
 
 
 def _check_sizes(settings: Settings, facts: RegistryFacts) -> Iterator[Finding]:
+    largest = find_largest_unit(settings, plan_budgets(settings))
     for topic, limit in sorted(facts.message_limits.items()):
-        if limit > settings.fetch.largest_unit_bytes:
+        if limit > largest:
             yield Finding(
                 severity=Severity.WARNING,
                 check="messages-larger-than-fetch",
                 where="fetch.max_message_bytes",
                 what=f"topic {topic} may hold messages of {limit} bytes (max.message.bytes), and at most "
-                f"{settings.fetch.largest_unit_bytes} are fetched: fetch.on_oversized ({settings.fetch.on_oversized}) "
+                f"{largest} are fetched: fetch.on_oversized ({settings.fetch.on_oversized}) "
                 "would apply to larger ones",
                 advice=f"set it to {limit} at least, and fetch.memory_budget_bytes accordingly",
             )

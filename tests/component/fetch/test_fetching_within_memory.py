@@ -126,3 +126,35 @@ def test_a_unit_above_the_limit_when_decompressed_is_too_large_and_can_be_passed
             assert budget.held_bytes == 0
 
     run(scenario())
+
+
+@pytest.mark.parametrize("codec", [0, 2])
+@pytest.mark.parametrize("closes", [False, True])
+def test_batches_that_are_out_count_for_their_partition_until_they_are_given_back(codec: int, closes: bool) -> None:
+    """As copies, as what was decompressed, and as views of an answer; to the byte, or a partition would stop for ever."""
+
+    async def scenario() -> None:
+        cluster, budget = FakeCluster(), MemoryBudget(64 * MIB)
+        cluster.lead(P0, 0)
+        for _ in range(30):
+            cluster.produce(P0, *[bytes(10_000)] * 10, codec=codec)
+        settings = FetchSettings(slice_bytes=250_000, native_slice_bytes=250_000, native_thread_bytes=1 << 30)
+        async with fetching_from(cluster, budget, settings) as fetcher:
+            feed = fetcher.feed(P0, 0)
+            batches, position = [], 0
+            while position < 300:
+                batches.append(await feed.next())
+                position = batches[-1].next_offset
+                assert feed.account.lent_bytes >= sum(len(batch) for batch in batches) * (10_000 if codec else 0)
+            assert len(batches) > 3
+            assert feed.account.held_bytes == 0
+            assert feed.account.lent_bytes == budget.held_by_kind[Kind.BATCHES] >= 300 * 10_000
+            if closes:
+                feed.close()
+            for batch in batches:
+                feed.done(batch)
+            assert feed.account.lent_bytes == 0
+            feed.close()
+        assert budget.held_bytes == 0
+
+    run(scenario())

@@ -187,6 +187,7 @@ def test_subscriptions_that_cannot_work_are_refused(config: Path, change: str, e
         ("offsets.storage=kafka", "zookeeper"),
         ("fetch.on_corrupt=quarantine", "quarantine.path"),
         ("sinks.out.on_rejected=quarantine", "quarantine.path"),
+        ("sinks.out.memory_share=0", "greater than or equal to 1"),
         ("fetch.on_corrupt=drop", "stop"),
         ("http.listen=nowhere", "http.listen"),
         ("cluster.tls.key_file=/x", "go together"),

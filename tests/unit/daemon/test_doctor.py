@@ -157,11 +157,13 @@ def test_a_request_that_waits_is_told_with_who_holds_the_partition() -> None:
 # -- settings
 
 
-def settings(tmp_path: Path, *overrides: str) -> Settings:
+def settings(tmp_path: Path, *overrides: str, second: bool = False) -> Settings:
+    """Return settings with one sink, or two."""
     config = tmp_path / "config.yaml"
+    other, out = (", {topics: [clicks], sink: out}", ", out: {type: 'null'}") if second else ("", "")
     config.write_text(
-        "cluster: {zookeeper: 'localhost:1'}\ngroup: {id: g}\nsubscriptions: [{topics: [orders], sink: lake}]\n"
-        f"sinks: {{lake: {{type: jsonl, path: {tmp_path / 'landing'}}}}}\n"
+        f"cluster: {{zookeeper: 'localhost:1'}}\ngroup: {{id: g}}\nsubscriptions: [{{topics: [orders], sink: lake}}{other}]\n"
+        f"sinks: {{lake: {{type: jsonl, path: {tmp_path / 'landing'}}}{out}}}\n"
     )
     return load_settings(config=config, properties=None, overrides=overrides, extra={})
 
@@ -194,6 +196,15 @@ def test_settings_that_do_not_go_together_are_told(
 ) -> None:
     """Each works until the day on which it matters."""
     assert check in names(check_settings(settings(tmp_path, *overrides), facts(limits=limits), negotiated_s))
+
+
+def test_a_message_must_fit_into_the_smallest_sinks_part_of_the_memory(tmp_path: Path) -> None:
+    """A second sink halves what there is for each."""
+    limits = {"orders": 40 << 20}
+    assert names(check_settings(settings(tmp_path), facts(limits=limits), 6.0)) == []
+    two = check_settings(settings(tmp_path, second=True), facts(limits=limits), 6.0)
+    assert {"memory-below-message", "messages-larger-than-fetch"} <= set(names(two))
+    assert "shared by 2 sinks, hold the copies of a message of 33554432 bytes" in " ".join(one.what for one in two)
 
 
 def test_patience_matters_more_where_there_are_members_that_need_it(tmp_path: Path) -> None:

@@ -336,7 +336,9 @@ def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
     clock[0] += 15
     (one,) = STATUS.partitions
     one = replace(one, last_progress=recent.last_progress(partition), last_commit=recent.last_commit(partition))
-    lake = recent.describe_sink("lake", partitions=1, unacknowledged=7)
+    lake = recent.describe_sink(
+        "lake", partitions=1, unacknowledged=7, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20
+    )
     status = replace(STATUS, partitions=(one,), sinks=(lake,))
     page = render_page(status)
     readings = {(reading.name, *reading.labels): reading.value for reading in read_gauges(status)}
@@ -358,7 +360,9 @@ def test_what_has_not_happened_has_no_time() -> None:
     recent.batch_delivered(partition, records=5, size=1, position=5)
     recent.offset_committed(partition, 5)
     recent.partition_released(partition)
-    lake = recent.describe_sink("lake", partitions=0, unacknowledged=0)
+    lake = recent.describe_sink(
+        "lake", partitions=0, unacknowledged=0, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20
+    )
     names = {reading.name for reading in read_gauges(replace(STATUS, sinks=(lake,)))}
 
     assert recent.last_progress(partition) is None
@@ -370,7 +374,9 @@ async def test_the_api_tells_times_as_ages_and_as_dates() -> None:
     """Programs compare ages; people read dates."""
     recent = RecentEvents(lambda: 5.0, lambda: 1_714_521_600.0)
     recent.file_published("lake", records=5, size=10)
-    lake = recent.describe_sink("lake", partitions=1, unacknowledged=0)
+    lake = recent.describe_sink(
+        "lake", partitions=1, unacknowledged=0, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20
+    )
     async with served(replace(STATUS, sinks=(lake,), group_partitions=4)) as get:
         _, body = await get("/api/v1/status")
     status = json.loads(body)

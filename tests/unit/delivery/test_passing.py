@@ -114,11 +114,11 @@ def test_the_unit_is_in_quarantine_before_the_position_moves():
         async with DeliveryRig(settings=settings("quarantine")) as rig:
             rig.log(P, 0, 40).lasting_faults[20] = CORRUPT
             seen = []
-            rig.quarantine.before = lambda unit: seen.append((rig.status(P).position, unit.offset, rig.charged > 0))
+            rig.quarantine.before = lambda unit: seen.append((rig.status(P).position, unit.offset, rig.charged))
             await rig.claim(P)
             await until(lambda: rig.store.position(P) == 40)
-            assert [(20, 20, True)] == seen
-            assert 0 == rig.charged  # its bytes count while they are on their way
+            assert [(20, 20, 2 * len(rig.quarantine.units[0].raw))] == seen
+            assert 0 == rig.charged  # its bytes count while they are on their way, and those that writing takes
 
     run(scenario())
 

@@ -134,9 +134,9 @@ def test_the_fetch_size_shrinks_after_a_run_of_successes():
 def test_expansion_is_learned_and_never_below_one():
     """It sizes reservations and slices; a decoded batch is never taken for smaller than what was fetched."""
     cursor = make()
-    for _ in range(40):
-        cursor.observe_expansion(100, 1000)
-    assert 9.9 < cursor.expansion <= 10.0
+    assert cursor.expansion is None
+    cursor.observe_expansion(100, 1000)
+    assert cursor.expansion == 10.0  # the first piece tells at once: the next one is cut by it
     for _ in range(80):
         cursor.observe_expansion(100, 1)
     assert 1.0 <= cursor.expansion < 1.1
@@ -147,4 +147,4 @@ def test_what_cannot_expand_teaches_nothing():
     cursor = make()
     cursor.observe_expansion(0, 100)
 
-    assert cursor.expansion == 1.0
+    assert cursor.expansion is None

@@ -18,7 +18,7 @@ def units_of(magic: int, count: int) -> list[bytes]:
     return [message(n, b"x" * (50 + n % 7), magic=magic) for n in range(count)]
 
 
-def cut(data: bytes, slice_bytes: int = 1 << 18, expansion: float = 1.0) -> list[Piece]:
+def cut(data: bytes, slice_bytes: int = 1 << 18, expansion: float | None = 1.0) -> list[Piece]:
     return cut_record_set(data, slice_bytes=slice_bytes, expansion=expansion)
 
 
@@ -87,6 +87,15 @@ def test_compressed_units_weigh_what_they_will_expand_to() -> None:
 
     assert len(cut(data, slice_bytes=1000, expansion=1.0)) < len(cut(data, slice_bytes=1000, expansion=20.0)) == 20
     assert all(piece.compressed for piece in cut(data))
+
+
+def test_compressed_units_weigh_all_that_they_say_before_anything_was_decoded() -> None:
+    """Blocks may be full or not; a first batch four times as large as the others would be four times a fair share."""
+    data = b"".join(batch(n, [RecordSpec(delta=0, value=b"x" * 500)], codec=GZIP) for n in range(16))
+    said = cut(data)[0].expanded_bytes // 16
+
+    assert [piece.expanded_bytes for piece in cut(data, slice_bytes=4 * said, expansion=None)] == [4 * said] * 4
+    assert [piece.expanded_bytes for piece in cut(data, slice_bytes=4 * said, expansion=1.0)] == [16 * said]
 
 
 def test_a_set_of_mixed_formats_is_cut_like_any_other() -> None:

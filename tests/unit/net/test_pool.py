@@ -12,7 +12,7 @@ import pytest
 from consumerd.errors import ConnectionLost
 from consumerd.model import BrokerId
 from consumerd.net.dialer import Dialer
-from consumerd.net.pool import ConnectionPool, Purpose
+from consumerd.net.pool import ConnectionPool, PoolShare, Purpose
 from consumerd.net.stream import Address
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
@@ -66,6 +66,19 @@ def test_connections_are_kept_by_broker_and_purpose() -> None:
         kept = {await pool.get(broker, purpose) for broker in (ONE, TWO) for purpose in Purpose for _ in range(3)}
         assert 6 == len(kept) == scene.connects
         assert repr(pool) == "<ConnectionPool 1/control, 1/fetch, 1/produce, 2/control, 2/fetch, 2/produce>"
+
+    scene.run(scenario)
+
+
+def test_each_share_has_connections_of_its_own() -> None:
+    """Answers come in order: what one sink has no room for must not hold up another's."""
+    scene = Scene()
+
+    async def scenario(pool: ConnectionPool) -> None:
+        shares = [PoolShare(pool, name) for name in ("lake", "tail")]
+        kept = {await share.get(ONE, FETCH) for share in shares for _ in range(2)} | {await pool.get(ONE, FETCH)}
+        assert 3 == len(kept) == scene.connects
+        assert repr(pool) == "<ConnectionPool 1/fetch, 1/fetch/lake, 1/fetch/tail>"
 
     scene.run(scenario)
 

@@ -98,7 +98,6 @@ async def test_unit_quarantined_in_format_1_is_known_again(tmp_path: Path):
         cluster_id=landed_1.CLUSTER,
         writer_id="member",
         wall_ms=lambda: 1,
-        charge=lambda _size: None,
     )
     await quarantine.put(unit, CLAIM)
     other = QuarantinedUnit(**{name: getattr(unit, name) for name in unit.__slots__} | {"raw": b"others"})

@@ -63,13 +63,7 @@ Maker = Callable[..., FileQuarantine]
 
 
 @pytest.fixture
-def charges() -> list[int]:
-    """Return what is charged to the memory account."""
-    return []
-
-
-@pytest.fixture
-async def make(tmp_path, charges: list[int]) -> AsyncIterator[Maker]:
+async def make(tmp_path) -> AsyncIterator[Maker]:
     """Make members that share a quarantine."""
     made = []
 
@@ -88,7 +82,6 @@ async def make(tmp_path, charges: list[int]) -> AsyncIterator[Maker]:
             cluster_id=cluster,
             writer_id=writer,
             wall_ms=lambda: 1_700_000_000_000,
-            charge=charges.append,
             files=files,
             roots=roots,
         )
@@ -122,13 +115,6 @@ async def test_a_unit_reads_back_as_it_was(make: Maker, tmp_path: Path, unit: Qu
         unit=replace(unit, size=size), cluster="2-17", group="lake", when_ms=1_700_000_000_000
     ) == found  # fmt: skip
     assert found.complete == (True if unit.record else None if unit.size is None else unit.size == 256)
-
-
-async def test_a_unit_is_charged_while_it_is_put(make: Maker, charges: list[int]):
-    """Two hundred partitions may be at it at a time, each with a whole batch."""
-    await make().put(CORRUPT, claim())
-
-    assert charges == [len(CORRUPT.raw), -len(CORRUPT.raw)]
 
 
 async def test_a_file_is_one_line_that_any_json_reader_understands(make: Maker, tmp_path: Path):
@@ -344,7 +330,6 @@ def test_what_was_acknowledged_survives_a_power_cut_at_any_moment():
                 cluster_id="c",
                 writer_id=writer,
                 wall_ms=lambda: 1,
-                charge=lambda size: None,
                 files=files,
             )
             try:

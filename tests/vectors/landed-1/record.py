@@ -42,7 +42,6 @@ async def _quarantine() -> None:
         cluster_id="2-1700000000000",
         writer_id="member",
         wall_ms=lambda: 1_700_000_000_000,
-        charge=lambda _size: None,
     )
     unit = QuarantinedUnit(
         partition=partition,
