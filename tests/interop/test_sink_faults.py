@@ -19,6 +19,7 @@ from tests.support import stalling_sinks
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.disk_faults import (
     DiskFault,
+    FrozenDisk,
     FullDisk,
     FullDiskForParquet,
     NoFault,
@@ -26,6 +27,7 @@ from tests.support.disk_faults import (
     SpoiltPartition,
     SwappedFolder,
     UnmountedVolume,
+    find_why_no_freeze,
     find_why_no_mount,
 )
 from tests.support.kafka import Cluster
@@ -56,6 +58,16 @@ def test_a_full_disk_and_an_unmounted_volume_lose_nothing_and_stop_nobody_else(
     """Nothing is landed in the empty mount point either, where nobody would look for it."""
     require_mount()
     suffer(shared_clusters(release), unique, tmp_path, figure, [FullDisk, FullDiskForParquet, UnmountedVolume])
+
+
+@pytest.mark.timeout(180)
+def test_a_disk_that_hangs_is_told_and_stops_nobody_else(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path, figure: Figure
+) -> None:
+    """A call that never comes back raises nothing: only the time that it takes tells of it. All is landed after the thaw."""
+    if why := find_why_no_freeze(tmp_path / "tried"):
+        pytest.skip(f"takes the right to mount, and loop devices, which the kernel has or has not: {why}")
+    suffer(shared_clusters(release), unique, tmp_path, figure, [FrozenDisk])
 
 
 @pytest.mark.full
@@ -136,9 +148,11 @@ def suffer(
                 began = time.monotonic()
                 daemon.wait(lambda: set(failing(daemon)) == expected_failing(faults), "what must fail fails")
                 before = {topic: positions(registry, group, topic) for topic in faults}
-                wait_until(lambda: time.monotonic() - began > FAULT_S - LATE_S, "the faults have lasted", FAULT_S + 5)
+                # a call that hangs is told after a while only
+                lasts_s = max(FAULT_S, time.monotonic() - began + 2 * LATE_S)
+                wait_until(lambda: time.monotonic() - began > lasts_s - LATE_S, "the faults have lasted", lasts_s + 5)
                 late = {topic: positions(registry, group, topic) for topic in faults}
-                wait_until(lambda: time.monotonic() - began > FAULT_S, "they have lasted longer", FAULT_S + 5)
+                wait_until(lambda: time.monotonic() - began > lasts_s, "they have lasted longer", lasts_s + 5)
                 assert set(failing(daemon)) == expected_failing(faults)
                 ended = {topic: positions(registry, group, topic) for topic in faults}
                 for (topic, partition), position in flatten(ended).items():

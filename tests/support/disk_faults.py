@@ -31,6 +31,19 @@ def find_why_no_mount() -> str | None:
         return None
 
 
+def find_why_no_freeze(home: Path) -> str | None:
+    """Return why this process may not freeze a file system of its own, for which the kernel needs loop devices; or None."""
+    try:
+        with FrozenDisk(home) as disk:
+            disk.begin()
+            disk.end()
+    except OSError as error:
+        return str(error)
+    except subprocess.CalledProcessError as error:
+        return f"{error.cmd[0]}: {str(error.stderr, errors='replace').strip()}"
+    return None
+
+
 class DiskFault:
     """A folder ``landing`` in a folder of its own, to which something happens. A context manager.
 
@@ -140,6 +153,42 @@ class UnmountedVolume(DiskFault):
     def strays(self) -> list[Path]:
         """Return what landed in the mount point."""
         return list(self.path.iterdir())
+
+
+class FrozenDisk(DiskFault):
+    """A file system of its own, which is frozen: every write waits in the kernel, and no signal ends it."""
+
+    _SIZE: Final = 64 << 20
+    _LONGEST_S: Final = 90.0
+    """It thaws by itself after this: a process that waits there could not be killed."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self._thaw = threading.Timer(self._LONGEST_S, self.end)
+
+    def __enter__(self) -> Self:
+        image = self.home / "image"
+        with image.open("wb") as out:
+            out.truncate(self._SIZE)
+        subprocess.run(["mkfs.ext4", "-q", str(image)], check=True, capture_output=True)
+        self.path.mkdir()
+        _mount("-o", "loop", str(image), str(self.path))
+        (self.path / "lost+found").rmdir()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.end()
+        _unmount(self.path)
+
+    def begin(self) -> None:
+        """Freeze it."""
+        self._thaw.start()
+        subprocess.run(["fsfreeze", "--freeze", str(self.path)], check=True, capture_output=True)
+
+    def end(self) -> None:
+        """Thaw it; one that is not frozen is fine."""
+        self._thaw.cancel()
+        subprocess.run(["fsfreeze", "--unfreeze", str(self.path)], check=False, capture_output=True)
 
 
 class SwappedFolder(DiskFault):
