@@ -84,6 +84,7 @@ _SINKS: Final = (
     _Column("files", "n"),
     _Column("records", "n"),
     _Column("MiB", "n"),
+    _Column("open", "n"),
     _Column("last file", "wide"),
 )
 _HOLDERS: Final = (_Column("partition", "title"), _Column("holder", "wide"))
@@ -216,7 +217,9 @@ def _partition_rows(one: PartitionStatus) -> Iterator[str]:
 
 
 def _sink_row(one: SinkStatus) -> str:
-    last = "&ndash;" if one.last_file is None else f"{_ago(one.last_file)}, {escape(one.last_file.at)}"
+    last = "&ndash;"
+    if one.last_file is not None:
+        last = f"{_ago(one.last_file)}, {escape(one.last_file.at)}<br>{escape(one.last_name or '')}"
     memory = f"{_mebibytes(one.buffered_bytes)} of {_mebibytes(one.memory_budget_bytes)}"
     cells = (
         escape(one.sink),
@@ -224,6 +227,7 @@ def _sink_row(one: SinkStatus) -> str:
         memory,
         *map(_number, (one.files, one.records)),
         _mebibytes(one.bytes),
+        _number(one.open_files),
         last,
     )
     return _row(_SINKS, cells)

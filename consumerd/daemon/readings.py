@@ -46,6 +46,7 @@ def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
         readings += _read_moment("consumerd_last_progress_timestamp_seconds", one.last_progress, labels)
         readings += _read_moment("consumerd_last_commit_timestamp_seconds", one.last_commit, labels)
     for sink in status.sinks:
+        readings.append(Reading("consumerd_sink_open_files", sink.open_files, (sink.sink,)))
         readings.append(Reading("consumerd_sink_buffered_bytes", sink.buffered_bytes, (sink.sink,)))
         readings.append(Reading("consumerd_sink_memory_budget_bytes", sink.memory_budget_bytes, (sink.sink,)))
         readings.append(Reading("consumerd_sink_unacknowledged_offsets", sink.unacknowledged, (sink.sink,)))

@@ -55,7 +55,8 @@ class SinkStatus:
     """One sink: its partitions here, and the files that it has published since the process started.
 
     ``unacknowledged`` counts the offsets that it took and has not acknowledged. ``buffered_bytes`` is what is held for it
-    against its part of the memory budget, ``memory_budget_bytes``.
+    against its part of the memory budget, ``memory_budget_bytes``. ``last_name`` is the newest file's path below the
+    sink's, ``open_files`` how many are being filled.
     """
 
     sink: str
@@ -67,6 +68,8 @@ class SinkStatus:
     records: int
     bytes: int
     last_file: Moment | None
+    last_name: str | None = None
+    open_files: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +166,8 @@ class _Published:
     records: int = 0
     size: int = 0
     last: _Stamp | None = None
+    last_name: str | None = None
+    open_files: int = 0
 
 
 class RecentEvents(Hooks):
@@ -235,6 +240,8 @@ class RecentEvents(Hooks):
             records=published.records,
             bytes=published.size,
             last_file=self._describe(published.last),
+            last_name=published.last_name,
+            open_files=published.open_files,
         )
 
     def _stamp(self) -> _Stamp:
@@ -263,13 +270,17 @@ class RecentEvents(Hooks):
         """Remember when."""
         self._commits[partition] = self._stamp()
 
-    def file_published(self, sink: str, *, records: int, size: int) -> None:
+    def file_published(self, sink: str, *, name: str, records: int, size: int) -> None:
         """Count it, and remember when."""
         published = self._published.setdefault(sink, _Published())
         published.files += 1
         published.records += records
         published.size += size
-        published.last = self._stamp()
+        published.last, published.last_name = self._stamp(), name
+
+    def open_files_changed(self, sink: str, count: int) -> None:
+        """Remember how many there are."""
+        self._published.setdefault(sink, _Published()).open_files = count
 
     def partition_released(self, partition: TopicPartition) -> None:
         """Forget its rate and times."""

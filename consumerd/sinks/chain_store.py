@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext
-from consumerd.sinks.chain import ChainRecord, FileId, FileMetadata, FileSummary, LandedEnd
+from consumerd.sinks.chain import ChainRecord, FileId, FileMetadata, FileSummary, LandedEnd, data_name
 from consumerd.sinks.chain_root import ChainRoot
 from consumerd.sinks.files import FileFormat, OpenFile
 from consumerd.sinks.filesystem import FileSystem
@@ -77,6 +77,7 @@ class ChainStore:
         self._attempts = itertools.count(1)
         self._held: dict[BufferingWriter, Held] = {}
         self._held_total = 0
+        self._filling: set[BufferingWriter] = set()
         self._threads_charged = 0
         self._encoding = asyncio.Semaphore(_THREADS)
 
@@ -163,9 +164,21 @@ class ChainStore:
         end = LandedEnd(incarnation=record.incarnation, chain=chain.number, origin=record.origin, next_offset=chain.end)
         await self._root.note_landed_end(partition, end)
 
-    def report_published(self, summary: FileSummary, file: OpenFile) -> None:
-        """Tell whoever measures."""
-        self._context.hooks.file_published(self._context.sink_name, records=summary.count, size=file.size)
+    def report_published(self, chain: Chain, summary: FileSummary, file: OpenFile) -> None:
+        """Tell whoever measures; ``chain`` as it was before."""
+        path = chain.folder / data_name(summary.position, self.format.extension)
+        name = str(path.relative_to(self.path))
+        self._context.hooks.file_published(self._context.sink_name, name=name, records=summary.count, size=file.size)
+
+    def note_filling(self, writer: BufferingWriter, *, filling: bool) -> None:
+        """Note whether a writer has a file that is being filled, and tell whoever measures."""
+        before = len(self._filling)
+        if filling:
+            self._filling.add(writer)
+        else:
+            self._filling.discard(writer)
+        if len(self._filling) != before:
+            self._context.hooks.open_files_changed(self._context.sink_name, len(self._filling))
 
     # -- memory
 

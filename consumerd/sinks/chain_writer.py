@@ -254,7 +254,7 @@ class ChainWriter:
         self._file = None
         self._move_end(self._next)
         self._charge()
-        self._store.report_published(self._summary, file)
+        self._store.report_published(chain, self._summary, file)
         await self._store.note_landed_end(self._get_chain(), self._claim.partition)
 
     async def _yield_to_other(self) -> NoReturn:
@@ -342,6 +342,7 @@ class ChainWriter:
         return failure
 
     def _charge(self) -> None:
+        self._store.note_filling(self, filling=self._file is not None)
         trash = sum(file.held_bytes for file in self._trash)
         if self._file is None:
             self._store.charge(self, Held(trash, trash))

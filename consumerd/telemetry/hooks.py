@@ -145,8 +145,11 @@ class Hooks:
     def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
         """A sink refused a write or flush."""
 
-    def file_published(self, sink: str, *, records: int, size: int) -> None:
-        """A file sink linked a file to its final name."""
+    def file_published(self, sink: str, *, name: str, records: int, size: int) -> None:
+        """A file sink linked a file to its final name; ``name`` is its path below the sink's."""
+
+    def open_files_changed(self, sink: str, count: int) -> None:
+        """A file sink has so many files that are being filled."""
 
     def sink_relieved(self, sink: str, action: str) -> None:
         """A file sink wrote a row group, or ended a file (``row_group``, ``file``), early, for want of memory."""

@@ -63,6 +63,7 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     ),
     GaugeSpec("consumerd_buffered_bytes", "Bytes held against the memory budget, by what they are.", ("kind",)),
     GaugeSpec("consumerd_memory_budget_bytes", "The limit of consumerd_buffered_bytes, all kinds together."),
+    GaugeSpec("consumerd_sink_open_files", "Files of the sink that are being filled.", ("sink",)),
     GaugeSpec("consumerd_sink_buffered_bytes", "Bytes held for the sink against its part of the budget.", ("sink",)),
     GaugeSpec("consumerd_sink_memory_budget_bytes", "The sink's part of the memory budget.", ("sink",)),
     GaugeSpec("consumerd_position_offset", "Next offset to be delivered.", _PARTITION),
@@ -361,7 +362,7 @@ class MetricsHooks(Hooks):
     def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
         self._sink_errors.labels(sink, str(retriable).lower()).inc()
 
-    def file_published(self, sink: str, *, records: int, size: int) -> None:
+    def file_published(self, sink: str, *, name: str, records: int, size: int) -> None:
         self._files.labels(sink).inc()
         self._file_bytes.labels(sink).inc(size)
 

@@ -85,10 +85,17 @@ class PublishedFiles(Hooks):
 
     def __init__(self) -> None:
         self.published: list[tuple[str, int, int]] = []
+        self.names: list[str] = []
+        self.open_files: list[int] = []
 
-    def file_published(self, sink: str, *, records: int, size: int) -> None:
+    def file_published(self, sink: str, *, name: str, records: int, size: int) -> None:
         """See Hooks."""
         self.published.append((sink, records, size))
+        self.names.append(name)
+
+    def open_files_changed(self, sink: str, count: int) -> None:
+        """See Hooks."""
+        self.open_files.append(count)
 
 
 @dataclass(slots=True, kw_only=True)

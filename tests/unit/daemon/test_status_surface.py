@@ -331,8 +331,9 @@ def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
     clock[0] += 60
     clock[1] -= 3600  # the calendar was set back: ages go by the other clock
     recent.offset_committed(partition, 5)
-    recent.file_published("lake", records=5, size=1 << 20)
-    recent.file_published("lake", records=6, size=1 << 20)
+    recent.file_published("lake", name="topic=orders/x.parquet", records=5, size=1 << 20)
+    recent.file_published("lake", name="topic=orders/y<.parquet", records=6, size=1 << 20)
+    recent.open_files_changed("lake", 3)
     clock[0] += 15
     (one,) = STATUS.partitions
     one = replace(one, last_progress=recent.last_progress(partition), last_commit=recent.last_commit(partition))
@@ -345,7 +346,9 @@ def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
     of_the_partition = ("orders<script>", "0")
 
     assert all(shown in page for shown in (">75 s ago<", ">15 s ago<", "15 s ago, 2024-04-30T23:00:00+00:00"))
-    assert (lake.files, lake.records, lake.bytes) == (2, 11, 2 << 20)
+    assert (lake.files, lake.records, lake.bytes, lake.last_name) == (2, 11, 2 << 20, "topic=orders/y<.parquet")
+    assert "topic=orders/y&lt;.parquet" in page
+    assert lake.open_files == 3
     assert readings["consumerd_last_progress_timestamp_seconds", *of_the_partition] == 1_714_521_600.0
     assert readings["consumerd_last_commit_timestamp_seconds", *of_the_partition] == 1_714_518_000.0
     assert readings["consumerd_last_file_timestamp_seconds", "lake"] == 1_714_518_000.0
@@ -373,7 +376,7 @@ def test_what_has_not_happened_has_no_time() -> None:
 async def test_the_api_tells_times_as_ages_and_as_dates() -> None:
     """Programs compare ages; people read dates."""
     recent = RecentEvents(lambda: 5.0, lambda: 1_714_521_600.0)
-    recent.file_published("lake", records=5, size=10)
+    recent.file_published("lake", name="topic=orders/x.parquet", records=5, size=10)
     lake = recent.describe_sink(
         "lake", partitions=1, unacknowledged=0, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20
     )

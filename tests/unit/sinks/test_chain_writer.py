@@ -21,11 +21,12 @@ from consumerd.errors import (
     RetriableSinkError,
     SessionLost,
 )
-from consumerd.model import Gap, GapReason
+from consumerd.model import Gap, GapReason, TopicPartition
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.jsonl import JsonlFormat
 from consumerd.sinks.publish import Outcome
+from tests.support.claims import StubClaim
 from tests.support.faulty_files import RecordingFileSystem, fail_at
 from tests.support.record_batches import build_batch, record
 from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
@@ -706,3 +707,16 @@ async def test_metadata_tells_where_a_file_comes_from(rig: SinkRig):
         "gaps": [],
     }
     assert json.loads((rig.path / "_consumerd.json").read_text())["group"] == "lake"
+
+
+async def test_what_is_published_and_what_is_open_is_told(rig: SinkRig):
+    """The status page names the newest file, and counts those that are being filled."""
+    writer = await rig.member().open(StubClaim(TopicPartition.modern("orders", 0)))
+    await writer.start(Start(position=0, reason="earliest"))
+    await writer.write(build_batch(TopicPartition.modern("orders", 0), [record(0)]))
+    assert rig.hooks.open_files == [1]
+    await writer.flush()
+    await writer.write(build_batch(TopicPartition.modern("orders", 0), [record(1)]))
+    await writer.abandon()
+    assert rig.hooks.open_files == [1, 0, 1, 0]
+    assert rig.hooks.names == [f"topic=orders/partition=0/chain=1/{0:020d}.{rig.kind}"]
