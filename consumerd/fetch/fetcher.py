@@ -177,6 +177,16 @@ class Fetcher:
                 self._homeless[feed] = None
             elif place.loop is None and place.left != leader and feed.cursor.state is CursorState.BACKING_OFF:
                 feed.cursor.activate()  # what it was waiting for has happened
+        self._forget_brokers()
+
+    def _forget_brokers(self) -> None:
+        """Forget what was known of a broker at another address: in some clusters each restart gives a new one."""
+        brokers = self._leaders.views.value.brokers
+        for remembered in (self._sessions, self._failing):
+            for listener in list(remembered):
+                broker = brokers.get(listener[0])
+                if broker is not None and _listener(broker) != listener and listener not in self._loops:
+                    del remembered[listener]
 
     def _place(self) -> float | None:
         """Bring homeless feeds that are due to their leaders' loops; returns when the next one is due."""

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -274,6 +275,25 @@ async def test_a_second_feed_of_a_quiet_partition_learns_of_the_log_too() -> Non
         feed = fetcher.feed(P0, 3)
         await asyncio.sleep(10)
         assert feed.high_watermark == 3
+
+
+@in_virtual_time
+async def test_brokers_that_come_back_at_another_address_are_fetched_from_and_leave_nothing_behind() -> None:
+    """In some clusters each restart gives a new address; a session remembers all of its partitions."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    async with world.fetcher() as fetcher:
+        feed = fetcher.feed(P0, 0)
+        for restart in range(1000, 1020):
+            world.broker().broker = replace(world.broker().broker, port=restart)
+            world.cluster.announce()
+            world.cluster.produce(P0, b"x")
+            await read(feed, 1)
+        await asyncio.sleep(1)
+        assert (
+            len(fetcher._sessions) <= 2
+        )  # nobody else can tell; the loop of the last address may have been there still
+        feed.close()
 
 
 # -- idle and busy
