@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.daemon.doctor.facts import LandingFacts
+from consumerd.daemon.doctor.reading import read_landing as read_chains
 from consumerd.daemon.quarantined import find_units
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.sinks.base import QuarantinedUnit, Start
@@ -43,6 +45,23 @@ async def test_chain_of_format_1_goes_on_in_place(upgraded: SinkRig):
     assert [file.metadata["format"] for file in chains[1].files] == [1, 1, 2]
     added = chains[1].files[-1].metadata
     assert (added["incarnation"], added["truncation"], added["partition"]) == ("7", 1, 0)
+
+
+async def test_doctor_finds_nothing_in_chains_of_both_formats(upgraded: SinkRig, kind: str):
+    """Before the upgrade, in the middle of it, and after it."""
+    facts = LandingFacts(setting="sinks.lake.path", path=upgraded.path)
+    before = read_chains(facts, kind)
+    writer = await upgraded.member().open(CLAIM)
+    await writer.start(Start(position=landed_1.END, reason="committed"))
+    await writer.write(build_batch(ORDERS, [record(offset) for offset in range(60, 70)]))
+    await writer.flush()
+    await upgraded.close()
+    after = read_chains(facts, kind)
+
+    assert (before.problems, after.problems, after.leftovers) == ({}, {}, ())
+    assert (before.chains[ORDERS].end, after.chains[ORDERS].end) == (landed_1.END, 70)
+    other = TopicPartition.modern("orders", 1)
+    assert before.chains[other].end == after.chains[other].end
 
 
 async def test_chain_of_format_1_is_sealed_and_succeeded(upgraded: SinkRig):

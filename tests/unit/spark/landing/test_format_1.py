@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pandas as pd  # type: ignore[import-untyped]  # it has no types of its own
 import pyarrow.dataset as ds
 import pytest
 
@@ -81,3 +82,14 @@ def test_dataset_of_both_formats_has_topic_and_partition(tmp_path: Path) -> None
         sorted(table["partition"].unique().to_pylist()),
     )
     assert 38 + 25 + 10 + 4 == len(table)
+
+
+def test_pandas_sees_topic_and_partition_of_both_formats(tmp_path: Path) -> None:
+    """Of one file of format 2 as it is; of a folder, whose older files leave it to the folders' names, by pyarrow's dataset."""
+    path = landed_1.copy_landed("parquet", tmp_path / "landing")
+    asyncio.run(_go_on("parquet", path))
+    (newest,) = (file for file in path.rglob("*.parquet") if file.name.startswith(f"{60:020d}"))
+    frame = pd.read_parquet(newest, partitioning=None)
+    assert (["orders"], [0], 10) == (list(frame["topic"].unique()), list(frame["partition"].unique()), len(frame))
+    whole = ds.dataset(path, partitioning="hive", exclude_invalid_files=True).to_table().to_pandas()
+    assert {("orders", 0), ("orders", 1)} == set(zip(whole["topic"], whole["partition"], strict=True))
