@@ -374,6 +374,47 @@ def test_a_position_above_the_high_watermark_is_above_the_log_beside_an_open_tra
     run(scenario())
 
 
+@pytest.mark.parametrize("resume", [40, 60], ids=["below the log's end", "at the log's end"])
+@pytest.mark.parametrize(("on_above", "target"), [("nearest", 60), ("latest", 60), ("earliest", 10)])
+def test_what_has_landed_and_the_log_still_holds_is_not_read_again_whatever_the_policy(on_above, target, resume):
+    """Another member had committed more, and a new leader has lost that: up to the end, which is the usual place, the chain
+    goes on where it is.
+    """
+
+    async def scenario():
+        store, brokers = FakeStore(), FakeBrokers()
+        store.put(P, 100)
+        brokers.logs[P] = FakeLog(10, 60)
+
+        plan = await StartFinder(store, brokers, brokers, OffsetPolicy(on_above=on_above)).find(
+            FakeClaim(P), Writer(resume)
+        )
+
+        assert isinstance(plan, StartAt)
+        assert (resume, False, False) == (plan.position, plan.new_chain, plan.truncated)
+        assert plan.lead == (Gap(resume, target, GapReason.RESET) if target > resume else None)
+
+    run(scenario())
+
+
+def test_a_chain_that_reaches_beyond_the_logs_end_is_left_for_a_new_one():
+    """What it holds there are records that the log has lost: others will get these offsets."""
+
+    async def scenario():
+        store, brokers = FakeStore(), FakeBrokers()
+        store.put(P, 100)
+        brokers.logs[P] = FakeLog(10, 60)
+
+        plan = await StartFinder(store, brokers, brokers, OffsetPolicy(on_above="nearest")).find(
+            FakeClaim(P), Writer(61)
+        )
+
+        assert isinstance(plan, StartAt)
+        assert (60, True, True) == (plan.position, plan.new_chain, plan.truncated)
+
+    run(scenario())
+
+
 def test_waiting_for_an_open_transaction_is_told_and_ends_with_it(logged):
     """Until it ends nothing is delivered; then delivery goes on at the position, in the same chain."""
 
