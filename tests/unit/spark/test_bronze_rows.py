@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
 from consumerd.spark.bronze_rows import Piece, read_piece, with_folders
@@ -15,6 +17,7 @@ from consumerd.spark.bronze_tasks import plan_tasks
 from consumerd.spark.landed_rows import LandedContent
 from consumerd.spark.landing.intake import plan_intake
 from consumerd.spark.landing.ranges import EMPTY, RangeSet
+from consumerd.spark.table.commit import Bounds, DataFile
 from tests.support.landing_zone import LandingZone
 
 
@@ -95,3 +98,35 @@ def test_tasks_have_runs_of_files_and_together_all_of_them(tmp_path: Path) -> No
     assert paths == [str(path) for path in zone.files("orders", 0)]
     assert plan.files[0].log.incarnation == Incarnation(7)
     assert plan.files[0].log.partition == PartitionKey(0)
+
+
+@pytest.mark.parametrize(
+    ("topic", "partitions", "offsets", "compared"),
+    [
+        ("orders", (0, 0), (0, 10), True),
+        ("orders", (0, 0), (0, 9), False),
+        ("orders", (0, 0), (14, 30), True),
+        ("orders", (0, 0), (15, 30), False),
+        ("orders", (0, 0), (11, 11), True),
+        ("orders", (0, 3), (0, 99), True),
+        ("orders", (1, 3), (0, 99), False),
+        ("payments", (0, 0), (0, 99), False),
+    ],
+)
+def test_contested_offsets_are_held_against_every_file_of_the_table_that_reaches_them(
+    tmp_path: Path, topic: str, partitions: tuple[int, int], offsets: tuple[int, int], compared: bool
+) -> None:
+    """Bounds are the first and the last value there is: a file that ends with a contested offset may have its record."""
+    zone = LandingZone(tmp_path / "landing")
+    zone.land("orders", 0, 0, 20)
+    whole = plan_intake([zone.path])
+    contested = RangeSet.of([(10, 12), (13, 15)])
+    planned = replace(whole.files[0], ranges=RangeSet.of([(0, 10)]), contested=contested, whole=False)
+    bounds = {
+        name: Bounds(low=low, high=high) for name, (low, high) in (("partition", partitions), ("offset", offsets))
+    }
+    tabled = DataFile(path="some.parquet", size=1, rows=1, values=(topic, "2023-11-14"), bounds=bounds)
+
+    [(piece,)] = plan_tasks(replace(whole, files=(planned,)), [tabled], tmp_path, cores=1)
+
+    assert piece.tabled == ((str(tmp_path / "some.parquet"),) if compared else ())

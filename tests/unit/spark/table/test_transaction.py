@@ -57,6 +57,11 @@ def covering(start: int, end: int) -> Coverage:
     return Coverage(covered={LOG: RangeSet.of([(start, end)])})
 
 
+def doubting(start: int, end: int) -> Coverage:
+    """Return what a file covers that does not say which of these offsets it holds."""
+    return Coverage(doubtful={LOG: RangeSet.of([(start, end)])})
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return make_table(tmp_path / "table")
@@ -170,6 +175,9 @@ def test_second_of_two_jobs_of_one_plan_finds_it_done(table: Table) -> None:
     ("mine", "others", "reason"),
     [
         ({"covered": covering(0, 5)}, {"covered": covering(4, 9)}, r"has taken \[4, 5\) of orders/0@7"),
+        ({"covered": doubting(0, 5)}, {"covered": doubting(4, 9)}, r"has taken \[4, 5\) of orders/0@7"),
+        ({"covered": doubting(0, 5)}, {"covered": covering(4, 9)}, r"has taken \[4, 5\) of orders/0@7"),
+        ({"covered": covering(0, 5)}, {"covered": doubting(4, 9)}, r"has taken \[4, 5\) of orders/0@7"),
         ({"progress": {"bronze": 3}}, {"progress": {"bronze": 2, "x": 1}}, "has moved on with bronze"),
     ],
 )
