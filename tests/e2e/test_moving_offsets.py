@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,3 +65,35 @@ def test_a_partition_is_moved_back_and_forth_while_two_daemons_run(
     assert moved.offsets == [*range(100), *range(30, 150)]
     assert other.offsets == [*range(100), *range(140, 150)]
     assert [(gap["start"], gap["end"], gap["reason"]) for gap in other.gaps] == [(100, 140, "reset")]
+
+
+@pytest.mark.timeout(60)
+def test_a_member_that_joins_while_the_question_stands_is_not_written_around(
+    cluster: EmbeddedThread, unique: Callable[[str], str]
+) -> None:
+    """A person may think for as long as they like: what they have said yes to is looked at again before it is done."""
+    topic, group = unique("asked"), unique("askers")
+    cluster.create_topic(topic)
+    produce(cluster, topic, 1, 10)
+    ours, theirs = pty.openpty()
+    command = ["offsets", "set", "-z", cluster.zookeeper, "-g", group, f"{topic}/0=3"]
+    with open_registry(cluster.zookeeper) as registry:
+        registry.client.create(f"/consumers/{group}/offsets/{topic}/0", b"7", makepath=True)
+        with subprocess.Popen(
+            [sys.executable, "-m", "consumerd", *command], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            os.close(theirs)
+            assert process.stderr is not None
+            asked = b""
+            while b"[y/N]" not in asked:
+                asked += (more := process.stderr.read1())
+                assert more, asked
+            registry.client.create(f"/consumers/{group}/ids/java", b"{}", ephemeral=True, makepath=True)
+            os.write(ours, b"y\n")
+            _, said = process.communicate(timeout=40)
+        os.close(ours)
+        left = registry.client.get(f"/consumers/{group}/offsets/{topic}/0")
+
+    assert process.returncode == 1
+    assert b"Java members carry no requests out" in said
+    assert (left[0], left[1].version) == (b"7", 0)
