@@ -65,6 +65,19 @@ def test_a_file_with_every_default_of_java_is_accepted(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("fetched", "message"), [(1048576, 67108864), (67108864, 67108864), (104857600, 104857600)])
+def test_a_message_as_large_as_the_java_consumer_fetched_is_taken(tmp_path: Path, fetched: int, message: int) -> None:
+    """Java's one setting is both: the bytes asked for at once, and so the largest message."""
+    path = tmp_path / "consumer.properties"
+    path.write_text(f"group.id=g\nzookeeper.connect=zk:2181\nfetch.message.max.bytes={fetched}\n")
+    extra = {"subscriptions": [{"topics": ["t"], "sink": "out"}], "sinks": {"out": {"type": "null"}}}
+
+    settings = load_settings(properties=path, environment={}, extra=extra)
+
+    assert settings.fetch.max_partition_bytes == fetched
+    assert settings.fetch.max_message_bytes == message
+
+
 def test_every_java_key_has_a_rule() -> None:
     """None is ignored, and none is invented."""
     dead = {
