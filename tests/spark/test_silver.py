@@ -144,8 +144,38 @@ def test_latest_values_are_those_of_the_highest_offsets(spark: SparkSession, zon
     assert _latest(range(75)) == after
 
 
-def _latest(found: range) -> dict[str, int]:
-    latest = {f"k{offset % 20}": offset for offset in found if offset % 10 in GOOD}
+def test_latest_values_follow_a_topic_that_was_decoded_anew(
+    spark: SparkSession, zone: LandingZone, tmp_path: Path
+) -> None:
+    """By the new settings, of all that was ever there; and by increments again from then on."""
+    lake = tmp_path / "lake"
+    zone.land("orders", 0, 0, 40)
+    run_bronze(spark, [zone], lake / "bronze")
+    run(spark, settings(tmp_path))
+    zone.land("orders", 0, 40, 50)
+    run_bronze(spark, [zone], lake / "bronze")
+    run(spark, settings(tmp_path))
+    other = settings(
+        tmp_path, value={"format": "json", "fields": {"n": "double", "at": "epoch_ms"}}, late_ms=2 * DAY_MS
+    )
+    kinds = (*GOOD, 3)  # what was late is not any more
+
+    run(spark, rebuilding(other))
+    anew = {
+        row["key"]: (row["offset"], row["value"]["n"]) for row in read_latest(spark, lake / "latest/orders").collect()
+    }
+    zone.land("orders", 0, 50, 65)
+    run_bronze(spark, [zone], lake / "bronze")
+    run(spark, other)
+    after = {row["key"]: row["offset"] for row in read_latest(spark, lake / "latest/orders").collect()}
+
+    assert {key: (offset, float(offset)) for key, offset in _latest(range(50), kinds).items()} == anew
+    assert {type(value) for _, value in anew.values()} == {float}
+    assert _latest(range(65), kinds) == after
+
+
+def _latest(found: range, kinds: Sequence[int] = GOOD) -> dict[str, int]:
+    latest = {f"k{offset % 20}": offset for offset in found if offset % 10 in kinds}
     return {key: offset for key, offset in latest.items() if offset % 10 != 4}
 
 
