@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumerd.aio.clock import boottime, monotonic
+from consumerd.client.log_range import LogRange
 from consumerd.daemon.admission import Admission, describe_cluster
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
@@ -47,9 +48,10 @@ class MadeUpLogs(FakeBrokers):
         super().__init__()
         self.logs = _Logs()
 
-    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, FakeLog]:
+    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """See LogRanges."""
-        return {partition: self.logs[partition] for partition in partitions}
+        logs = {partition: self.logs[partition] for partition in partitions}
+        return {partition: LogRange(log.earliest, log.latest) for partition, log in logs.items()}
 
 
 class _Logs(dict[TopicPartition, FakeLog]):

@@ -11,6 +11,7 @@ from typing import Self
 
 from consumerd.aio.cell import Cell
 from consumerd.aio.timeouts import timeout
+from consumerd.client.log_range import LogRange
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import UnitPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
@@ -239,17 +240,20 @@ class FakeBrokers:
         self.feeds.append(feed)
         return feed
 
-    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, FakeLog]:
+    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+        return {one: LogRange(log.earliest, log.latest) for one, log in (await self._ask(partitions)).items()}
+
+    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        logs = await self._ask(partitions)
+        return {one: log.latest if log.high_watermark is None else log.high_watermark for one, log in logs.items()}
+
+    async def _ask(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, FakeLog]:
         await asyncio.sleep(0)
         if self.hang:
             await asyncio.Event().wait()
         if self.unreachable is not None:
             raise self.unreachable
         return {partition: self.logs[partition] for partition in partitions if partition in self.logs}
-
-    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        logs = await self.read(partitions)
-        return {one: log.latest if log.high_watermark is None else log.high_watermark for one, log in logs.items()}
 
     async def made_after_group(self, partition: TopicPartition) -> bool:
         await asyncio.sleep(0)

@@ -397,6 +397,28 @@ def test_what_has_landed_and_the_log_still_holds_is_not_read_again_whatever_the_
     run(scenario())
 
 
+def test_a_position_above_the_log_moves_to_the_end_that_the_second_look_has_found():
+    """A new leader that still trails at the first look: what it has by then is not read again."""
+
+    async def scenario():
+        store, brokers = FakeStore(), FakeBrokers()
+        store.put(P, 100)
+        log = brokers.logs[P] = FakeLog(10, 60)
+        starts = StartFinder(store, brokers, brokers, OffsetPolicy(on_above="nearest"))
+        async with asyncio.TaskGroup() as tasks:
+            finding = tasks.create_task(starts.find(FakeClaim(P), Writer(None)))
+            await asyncio.sleep(0.1)
+            log.append(20)
+
+        plan = finding.result()
+        assert isinstance(plan, StartAt)
+        assert plan.position == 80
+        assert plan.out_of_range is not None
+        assert (plan.out_of_range.earliest, plan.out_of_range.latest) == (10, 80)
+
+    run(scenario())
+
+
 def test_a_chain_that_reaches_beyond_the_logs_end_is_left_for_a_new_one():
     """What it holds there are records that the log has lost: others will get these offsets."""
 
