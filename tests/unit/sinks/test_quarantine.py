@@ -183,6 +183,17 @@ async def test_a_unit_that_is_kept_is_not_kept_twice(make: Maker, tmp_path: Path
     assert before.st_ino == (tmp_path / "q" / FILE).stat().st_ino
 
 
+async def test_a_name_that_is_there_is_durable_before_the_unit_counts_as_kept(make: Maker):
+    """Who gave it that name may have died before it was."""
+    await make().put(CORRUPT, claim())
+    files = RecordingFileSystem()
+    await make(files).put(CORRUPT, claim())
+    assert {("sync_folder", "7"), ("sync_folder", "3"), ("sync_folder", "orders"), ("sync_folder", "q")} <= {
+        *files.calls
+    }
+    assert ("link", FILE.name) not in files.calls
+
+
 @pytest.mark.parametrize(
     "other",
     [
