@@ -96,8 +96,10 @@ def test_nothing_behind_the_target_is_read() -> None:
     target = {A: 5, B: 5}
     logs = {A: LogRange(0, 50), B: LogRange(0, 50), C: LogRange(0, 50)}
     plan = plan_trigger({A: 0, B: 7}, logs, target=target)
+    without = plan_trigger({A: 0, C: 3}, logs, target=target)
 
     assert plan.end == {A: 5, B: 7}
+    assert without.end == {A: 5, B: 0, C: 3}
     assert plan_trigger(plan.end, logs, target=target).end == plan.end
 
 

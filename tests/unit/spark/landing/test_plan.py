@@ -111,6 +111,13 @@ def test_highest_chain_gives_what_chains_share() -> None:
     assert [(2, [(5, 13)], True), (1, [(0, 5)], False), (1, [(13, 20)], False)] == given_by(plan)
 
 
+def test_files_of_one_chain_that_overlap_give_each_offset_once() -> None:
+    """No writer lands such files, but somebody may have copied them there."""
+    plan = plan_landing(landing_of([chain_of(1, [whole(0, 10), whole(10, 20), whole(15, 25), whole(25, 30)])]))
+
+    assert [(0, 10), (10, 20), (20, 25), (25, 30)] == [span for file in plan.files for span in file.ranges]
+
+
 def test_what_was_taken_stays_as_it_is() -> None:
     """A chain that lands again what the table has adds only what it does not have."""
     first = landing_of([chain_of(1, [whole(0, 10)])])
