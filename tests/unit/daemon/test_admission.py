@@ -104,6 +104,18 @@ def test_a_session_with_another_cluster_ends_the_member_before_it_registers(rema
     with_member(scenario)
 
 
+def test_clusters_that_were_made_the_same_way_are_told_by_when():
+    """Set up by one script, each makes its topics' node in the same transaction."""
+
+    async def scenario(member):
+        await member.admission.admit(member.zk.state.epoch)
+        member.server.get_node(BROKER_TOPICS).ctime_ms += 1
+        with pytest.raises(ClusterChanged, match="this is another cluster"):
+            await member.admission.admit(member.zk.state.epoch)
+
+    with_member(scenario)
+
+
 def test_what_is_no_sign_is_passed_over():
     """Somebody's own node, there."""
 

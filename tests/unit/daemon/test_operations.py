@@ -333,6 +333,29 @@ def test_a_direct_write_that_was_never_answered_is_looked_at(before, applied):
     with_group(scenario)
 
 
+@pytest.mark.parametrize("before", [None, b"9"])
+def test_a_write_of_somebody_else_is_not_taken_for_the_one_that_was_never_answered(before):
+    """The number is the same by chance; the request that stood went with neither."""
+
+    async def scenario(group):
+        if before is not None:
+            group.server.put(offset_path(G, P), before)
+        await ZooKeeperOffsetRequests(group.zk, G).put(await make_request(group, P, 3))
+        plan = await group.plan((P, 5))
+
+        async def lose(_operations):
+            for data in (b"700", b"5"):
+                group.server.put(offset_path(G, P), data)
+            raise OutcomeUnknown("the connection broke")
+
+        group.multi_hook = lose
+        with pytest.raises(OffsetError, match="somebody else has written"):
+            await group.carry_out(plan)
+        assert group.server.read(request_path(G, P)) is not None
+
+    with_group(scenario)
+
+
 def test_a_position_that_somebody_else_has_written_meanwhile_is_left():
     """The operator has decided by what was shown; it is not true any more."""
 
