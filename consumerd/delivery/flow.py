@@ -66,7 +66,7 @@ MAY_PASS = (RetriableSinkError, CoordinationError, BrokerError, ConnectionLost, 
 REFUSED = (PermanentSinkError, ConfigError, CorruptMessageError, RecordTooLarge)
 
 _LOOK_S: Final = 1.0
-"""How often a partition that goes on behind a stop looks whether there is anything left that could stop it."""
+"""How often it is looked, in seconds, whether the log still holds what a stop, or a request, waits for."""
 _QUARANTINE_COPIES: Final = 2
 """A unit on its way into quarantine is there once, and once more while it is encoded piece by piece."""
 _SLACK_S: Final = 0.001  # timers fire within the clock's resolution of their time, on either side
@@ -161,15 +161,23 @@ class Flow:
 
     async def secure_all(self) -> bool:
         """Make all that was delivered safe, if the sink takes it: what it drops is read and written again, however often
-        that takes; False where a drain came first. Raises as :meth:`run`.
+        that takes, as far as the log still holds it; False where a drain came first. Raises as :meth:`run`.
         """
         delivered = self._tracker.delivered
+        short_since: float | None = None
         try:
             while self._tracker.acknowledged < delivered and not self._attention.draining:
-                if self._tracker.delivered < delivered:
-                    await self._step()
-                elif not await self.secure():
-                    break
+                if self._tracker.delivered >= delivered:
+                    if not await self.secure():
+                        break
+                    continue
+                await self._step(look=True)
+                if not self._at_end:
+                    short_since = None
+                elif short_since is None:
+                    short_since = self._now()
+                elif self._now() - short_since >= _LOOK_S:  # seen twice: a new leader may trail for a moment
+                    delivered = self._tracker.delivered  # the log has lost what the sink has dropped
         except REFUSED as error:
             await self.halt(plan_stop(error))
         return not self._attention.draining
@@ -187,15 +195,16 @@ class Flow:
 
     # -- steps
 
-    async def _step(self) -> None:
+    async def _step(self, *, look: bool = False) -> None:
+        """Take the next batch, or flush; with ``look`` it returns soon though there is neither."""
         due, now = self._writer.deadline(), self._now() + _SLACK_S
         if self._overtaken or (due is not None and due <= now):
             self._overtaken = False
             await self._flush()
             return
         settled = self._calls.settled_at
-        look = now + _LOOK_S if self._condition.stop is not None else None
-        times = [at for at in (due, settled, look) if at is not None]
+        look_at = now + _LOOK_S if look or self._condition.stop is not None else None
+        times = [at for at in (due, settled, look_at) if at is not None]
         wait_s = max(_SLACK_S, min(times) - now) if times else None
         try:
             batch = await self._attention.bound(self._feed.next(), wait_s)
@@ -216,7 +225,7 @@ class Flow:
         if batch is None:
             if settled is not None and settled <= self._now() + _SLACK_S:
                 self._calls.recover()  # a quiet partition has no record to prove it by
-            if self._feed.high_watermark == self._tracker.delivered:
+            if self._at_end:
                 self._condition.resume()  # the log has lost what stopped it: answered, and nothing is there
             return
         behind_damage = batch.start == self._passed_to
@@ -226,6 +235,11 @@ class Flow:
             await self._deliver(blame_hole(batch) if behind_damage else batch)
         finally:
             self._feed.done(batch)
+
+    @property
+    def _at_end(self) -> bool:
+        """Whether a broker has said that there is nothing behind what was delivered."""
+        return self._feed.high_watermark == self._tracker.delivered
 
     async def _write(self, batch: RecordBatch) -> bool:
         """Have the writer take a batch; False where it was not taken, and the feed goes on elsewhere."""

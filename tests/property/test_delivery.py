@@ -66,6 +66,12 @@ PAUSES = st.sampled_from([0.0, 0.01, 0.3, 2.0, 15.0])
 HISTORY = st.lists(st.tuples(EVENTS, st.integers(0, 25), PAUSES), max_size=40)
 EVENTFUL = st.lists(st.tuples(st.one_of(EVENTS, BEGINNINGS), st.integers(0, 25), PAUSES), max_size=40)
 POLICIES = st.sampled_from(["skip", "quarantine"])
+CUT_BELOW_WHAT_A_REQUEST_WAITS_FOR = [
+    ("append", 24, 0.3),
+    ("request new chain", 20, 0.0),
+    ("flush drops", 24, 0.0),
+    ("truncate", 14, 0.3),
+]
 CUT_BELOW_WHAT_IS_HELD = [
     ("unit is corrupt", 0, 0.0),
     ("request", 1, 0.01),
@@ -285,6 +291,7 @@ def test_every_record_lands_once_or_is_in_a_gap(history, policy):
 @settings(max_examples=60, deadline=None)
 @given(history=EVENTFUL, policy=POLICIES)
 @example(history=CUT_BELOW_WHAT_IS_HELD, policy="skip")
+@example(history=CUT_BELOW_WHAT_A_REQUEST_WAITS_FOR, policy="skip")
 def test_each_chain_holds_every_record_of_its_range_once_or_a_gap(history, policy):
     """Operators, elections and deletions begin new chains; none of them makes a hole in any."""
 

@@ -138,6 +138,64 @@ def test_a_request_is_carried_out_though_what_was_dropped_is_gone():
     run(scenario())
 
 
+@pytest.mark.parametrize("position", [45, 30, 5])
+def test_a_request_does_not_wait_for_records_that_the_log_has_lost(position):
+    """What the sink has dropped cannot be read again up to where it was: nobody knows when the log will reach that far."""
+
+    async def scenario():
+        sink = chains(roll_s=10_000)
+        async with DeliveryRig(sink=sink, settings=settings(on_above="nearest")) as rig:
+            log = rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).position == 40)
+
+            async def trap(step, writer, _batch):
+                if step == "flush":
+                    sink.trap, sink.roll_s = None, 5
+                    log.truncate(20)  # an unclean election, just now
+                    writer.drop()
+                    raise RetriableSinkError("disk full", resume_position=writer.safe)
+
+            sink.trap = trap
+            rig.requests.put(P, position)
+            await carried_out(rig)
+            first = sink.landed[P].chains[0] if sink.landed[P].chains else sink.landed[P]
+            assert list(range(20)) == first.offsets[:20]
+            log.append(10)
+            await until(lambda: rig.store.position(P) == 30)
+            assert list(range(min(position, 20), 30)) == sink.landed[P].offsets[-(30 - min(position, 20)) :]
+
+    run(scenario())
+
+
+def test_a_request_waits_for_a_new_leader_that_knows_less_for_a_moment():
+    """What was dropped is there: it is delivered before the request begins behind it."""
+
+    async def scenario():
+        sink = chains(roll_s=10_000)
+        async with DeliveryRig(sink=sink) as rig:
+            log = rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.status(P).position == 40)
+
+            async def trap(step, writer, _batch):
+                if step == "flush":
+                    sink.trap, sink.roll_s = None, 5
+                    log.truncate(20)
+                    asyncio.get_running_loop().call_later(0.9, log.append, 30)
+                    writer.drop()
+                    raise RetriableSinkError("disk full", resume_position=writer.safe)
+
+            sink.trap = trap
+            rig.requests.put(P, 45)
+            await carried_out(rig)
+            await until(lambda: rig.store.position(P) == 50)
+            assert [*range(40), *range(45, 50)] == rig.landed(P)
+            assert [Gap(40, 45, GapReason.RESET)] == sink.landed[P].gaps
+
+    run(scenario())
+
+
 def test_a_drain_does_not_wait_for_a_request_that_a_sink_holds_up():
     """Whoever is next finds the request, and what was not safe."""
 
