@@ -196,6 +196,30 @@ def test_a_tombstone_goes_when_readers_have_had_time_to_see_it() -> None:
     assert [(1, b"b", b"1")] == pairs(rig)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_segments_became_one_are_not_found_by_the_next_start(*, clean: bool) -> None:
+    """Each would give its records once more, those that were overtaken as well."""
+    rig, files = compacting(min_cleanable_ratio=0.0, delete_retention_ms=0, segment_bytes=600)
+    for number in range(24):
+        append(rig, (f"k{number % 4}".encode(), f"{number}".encode() * 10))
+    begin_segment(rig)
+    before = rig.log.segment_count
+    rig.now_ms += HOUR_MS
+    assert rig.log.compact()
+    rig.now_ms += HOUR_MS
+    begin_segment(rig)
+    assert rig.log.compact()
+    kept, count = pairs(rig), rig.log.segment_count
+    assert count < before
+    assert 4 == len(kept)
+    if clean:
+        rig.close()
+        check_folder(files, rig.folder, indexed=True)
+    rig.open()
+
+    assert (kept, count) == (pairs(rig), rig.log.segment_count)
+
+
 def test_headers_times_and_the_brokers_time_survive() -> None:
     """A batch that loses a record is written anew, and says of the others what it did."""
     for timestamp_type in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
