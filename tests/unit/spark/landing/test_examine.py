@@ -255,6 +255,8 @@ def held(value: int | None, validity: Validity = Validity.VALID, *, czxid: int |
 POSITIONS = [
     (held(100), []),
     (held(90), [(Severity.NOTE, FindingKind.COMMITTED_BEHIND, 90, 100)]),
+    (held(99), [(Severity.NOTE, FindingKind.COMMITTED_BEHIND, 99, 100)]),
+    (held(101), [(Severity.ERROR, FindingKind.COMMITTED_AHEAD, 100, 101)]),
     (held(130), [(Severity.ERROR, FindingKind.COMMITTED_AHEAD, 100, 130)]),
     (held(None, Validity.ABSENT), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
     (held(500, Validity.ANOTHER_INCARNATION), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
@@ -289,6 +291,28 @@ def test_position_of_a_partition_that_was_never_landed(zone: LandingZone) -> Non
 
     assert [(FindingKind.COMMITTED_AHEAD, None, 100)] == errors(report)
     assert "orders/1: the group has committed 100, and none of the roots has a chain of it" == report.errors[0].detail
+
+
+@pytest.mark.parametrize(
+    ("position", "asked"),
+    [
+        (held(100), True),
+        (held(100, Validity.UNKNOWN_AGE, czxid=None), True),
+        (held(0), False),
+        (held(100, Validity.ANOTHER_INCARNATION), False),
+        (held(None, Validity.ABSENT), False),
+        (held(None, Validity.MALFORMED, text="x"), False),
+    ],
+)
+def test_what_was_committed_and_never_landed_is_asked_for_wherever_the_topic_is_by_now(
+    zone: LandingZone, position: Position, *, asked: bool
+) -> None:
+    """A topic may be deleted after its records were committed; those of one that was deleted and made again are not these."""
+    zone.land("orders", 0, 0, 100)
+
+    report = audit(zone, positions={ORDERS: held(100), TopicPartition.modern("gone", 0): position})
+
+    assert errors(report) == ([(FindingKind.COMMITTED_AHEAD, None, 100)] if asked else [])
 
 
 def test_names_alone_account_for_spans(zone: LandingZone) -> None:
