@@ -93,6 +93,31 @@ def test_a_file_that_failed_in_the_middle_is_fetched_again_from_where_the_sink_s
     run(scenario())
 
 
+def test_what_is_safe_is_not_written_again_though_the_sink_asks_for_it():
+    """A sink that names a position below what it has acknowledged is mistaken: it has those records."""
+
+    async def scenario():
+        async with DeliveryRig(sink=FakeSink(buffered=True, roll_s=5)) as rig:
+            log = rig.log(P, 0, 20)
+            failed = []
+
+            async def trap(step, writer, _):
+                if step == "write" and writer.safe == 20 and not failed:
+                    failed.append(writer.position)
+                    writer.drop()
+                    raise RetriableSinkError("disk full", resume_position=5)
+
+            rig.sink.trap = trap
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 20)
+            log.append(10)
+            await until(lambda: rig.store.position(P) == 30)
+            assert failed == [20]
+            assert list(range(30)) == rig.landed(P)
+
+    run(scenario())
+
+
 def test_a_file_that_fails_again_and_again_is_told_once_and_tried_ever_less_often(logged):
     """A full disk takes the first bytes of every file: that is no recovery, and must not fill the log."""
 

@@ -534,3 +534,30 @@ def test_a_sink_that_drops_what_it_held_gets_the_rest_of_a_batch_again():
             assert [Gap(5, 6, GapReason.SKIPPED)] == sink.landed[P].gaps
 
     run(scenario())
+
+
+def test_a_refused_record_is_passed_over_only_once_what_comes_before_it_was_taken():
+    """Else it is told twice: what the sink dropped is read again, and the record with it."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=True, roll_s=5)
+        async with DeliveryRig(sink=sink, settings=settings("quarantine"), on_rejected="quarantine") as rig:
+            sink.poison = {5}
+            kept = []
+
+            async def trap(step, writer, batch):
+                if step == "write" and (batch.start, batch.next_offset) == (0, 5) and not kept:
+                    kept.append(list(rig.quarantine.units))
+                    writer.drop()
+                    raise RetriableSinkError("disk full", resume_position=writer.safe)
+
+            sink.trap = trap
+            rig.log(P, 0, 30)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 30)
+            assert [[]] == kept
+            assert [offset for offset in range(30) if offset != 5] == rig.landed(P)
+            assert [(P, "rejected", True)] == rig.hooks.named("unit_passed")
+            assert [5] == [unit.offset for unit in rig.quarantine.units]
+
+    run(scenario())
