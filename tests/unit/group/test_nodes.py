@@ -367,6 +367,37 @@ def test_a_node_that_others_saw_go_and_come_again_is_read() -> None:
     play(scenario)
 
 
+def test_a_node_that_went_and_came_again_while_it_was_read_is_read_again() -> None:
+    """The names explain both steps; what was read is of before."""
+
+    async def scenario(world: World) -> None:
+        theirs = world.stranger().state.session_id
+        world.own(P, b"g_x-0", theirs)
+        answered, late = asyncio.Event(), asyncio.Event()
+        ask = world.zk.find
+
+        async def find(path: str) -> tuple[bytes, Stat] | None:
+            answer = await ask(path)
+            if not late.is_set():
+                answered.set()
+                await late.wait()
+            return answer
+
+        world.zk.find = find  # type: ignore[method-assign]  # an answer that takes its time
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(world.owners.inspect([P], Look.PROOF))
+            await answered.wait()
+            world.server.remove(owner_path("g", P))
+            await world.owners.inspect([P], Look.NAMES)
+            world.own(P, b"g_y-0", theirs)
+            await world.owners.inspect([P], Look.NAMES)
+            late.set()
+        found = await world.owners.inspect([P], Look.PROOF)
+        assert found.nodes[P] == Holder("g_y-0", theirs)
+
+    play(scenario)
+
+
 def test_nothing_that_was_known_in_one_session_is_taken_for_granted_in_the_next() -> None:
     """Its server may be behind the last one's."""
 
