@@ -12,7 +12,7 @@ PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full simulate mutants fuzz fuzz-frames bench coverage new-user image-test clean
+.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full simulate verification mutants fuzz fuzz-frames bench coverage new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -58,7 +58,7 @@ $(VENV)/.demo: pyproject.toml
 	@touch $@
 
 test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI), two files at a time; JOBS=1 runs one after the other; TESTS=tests/unit only those
-	$(PYTEST) $(PARALLEL) $(TESTS)
+	$(call all_of,TESTS) $(PYTEST) $(PARALLEL) $(TESTS)
 
 spark: venv  ## the tests that need Spark, in one process with one session
 	$(PYTEST) tests/spark
@@ -85,18 +85,24 @@ format: venv  ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The name under which a run of all tests of a target is recorded (CONSUMERD_VERIFICATION); a choice of them is not recorded.
+all_of = $(if $(filter file,$(origin $(1))),CONSUMERD_RUN='`make $@`')
+
 # in their own order: tests of one release then share its cluster
 interop: venv  ## against real Kafka and the real Java consumer (needs Java, and maven on first use); INTEROP=FILES only those
-	$(PYTEST) -p no:randomly $(INTEROP)
+	$(call all_of,INTEROP) $(PYTEST) -p no:randomly $(INTEROP)
 
 interop-full: venv fuzz-frames  ## the same on every release of the matrix, ours on the ZooKeepers that came with the releases, more kills, and fuzz-frames
-	CONSUMERD_FULL_MATRIX=1 $(PYTEST) -p no:randomly tests/interop
-	CONSUMERD_ZOOKEEPER_OF=0.8.2.2 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
-	CONSUMERD_ZOOKEEPER_OF=1.1.1 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
+	CONSUMERD_RUN='`make $@`' CONSUMERD_FULL_MATRIX=1 $(PYTEST) -p no:randomly tests/interop
+	CONSUMERD_RUN='ours on ZooKeeper of Kafka 0.8.2.2' CONSUMERD_ZOOKEEPER_OF=0.8.2.2 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
+	CONSUMERD_RUN='ours on ZooKeeper of Kafka 1.1.1' CONSUMERD_ZOOKEEPER_OF=1.1.1 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
 	CONSUMERD_KILLS=20 $(PYTEST) tests/component/embedded/test_broker_killed.py
 
 simulate: venv  ## whole groups on virtual time, SEEDS stories (20000), none of which `make test` tells
 	$(BIN)/python -m tests.support.simulation 2000-$$(($${SEEDS:-20000} + 1999))
+
+verification: venv  ## write the table of recorded runs into docs/verification.md (CONSUMERD_VERIFICATION=FILE has runs recorded)
+	$(BIN)/python -m tests.support.verification
 
 mutants: venv  ## break the code on purpose, promise by promise: a named test must fail each time
 	$(BIN)/python -m tests.mutants

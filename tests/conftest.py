@@ -16,7 +16,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from consumerd.aio.timeouts import timeout
 from consumerd.wire import kernel
-from tests.support import failures, unseen
+from tests.support import failures, recorded_run, unseen
 from tests.support.pure import without_kernel
 from tests.support.seeds import run_seed
 
@@ -35,7 +35,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 def pytest_configure(config: pytest.Config) -> None:
     """Add hooks that have modules of their own, and draw the seed of the run before workers start."""
     run_seed()
-    for plugin in (failures, unseen):
+    for plugin in (failures, unseen, recorded_run):
         config.pluginmanager.register(plugin)
 
 

@@ -44,7 +44,7 @@ from consumerd.wire.modern.offset_fetch import OffsetFetchRequest, OffsetFetchTo
 from consumerd.wire.modern.produce import ProducePartition, ProduceRequest, ProduceTopic  # noqa: E402
 from consumerd.wire.schema import Request  # noqa: E402
 from consumerd.wire.session import encode_request  # noqa: E402
-from tests.support import broker_script  # noqa: E402
+from tests.support import broker_script, verification  # noqa: E402
 from tests.support.daemon import wait_until  # noqa: E402
 from tests.support.frames import load_frames  # noqa: E402
 from tests.support.logs import read_records  # noqa: E402
@@ -273,7 +273,11 @@ def main() -> None:
         asyncio.run(serve(args.serve))
         return
     with tempfile.TemporaryDirectory(prefix="consumerd-storm-") as directory:
-        sys.stdout.write(f"seed {args.seed}: {run(args.seconds, args.seed, Path(directory))}\n")
+        outcome = run(args.seconds, args.seed, Path(directory))
+        sys.stdout.write(f"seed {args.seed}: {outcome}\n")
+        verification.record(
+            "`make fuzz`, the broker", {"connections": f"{outcome}, in {args.seconds:.0f} s of seed {args.seed}"}
+        )
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ from consumerd.wire.schema import Request, compile_codec  # noqa: E402
 from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, ClientSession  # noqa: E402
 from tests.fuzz.documents import FAILED, Document, documents  # noqa: E402
 from tests.property.test_records_decoding import mend  # noqa: E402
+from tests.support import verification  # noqa: E402
 from tests.support.frames import VERSIONS, load_frames  # noqa: E402
 from tests.support.pure import without_kernel  # noqa: E402
 from tests.support.record_sets import RecordSpec, batch, compress, message, record, wrapper  # noqa: E402
@@ -575,6 +576,10 @@ def main() -> int:
     if lacking := missed(report):
         print(f"never met: {', '.join(lacking)}")  # noqa: T201
         return 1
+    peak = f"{report.peak_bytes / 1e6:.1f}"
+    verification.record(
+        "`make fuzz-frames`", {"frames": f"{arguments.count:,} of seed {seed}", "most memory of one, MB": peak}
+    )
     return 0
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import kafka
+from tests.support.recorded_run import note_figure
+from tests.support.verification import show
 
 MAIN_RELEASE = "1.1.1"
 MATRIX = ("0.8.2.2", "0.10.2.2", "1.1.1")
@@ -95,11 +97,12 @@ def own_cluster() -> Iterator[ClusterFactory]:
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Figure:
-    """Note something measured; it is shown at the end of the run."""
+    """Note something measured; it is shown at the end of the run, and recorded with a run that is recorded."""
     figures = request.config.stash.setdefault(_FIGURES, [])
 
     def note(what: str, value: object) -> None:
-        figures.append(f"{request.node.name}: {what}: {f'{value:.3f}' if isinstance(value, float) else value}")
+        figures.append(f"{request.node.name}: {what}: {show(value)}")
+        note_figure(request.node, what, value)
 
     return note
 

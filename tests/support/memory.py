@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support import verification
 from tests.support.daemon import Daemon, settings_for
 from tests.support.endless_broker import TOPIC
 from tests.support.kafka import nice_command
@@ -132,6 +133,8 @@ def main() -> None:
             moved = sum(one["position"] or 0 for one in daemon.status()["partitions"])
             use = {name: round(value) for name, value in asdict(read_memory(daemon.process.pid)).items()}
             sys.stdout.write(json.dumps({**asdict(setting), **use, **held, "records": moved}) + "\n")
+            name = f"`python -m tests.support.memory`: {setting.sink}, {setting.codec}, {setting.partitions} partitions"
+            verification.record(name, {f"MiB with a budget of {setting.budget_mib} MiB": use["peak"]})
 
 
 if __name__ == "__main__":
