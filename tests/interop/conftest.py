@@ -17,6 +17,7 @@ import pytest
 
 from tests.support import kafka
 from tests.support.recorded_run import note_figure
+from tests.support.tools import require_jars
 from tests.support.verification import show
 
 MAIN_RELEASE = "1.1.1"
@@ -52,12 +53,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def require(release: str) -> None:
     """Skip (or fail, where CI requires Kafka) unless the jars of ``release`` are or can be had."""
-    try:
+    with require_jars():
         kafka.jars(release)
-    except kafka.KafkaUnavailable as error:
-        if os.environ.get("CONSUMERD_REQUIRE_KAFKA") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

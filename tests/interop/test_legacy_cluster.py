@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ import pytest
 from tests.support import jafka
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.jafka import JafkaCluster, dump
-from tests.support.kafka import KafkaUnavailable
+from tests.support.tools import require_jars
 
 GROUP, TOPIC = "lake", "orders"
 
@@ -23,12 +22,8 @@ GROUP, TOPIC = "lake", "orders"
 @pytest.fixture
 def cluster() -> Iterator[JafkaCluster]:
     """One broker of the 0.7 protocol, with records."""
-    try:
+    with require_jars():
         jafka.jars()
-    except KafkaUnavailable as error:
-        if os.environ.get("CONSUMERD_REQUIRE_KAFKA") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
     with JafkaCluster(partitions=4) as running:
         running.send(TOPIC, 20)
         yield running

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd import failpoints
-from tests.support.kafka import KafkaUnavailable
 from tests.support.landing_zone import LandingZone
 from tests.support.spark_delta import SparkWithDelta, spark_with_delta
 from tests.support.spark_reads import SparkJob, SparkRead, run_reads
+from tests.support.tools import require_jars
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.records]
 
@@ -27,12 +27,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def delta() -> SparkWithDelta:
     """Skip, or fail where CI requires what is fetched, unless Delta is or can be had."""
-    try:
+    with require_jars():
         return spark_with_delta()
-    except KafkaUnavailable as error:
-        if os.environ.get("CONSUMERD_REQUIRE_KAFKA") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 def run_job(delta: SparkWithDelta, zone: LandingZone, place: Path, points: str | None = None) -> Any:

@@ -25,9 +25,10 @@ import pytest
 
 from tests.interop.conftest import MAIN_RELEASE, ClusterFactory
 from tests.interop.test_data_faults import Transactions
-from tests.support.kafka import CODECS, Cluster, KafkaUnavailable, Sent
+from tests.support.kafka import CODECS, Cluster, Sent
 from tests.support.spark_kafka import SparkWithKafka, spark_with_kafka
 from tests.support.spark_reads import SparkJob, SparkRead, run_reads
+from tests.support.tools import require_jars
 
 PARTITIONS = 4
 IN_EACH_CODEC = 500
@@ -53,12 +54,8 @@ class Produced:
 @pytest.fixture(scope="module")
 def peer() -> SparkWithKafka:
     """Skip, or fail where CI requires Kafka, unless Spark's own source is or can be had."""
-    try:
+    with require_jars():
         return spark_with_kafka()
-    except KafkaUnavailable as error:
-        if os.environ.get("CONSUMERD_REQUIRE_KAFKA") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ VERSION: Final = "3.0.6"
 ZOOKEEPER_OF: Final = "1.1.1"
 
 _SOURCES: Final = kafka.JAVA_SOURCES / "jafka"
+_FETCH: Final = "python -m tests.support.jafka"
 
 
 def jars() -> Path:
@@ -34,7 +36,9 @@ def jars() -> Path:
     with kafka.fetching():
         if not marker.exists() or marker.read_text() != source.read_text():
             if shutil.which("mvn") is None or shutil.which("java") is None:
-                raise KafkaUnavailable(f"the jars of Jafka {VERSION} are not cached; Java and maven provide them")
+                raise KafkaUnavailable(
+                    f"the jars of Jafka {VERSION} are not cached; with Java and maven installed, `{_FETCH}` provides them"
+                )
             shutil.rmtree(folder, ignore_errors=True)
             copy = ["mvn", "-B", "-q", "-f", str(_SOURCES / "pom.xml"), "dependency:copy-dependencies"]
             _run([*copy, f"-DoutputDirectory={folder}"])
@@ -152,3 +156,7 @@ def dump(zookeeper: str, path: str = "/") -> Mapping[str, tuple[bytes, int, int]
                 found[at] = (data or b"", stat.version, stat.cversion)
                 waiting += [f"{at.rstrip('/')}/{name}" for name in registry.client.get_children(at)]
     return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{jars()}\n")

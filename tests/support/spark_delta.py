@@ -17,6 +17,7 @@ from tests.support.kafka import JAVA_SOURCES, KafkaUnavailable, cache_folder
 from tests.support.spark_kafka import RELEASE, SparkWithKafka, spark_with_kafka
 
 _POM: Final = JAVA_SOURCES / "spark-delta.pom.xml"
+_FETCH: Final = "python -m tests.support.spark_delta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,10 @@ def spark_with_delta() -> SparkWithDelta:
 
 
 def _copy_jars(folder: Path) -> None:
-    if shutil.which("mvn") is None:
-        raise KafkaUnavailable("the jars of Delta are not cached, and there is no maven")
+    if shutil.which("mvn") is None or shutil.which("java") is None:
+        raise KafkaUnavailable(
+            f"the jars of Delta are not cached; with Java and maven installed, `{_FETCH}` provides them"
+        )
     made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
         command = ["mvn", "-B", "-q", "-f", str(_POM), "dependency:copy", f"-DoutputDirectory={made}"]
