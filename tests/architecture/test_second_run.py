@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.second_run import Run, find_fault, judge, main, read_run, sum_up
+from tests.support.syntax import parse_file
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -172,3 +174,23 @@ def test_ci_lets_nothing_else_forgive() -> None:
     assert "CONSUMERD_SEED" in script
     assert "--hypothesis-seed" in script
     assert "|| true" not in script.split("tested()")[1].split("\n}\n")[0]
+
+
+JUDGES = ("tests.support.landing_check", "tests.support.landing_reader")
+"""Modules that compare landed files with the records that were produced."""
+
+
+def _judges_records(path: Path) -> bool:
+    tree = parse_file(path)
+    return any(isinstance(node, ast.ImportFrom) and node.module in JUDGES for node in ast.walk(tree))
+
+
+def test_every_file_that_judges_landed_records_is_never_forgiven() -> None:
+    """Without the marker, a second run that passes hides what the first one lost."""
+    unmarked = [
+        str(path.relative_to(TOP))
+        for path in sorted((TOP / "tests").rglob("test_*.py"))
+        if _judges_records(path) and "mark.records" not in path.read_text()
+    ]
+
+    assert unmarked == []

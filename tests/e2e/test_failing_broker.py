@@ -20,6 +20,8 @@ from tests.support.landing_job import LandingJob
 from tests.support.ledger import Ledger
 from tests.support.load import SteadyLoad
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 2
 PER_PARTITION = 100
 NOBODY = BrokerId(7)

@@ -15,6 +15,8 @@ from tests.support.ledger import Ledger
 from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
 
+pytestmark = pytest.mark.records
+
 PARTITIONS: Final = 4
 PER_PARTITION: Final = 25
 FUTURE: Final = 999_999_999

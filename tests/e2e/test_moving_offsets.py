@@ -18,6 +18,8 @@ from tests.support.ledger import send_all
 from tests.support.offset_commands import offsets, read_landed, rows
 from tests.support.registry import open_registry
 
+pytestmark = pytest.mark.records
+
 
 def produce(cluster: EmbeddedThread, topic: str, partitions: int, count: int) -> None:
     send_all(cluster.bootstrap, (Sent(topic, one % partitions, None, b"value %d" % one) for one in range(count)))

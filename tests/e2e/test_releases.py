@@ -21,6 +21,8 @@ from tests.support.landing_check import Place
 from tests.support.landing_job import LandingJob
 from tests.support.ledger import Ledger
 
+pytestmark = pytest.mark.records
+
 CODECS: Final = ("none", "gzip", "snappy", "lz4")
 """In the order of their numbers in a set's attributes."""
 PARTITIONS: Final = 3

@@ -12,6 +12,8 @@ from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.landing_check import check_landed_with_resent, check_landing, wait_landed
 from tests.support.load import SteadyLoad
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 6
 PER_PARTITION = 50
 

@@ -17,6 +17,8 @@ from tests.interop.conftest import ClusterFactory
 from tests.support.fetching import fetching
 from tests.support.kafka import CODECS, Cluster, Sent, has_headers
 
+pytestmark = pytest.mark.records
+
 MIB = 1 << 20
 Ledger = Mapping[tuple[str, int, int], Sent]
 Unique = Callable[[str], str]

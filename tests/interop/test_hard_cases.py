@@ -22,6 +22,8 @@ from tests.support.landing_reader import read_landing
 from tests.support.registry import Registry, open_registry
 from tests.support.serving import find_missing
 
+pytestmark = pytest.mark.records
+
 Place = tuple[str, int, int]
 
 

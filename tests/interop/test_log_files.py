@@ -19,6 +19,8 @@ from tests.support.kafka import CODECS, Cluster, Sent, four_letter, java_command
 from tests.support.log_check import walk
 from tests.support.logs import LogRig, read_records, record_set
 
+pytestmark = pytest.mark.records
+
 CODEC_NUMBERS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3}
 MAGICS = {"0.8.2.2": 0, "0.9.0.1": 0, "0.10.2.2": 1, "0.11.0.3": 2, "1.1.1": 2}
 

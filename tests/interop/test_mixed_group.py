@@ -16,6 +16,8 @@ from tests.support.kafka import CODECS, JavaConsumer, Sent, has_headers, parse_r
 from tests.support.load import SteadyLoad
 from tests.support.mixed_group import MixedGroup, Place, takeovers_of_java, takeovers_of_ours, wait_acknowledged
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 12
 MEBIBYTE = 1 << 20
 

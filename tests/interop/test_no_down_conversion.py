@@ -25,6 +25,8 @@ from tests.support.kafka import CODECS, Cluster, Sent, compile_java, java_comman
 from tests.support.raw_client import fetch, raw_client
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 
+pytestmark = pytest.mark.records
+
 Names = Callable[[str], str]
 
 RELEASES: Final = ("0.10.2.2", "1.1.1", "2.8.2")

@@ -19,6 +19,8 @@ from tests.support.kafka import Cluster, Sent
 from tests.support.offset_commands import offsets, read_landed, rows
 from tests.support.registry import open_registry
 
+pytestmark = pytest.mark.records
+
 
 def produce(cluster: Cluster, topic: str, partitions: int, count: int, **options: str) -> None:
     producer = cluster.ledger_producer(**options)

@@ -35,6 +35,8 @@ from tests.support.kafka import Cluster, JavaConsumer, has_headers, java_command
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.tools import require_tool
 
+pytestmark = pytest.mark.records
+
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 ACKS = (0, 1, -1)
 PARTITIONS = 3

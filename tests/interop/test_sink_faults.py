@@ -35,6 +35,8 @@ from tests.support.landing_check import find_faults, log_ends
 from tests.support.load import SteadyLoad
 from tests.support.registry import Registry, open_registry
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 2
 PER_PARTITION = 25
 FAULT_S = 10.0

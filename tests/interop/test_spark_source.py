@@ -25,7 +25,7 @@ RELEASES = ("0.8.2.2", "1.1.1", "2.8.2")
 PARTITIONS = 3
 IN_EACH_CODEC = 400
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.records]
 
 Ledger = Mapping[tuple[str, int, int], Sent]
 

@@ -14,6 +14,8 @@ from tests.support.landing_reader import read_landing
 from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 6
 
 

@@ -22,6 +22,8 @@ from tests.support.registry import CommitWatch, Registry, open_registry
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.zookeeper import SYNC, at_answer_to
 
+pytestmark = pytest.mark.records
+
 PARTITIONS = 6
 PER_PARTITION = 50
 SESSION_S = 6.0

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from consumerd.zk.layout import root_path
 from tests.support.daemon import Daemon, settings_for
 from tests.support.embedded import EmbeddedProcess
@@ -14,6 +16,8 @@ from tests.support.landing_reader import LandedPartition, read_landing
 from tests.support.ledger import Ledger
 from tests.support.load import SteadyLoad
 from tests.support.registry import Registry, open_registry
+
+pytestmark = pytest.mark.records
 
 GROUP = "own-paths"
 TOPIC = "orders"

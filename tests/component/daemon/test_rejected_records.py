@@ -18,6 +18,8 @@ from tests.support.ledger import send_all
 from tests.support.refusing_sink import REASON, REFUSED_OFFSET, REFUSED_PARTITION
 from tests.support.stalling_sinks import install
 
+pytestmark = pytest.mark.records
+
 TOPIC = "orders"
 PARTITIONS = 2
 VALUE = b"a drop"

@@ -29,6 +29,8 @@ from tests.support.fetching_in_memory import fetching_from
 from tests.support.record_sets import RecordSpec, batch
 from tests.support.virtual_time import run
 
+pytestmark = pytest.mark.records
+
 MIB = 1 << 20
 RECORDS, RECORD_BYTES = 64, 1000
 """Of a unit, which compresses to about a quarter."""

@@ -16,6 +16,8 @@ from tests.support.faulty_files import RecordingFileSystem
 from tests.support.landing_reader import read_landing
 from tests.support.sinks import MemoryRoots, SinkRig, run_of
 
+pytestmark = pytest.mark.records
+
 
 def root_of(path: Path) -> str:
     landing = read_landing(path)

@@ -27,6 +27,8 @@ from tests.support.landing_reader import LandedChain
 from tests.support.record_batches import build_batch
 from tests.support.sinks import PARTITION, MemoryRoots, SinkRig, run_of
 
+pytestmark = pytest.mark.records
+
 REQUEST = Start(position=4, reason="request", new_chain=True, request_id="r1")
 TRUNCATION = Start(position=6, reason="on_above", new_chain=True, truncated=True)
 

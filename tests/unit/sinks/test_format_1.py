@@ -17,6 +17,8 @@ from tests.support.landing_reader import read_landing
 from tests.support.record_batches import build_batch, record
 from tests.support.sinks import Clock, SinkRig
 
+pytestmark = pytest.mark.records
+
 ORDERS = TopicPartition.modern("orders", 0)
 CLAIM = StubClaim(ORDERS, incarnation=Incarnation(landed_1.CZXID))
 

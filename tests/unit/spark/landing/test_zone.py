@@ -10,6 +10,8 @@ from consumerd.model import Gap, GapReason
 from tests.support.landing_reader import read_landing
 from tests.support.landing_zone import Identity, Kind, LandingZone
 
+pytestmark = pytest.mark.records
+
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_zone_is_what_sinks_land(tmp_path: Path, kind: Kind) -> None:
