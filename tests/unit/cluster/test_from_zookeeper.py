@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from consumerd.cluster.from_zookeeper import SSL, ZooKeeperSource
+from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
 from consumerd.cluster.view import Broker, ClusterView
 from consumerd.daemon.status import RecentEvents
 from consumerd.errors import CoordinationError
@@ -99,6 +99,29 @@ def test_listener_is_chosen_by_security_protocol() -> None:
         5: Broker(id=BrokerId(5), host="secure.example", port=9093, tls=True, rack="r1"),
         6: Broker(id=BrokerId(6), host="tls-only.example", port=9093, tls=True),
     }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "endpoint", "advice"),
+    [
+        (PLAINTEXT, "SASL_PLAINTEXT", "SASL is not supported yet: the broker needs a listener of PLAINTEXT or SSL"),
+        (SSL, "SASL_SSL", "SASL is not supported yet: the broker needs a listener of PLAINTEXT or SSL"),
+        (PLAINTEXT, "SSL", "cluster.tls.enabled is false: SSL needs the other value"),
+        (SSL, "PLAINTEXT", "cluster.tls.enabled is true: PLAINTEXT needs the other value"),
+    ],
+)
+def test_broker_without_a_listener_for_us_is_told_with_what_would_help(wanted: str, endpoint: str, advice: str) -> None:
+    """No setting for TLS makes a broker usable whose listeners all demand SASL."""
+    server = FakeZooKeeper()
+    server.put("/brokers/ids/5", broker_node(endpoints=[f"{endpoint}://b.example:9092"]))
+
+    with structlog.testing.capture_logs() as logs:
+        view = read(server, None, protocol=wanted)
+
+    assert view.brokers == {}
+    assert [(log["path"], log["reason"]) for log in logs] == [
+        ("/brokers/ids/5", f"no {wanted} listener, only {endpoint}; {advice}")
+    ]
 
 
 def test_partition_without_state_has_no_leader_yet() -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost
+from consumerd.model import BrokerId
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
 from consumerd.net.stream import Address
 from consumerd.net.versions import Origin, VersionMemory, assume_release
+from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from consumerd.wire.modern.fetch import FetchRequest
@@ -235,3 +237,25 @@ def test_cancelled_dial_leaves_no_connection_open(after_s: float) -> None:
 
     scene.run(scenario)
     assert scene.left_open == 0
+
+
+def test_connections_that_are_refused_count_as_failed_requests() -> None:
+    """An alert counts failed requests; a broker whose port is closed never gets as far as one."""
+
+    class Counting(Hooks):
+        def __init__(self) -> None:
+            self.failed: list[tuple[BrokerId | None, str, str]] = []
+
+        def request_failed(self, broker: BrokerId | None, api: str, error: str) -> None:
+            self.failed.append((broker, api, error))
+
+    hooks = Counting()
+
+    async def scenario(dialer: Dialer) -> None:
+        for _ in range(3):
+            with pytest.raises(ConnectionLost):
+                await dialer.dial(ADDRESS, broker=BrokerId(4))
+
+    Scene(None, hooks=hooks).run(scenario)
+
+    assert hooks.failed == [(BrokerId(4), "Connect", "ConnectionLost")] * 3
