@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.report import millions, table
+from bench.report import describe_origin, millions, table
 from bench.results import Row, Run
 from bench.slopes import spread_of
 from bench.spark.cases import CASES, Case, Target, Worker
@@ -88,17 +88,17 @@ def document(results: Mapping[str, Measured]) -> str:
     """Write all of it."""
     targets, rates = [], []
     for case, measured in _known(results):
+        origin = describe_origin(measured.run)
         for row in rows_of(case, measured):
             met = {True: "yes", False: "**no**", None: ""}[row.met]
-            targets.append((row.work, row.target, row.figure, met, f"`python -m bench.spark --cases {case.name}`"))
+            command = f"`python -m bench.spark --cases {case.name}`"
+            targets.append((row.work, row.target, row.figure, met, origin, command))
         for worker, readings in measured.readings.items():
             if readings:
-                rates.append((case.what, worker, *_cells(readings)))
+                rates.append((case.what, worker, *_cells(readings), origin))
+    aims = ("work", "at least, unless it says at most", "measured", "met", "date and commit", "command")
     heads = ("work", "who", "rows/s, median", "least to most", "rounds", "processor, s for a million rows")
-    return (
-        f"{table(('work', 'at least, unless it says at most', 'measured', 'met', 'command'), targets)}\n"
-        f"{table(heads, rates)}\n{_runs(results)}"
-    )
+    return f"{table(aims, targets)}\n{table((*heads, 'date and commit'), rates)}\n{_runs(results)}"
 
 
 def _cells(readings: Sequence[Reading]) -> tuple[str, ...]:
