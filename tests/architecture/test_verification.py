@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,21 @@ def test_document_is_what_its_record_gives() -> None:
 def test_every_figure_of_the_document_has_a_date_and_a_commit() -> None:
     """A figure without them looks like today's, however old it is."""
     assert find_undated(DOCUMENT.read_text()) == []
+
+
+def test_every_commit_of_the_document_is_of_this_history(checkout: str) -> None:
+    """A commit of a branch that was rebased away can be looked up by nobody."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run([checkout, "-C", TOP, *arguments], capture_output=True, text=True, check=True).stdout
+
+    if git("rev-parse", "--is-shallow-repository").strip() == "true":
+        pytest.skip("this is a shallow clone, whose older commits are not here")
+    history = git("rev-list", "HEAD").split()
+    named = set(re.findall(r"2\d{3}-\d\d-\d\d(?:, | \| )`([0-9a-f]{7,})`", DOCUMENT.read_text()))
+
+    assert len(named) > 5
+    assert sorted(commit for commit in named if not any(one.startswith(commit) for one in history)) == []
 
 
 @pytest.mark.parametrize(
