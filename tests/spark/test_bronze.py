@@ -14,13 +14,13 @@ from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.spark.bronze import open_target
 from consumerd.spark.bronze_tasks import bronze_rows
 from consumerd.spark.job import Summary
-from consumerd.spark.landing.intake import plan_intake
 from consumerd.spark.landing.plan import LandingPlan
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.reading import read_increment, read_table
 from consumerd.spark.table.transaction import open_table
 from consumerd.wire.records import NO_TIMESTAMP, Record
 from tests.support.bronze import expected_rows, read_bronze, rows_of, run_bronze
+from tests.support.intake import plan_intake
 from tests.support.landing_zone import FIRST_MS, Kind, LandingZone, flip_bytes, truncate_file
 from tests.support.record_batches import record
 from tests.support.tables import plain_offsets

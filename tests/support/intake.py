@@ -1,4 +1,4 @@
-"""What is to be taken over now: names, footers of what is new, and the plan, in one call. Blocks."""
+"""Plans what a table takes over from a landing zone, in one call: scan, footers of new files, plan. Blocks."""
 
 from __future__ import annotations
 

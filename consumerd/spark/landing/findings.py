@@ -22,9 +22,6 @@ class Severity(enum.StrEnum):
 class FindingKind(enum.StrEnum):
     """What was found."""
 
-    ROOT_MISSING = "root missing"
-    ROOT_DAMAGED = "root damaged"
-    ROOT_REPEATED = "root repeated"
     FOREIGN_NAME = "foreign name"
     CHAIN_MISSING = "chain missing"
     CHAIN_RECORD_MISSING = "chain record missing"
@@ -32,7 +29,6 @@ class FindingKind(enum.StrEnum):
     CHAIN_UNSEALED = "chain unsealed"
     CHAIN_UNEXPLAINED = "chain unexplained"
     FILE_DAMAGED = "file damaged"
-    FILE_MISPLACED = "file misplaced"
     FILE_BEHIND_SEAL = "file behind seal"
     FILE_MISSING = "file missing"
     """A chain's positions that no file has, though one behind them exists."""

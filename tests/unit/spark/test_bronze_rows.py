@@ -15,9 +15,9 @@ from consumerd.spark.bronze_rows import Piece, read_piece, with_folders
 from consumerd.spark.bronze_target import SCHEMA
 from consumerd.spark.bronze_tasks import plan_tasks
 from consumerd.spark.landed_rows import LandedContent
-from consumerd.spark.landing.intake import plan_intake
 from consumerd.spark.landing.ranges import EMPTY, RangeSet
 from consumerd.spark.table.commit import Bounds, DataFile
+from tests.support.intake import plan_intake
 from tests.support.landing_zone import LandingZone
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import consumerd.spark
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.offsets.positions import Position
 from consumerd.offsets.store import Validity
@@ -335,3 +336,11 @@ def test_report_is_json(zone: LandingZone) -> None:
     assert [[0, 10], [20, 100]] == report["logs"][0]["landed"]
     assert {"retention": [[10, 20]]} == report["logs"][0]["gaps"]
     assert {"kind": "gap", "severity": "warning", "start": 10, "end": 20}.items() <= report["findings"][0].items()
+
+
+def test_every_kind_of_finding_can_be_found() -> None:
+    """A kind that nothing reports is a promise that audit does not keep."""
+    package = Path(consumerd.spark.__file__).parent
+    text = "".join(path.read_text() for path in package.rglob("*.py"))
+
+    assert [kind.name for kind in FindingKind if f"FindingKind.{kind.name}" not in text] == []
