@@ -323,6 +323,8 @@ class GroupCoordinator:
                     self._syncs.answer(ticket, synced)
                 case Store():
                     self._tasks.create_task(self._store_group(entry, effect), name="store-group")
+        if self._entries.get(entry.group.group_id) is not entry:
+            return  # forgotten while its last write was pending: the deadline of that name is its successor's
         before = self._deadlines.next
         self._deadlines.set(entry.group.group_id, entry.group.deadline)
         if self._deadlines.next < before:

@@ -368,6 +368,26 @@ async def test_a_commit_that_was_let_in_keeps_its_group_from_being_forgotten() -
 
 
 @on_virtual_time
+async def test_a_write_that_ends_after_its_group_was_forgotten_leaves_the_successors_deadline() -> None:
+    """Both have one name; without its deadline, a member that falls silent would be a member for ever."""
+    log = MemoryLog()
+    async with serving(log, replace(SETTINGS, offsets_check_interval_s=30.0)) as coordinator:
+        first = await one_member(coordinator)
+        while asyncio.get_running_loop().time() < 29:
+            coordinator.heartbeat("g", member_id=first.member_id, generation=first.generation)
+            await asyncio.sleep(1)
+        log.writing.clear()
+        coordinator.leave("g", member_id=first.member_id)
+        await asyncio.sleep(2)
+        forgotten = coordinator.groups()[1]
+        await join(coordinator, session_timeout_ms=6_000)
+        log.writing.set()
+        await asyncio.sleep(60)
+
+        assert ([], ()) == (forgotten, coordinator.describe("g")[1].members)
+
+
+@on_virtual_time
 async def test_a_log_that_goes_while_it_is_loaded_leaves_no_groups() -> None:
     """Its successor is empty, and may have another number of partitions."""
     log = MemoryLog()
