@@ -16,7 +16,7 @@ import structlog
 from consumerd.embedded.coordinator.coordinator import GroupCoordinator
 from consumerd.embedded.coordinator.member import Protocol
 from consumerd.embedded.coordinator.positions import Position
-from consumerd.embedded.coordinator.zookeeper_positions import ZooKeeperPositions
+from consumerd.embedded.coordinator.zookeeper_positions import IllegalGroupId, ZooKeeperPositions
 from consumerd.embedded.handlers.context import Handler, RequestContext
 from consumerd.embedded.topics import Topics
 from consumerd.embedded.znodes import BrokerAddress
@@ -253,6 +253,8 @@ class PositionRequests:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         try:
             await self._zookeeper.commit(group_id, partition, one.offset)
+        except IllegalGroupId:
+            return ErrorCode.INVALID_GROUP_ID
         except CoordinationError as error:
             log.warning("commit_failed", group=group_id, partition=str(partition), error=str(error))
             return ErrorCode.UNKNOWN_SERVER_ERROR
@@ -263,6 +265,8 @@ class PositionRequests:
             return _kept(partition, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         try:
             offset = await self._zookeeper.find(group_id, partition)
+        except IllegalGroupId:
+            return _kept(partition, None, ErrorCode.INVALID_GROUP_ID)
         except CoordinationError as error:
             log.warning("position_unreadable", group=group_id, partition=str(partition), error=str(error))
             return _kept(partition, None, ErrorCode.UNKNOWN_SERVER_ERROR)

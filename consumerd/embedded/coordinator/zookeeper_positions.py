@@ -6,10 +6,18 @@ kept. Source: ``handleOffsetCommitRequest`` and ``handleOffsetFetchRequest`` in 
 
 from __future__ import annotations
 
+from consumerd.errors import CoordinationError
 from consumerd.model import TopicPartition
 from consumerd.zk.layout import offset_path, offsets_path
 from consumerd.zk.port import NodeExists, NoNode, ZkClient
 from consumerd.zk.znodes import encode_offset, parse_offset
+
+
+class IllegalGroupId(CoordinationError):
+    """A group id that is not one element of a path.
+
+    ``lake/ids/evil`` would create a registration in the group ``lake`` that no session ends. Kafka accepts it.
+    """
 
 
 class ZooKeeperPositions:
@@ -19,7 +27,8 @@ class ZooKeeperPositions:
         self._zk = zk
 
     async def commit(self, group_id: str, partition: TopicPartition, offset: int) -> None:
-        """Write a position. Raises CoordinationError."""
+        """Write a position. Raises CoordinationError (IllegalGroupId among them)."""
+        _check_group_id(group_id)
         path, data = offset_path(group_id, partition), encode_offset(offset)
         try:
             await self._zk.set(path, data)
@@ -31,6 +40,12 @@ class ZooKeeperPositions:
                 await self._zk.set(path, data)
 
     async def find(self, group_id: str, partition: TopicPartition) -> int | None:
-        """Read a position; None where there is none. Raises CoordinationError (MalformedZnode among them)."""
+        """Read a position; None where there is none. Raises CoordinationError (IllegalGroupId and MalformedZnode among them)."""
+        _check_group_id(group_id)
         node = await self._zk.find(offset_path(group_id, partition))
         return None if node is None else parse_offset(node[0])
+
+
+def _check_group_id(group_id: str) -> None:
+    if "/" in group_id or group_id in {"", ".", ".."}:
+        raise IllegalGroupId(f"group id: {group_id[:100]!r} is not one element of a path")

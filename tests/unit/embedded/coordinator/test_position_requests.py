@@ -61,9 +61,9 @@ async def ask(version: int, log: MemoryLog, zookeeper: FakeZooKeeper, *requests:
     return answers
 
 
-def commit(timestamp: int = -1, retention_ms: int = -1, offset: int = 7) -> OffsetCommitRequest:
+def commit(timestamp: int = -1, retention_ms: int = -1, offset: int = 7, group_id: str = "g") -> OffsetCommitRequest:
     return OffsetCommitRequest(
-        group_id="g",
+        group_id=group_id,
         retention_time_ms=retention_ms,
         topics=(
             CommitTopic(
@@ -127,3 +127,18 @@ def test_from_version_2_on_an_error_is_the_whole_answers() -> None:
 
     assert ErrorCode.NOT_COORDINATOR == old.topics[0].partitions[0].error_code  # type: ignore[attr-defined]
     assert (ErrorCode.NOT_COORDINATOR, ()) == (new.error_code, new.topics)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("group_id", ["", ".", "..", "lake/ids/evil", "/", "/lake", "lake/"])
+def test_a_group_id_that_is_no_name_of_a_node_is_refused(group_id: str) -> None:
+    """It is a part of a path: with a slash, it would create a member of another group that no session ends."""
+    zookeeper = FakeZooKeeper()
+    zookeeper.put("/consumers/lake/ids")
+    fetch = OffsetFetchRequest(group_id=group_id, topics=(OffsetFetchTopic(topic="t", partitions=(0,)),))
+    (committed, fetched, _) = run(ask(0, MemoryLog(), zookeeper, commit(group_id=group_id), fetch))
+
+    assert [ErrorCode.INVALID_GROUP_ID] * 2 == [
+        answer.topics[0].partitions[0].error_code  # type: ignore[attr-defined]  # one of several answers
+        for answer in (committed, fetched)
+    ]
+    assert ([], ["lake"]) == (zookeeper.names("/consumers/lake/ids"), zookeeper.names("/consumers"))
