@@ -90,6 +90,8 @@ def plan_streams(
     text = normalise_pattern(expression)
     # single names are asked for by the thousand, each once
     matching = _match(text, names) if len(names) > 1 else _compile(text).match_names(names)
+    if isinstance(matching, UnsupportedPattern):
+        raise matching.with_traceback(None)
     chosen = matching if registration.pattern is Pattern.WHITE_LIST else names - matching
     return dict.fromkeys(chosen - INTERNAL_TOPICS if exclude_internal else chosen, count)
 
@@ -100,9 +102,15 @@ def _compile(expression: str) -> JavaPattern:
 
 
 @functools.lru_cache(maxsize=32)
-def _match(expression: str, names: frozenset[str]) -> frozenset[str]:
-    """Return the names that match; a group's members mostly share one expression, and each view asks several times."""
-    return _compile(expression).match_names(names)
+def _match(expression: str, names: frozenset[str]) -> frozenset[str] | UnsupportedPattern:
+    """Return the names that match; a group's members mostly share one expression, and each view asks several times.
+
+    A refusal is returned, not raised, so that the work that it took is not done again.
+    """
+    try:
+        return _compile(expression).match_names(names)
+    except UnsupportedPattern as error:
+        return error
 
 
 @functools.lru_cache(maxsize=2)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterable
+from random import Random
 
 import pytest
 
 from consumerd.group.assignors import Strategy
+from consumerd.group.java_regex import JavaPattern, UnsupportedPattern
 from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView, plan_assignment, resolve_members
+from consumerd.group.subscription import plan_streams
 from consumerd.model import ConsumerId, PartitionKey
 from consumerd.zk.znodes import MalformedZnode, Pattern, Registration, parse_registration
 
@@ -56,3 +60,23 @@ def test_an_expression_that_backtracking_never_finishes_is_decided_or_refused(ex
     resolved = resolve_members(snapshot(evil).members, snapshot(evil).names)
     (mine,) = [one for one in resolved.members if one.streams]
     assert mine.consumer == "me"
+
+
+def test_an_expression_that_is_refused_for_its_work_costs_that_work_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each view asks for every member's topics several times."""
+    expression = "(?!" + "|".join(f"(.*a.{{{number}}}b)" for number in range(40)) + ").*"
+    random = Random(1)
+    names = frozenset("".join(random.choices("ab", k=240)) for _ in range(1_000))
+    evil = Registration(pattern=Pattern.WHITE_LIST, subscription={expression: 1}, timestamp_ms=1)
+    asked: list[str] = []
+    match_names = JavaPattern.match_names
+
+    def counting(self: JavaPattern, some: Iterable[str]) -> frozenset[str]:
+        asked.append(expression)
+        return match_names(self, some)
+
+    monkeypatch.setattr(JavaPattern, "match_names", counting)
+    for _ in range(3):
+        with pytest.raises(UnsupportedPattern, match="too much work"):
+            plan_streams(evil, names)
+    assert len(asked) == 1
