@@ -1,52 +1,65 @@
-"""Hypothesis strategies for declared messages: any value that a version can say."""
+"""Hypothesis strategies for declared messages: any value that a version can say, or values chosen to hurt."""
 
 from __future__ import annotations
 
 import dataclasses
 import struct
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from hypothesis import strategies as st
 
 from consumerd.wire.declaration import BYTES, RECORDS, ArrayOf, Fixed, Null, Variable, WireType, declaration_of
 
 
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Strategies of the values in a message; ``edges`` are numbers drawn where a field is wide enough, else any."""
+
+    texts: st.SearchStrategy[str]
+    records: st.SearchStrategy[bytes]
+    edges: tuple[int, ...] = ()
+
+
+_ANY: Final = Values(texts=st.text(st.characters(codec="utf-8"), max_size=12), records=st.binary(max_size=40))
+
+
 @cache
-def messages(cls: type, version: int) -> st.SearchStrategy[Any]:
+def messages(cls: type, version: int, values: Values = _ANY) -> st.SearchStrategy[Any]:
     """Return a strategy of instances of ``cls`` in which every field that ``version`` has is drawn."""
     drawn = {}
     for one in dataclasses.fields(cls):
         declaration = declaration_of(one)
         if version in declaration.versions:
-            drawn[one.name] = _values(declaration.wire, version, declaration.null(version))
+            drawn[one.name] = _draw(declaration.wire, version, declaration.null(version), values)
     return st.builds(cls, **drawn)
 
 
-def _values(wire: WireType, version: int, null: Null) -> st.SearchStrategy[Any]:
-    values: st.SearchStrategy[Any]
+def _draw(wire: WireType, version: int, null: Null, values: Values) -> st.SearchStrategy[Any]:
+    drawn: st.SearchStrategy[Any]
     if isinstance(wire, Fixed):
-        return _numbers(wire)
+        return _numbers(wire, values.edges)
     if isinstance(wire, Variable):
-        values = (
-            st.binary(max_size=40) if wire in (BYTES, RECORDS) else st.text(st.characters(codec="utf-8"), max_size=12)
-        )
+        drawn = st.binary(max_size=40) if wire is BYTES else values.records if wire is RECORDS else values.texts
     else:
-        values = _arrays(wire, version, least=1 if null is Null.EMPTY else 0)
-    return values if null is Null.FORBIDDEN else st.none() | values
+        drawn = _arrays(wire, version, 1 if null is Null.EMPTY else 0, values)
+    return drawn if null is Null.FORBIDDEN else st.none() | drawn
 
 
-def _numbers(wire: Fixed) -> st.SearchStrategy[Any]:
+def _numbers(wire: Fixed, edges: tuple[int, ...]) -> st.SearchStrategy[Any]:
     if wire.code == "?":
         return st.booleans()
     bits = 8 * struct.calcsize(f">{wire.code}")
-    return st.integers(-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    least, most = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    within = sorted({least, most, *(edge for edge in edges if least <= edge <= most)})
+    return st.sampled_from(within) if edges else st.integers(least, most)
 
 
-def _arrays(wire: ArrayOf, version: int, least: int) -> st.SearchStrategy[Any]:
+def _arrays(wire: ArrayOf, version: int, least: int, values: Values) -> st.SearchStrategy[Any]:
     element = wire.element
     if isinstance(element, Fixed | Variable):
-        items = _values(element, version, Null.FORBIDDEN)
+        items = _draw(element, version, Null.FORBIDDEN, values)
     else:
-        items = messages(element, version)
+        items = messages(element, version, values)
     return st.lists(items, min_size=least, max_size=4).map(tuple)
