@@ -344,6 +344,8 @@ class PartitionPipeline:
         if plan.lead is not None:
             await self._land(writer, tracker, plan.lead)
         self._tracker, self._fulfils = tracker, plan.request
+        if plan.request is not None:
+            self._move = None  # it takes that one's place, whichever pass of the committer carries it out from now on
         if self._untold is None or not plan.repeats(self._untold):
             self._untold = plan
         # an end of the log moves: what it was found to be must hold over a crash before anything is delivered from there

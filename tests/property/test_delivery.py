@@ -72,6 +72,7 @@ CUT_BELOW_WHAT_A_REQUEST_WAITS_FOR = [
     ("flush drops", 24, 0.0),
     ("truncate", 14, 0.3),
 ]
+REQUEST_WHILE_MOVING_BACK = [("append", 2, 2.0), ("commit fails", 0, 0.0), ("truncate", 1, 0.0), ("request", 0, 0.0)]
 CUT_BELOW_WHAT_IS_HELD = [
     ("unit is corrupt", 0, 0.0),
     ("request", 1, 0.01),
@@ -292,6 +293,7 @@ def test_every_record_lands_once_or_is_in_a_gap(history, policy):
 @given(history=EVENTFUL, policy=POLICIES)
 @example(history=CUT_BELOW_WHAT_IS_HELD, policy="skip")
 @example(history=CUT_BELOW_WHAT_A_REQUEST_WAITS_FOR, policy="skip")
+@example(history=REQUEST_WHILE_MOVING_BACK, policy="skip")
 def test_each_chain_holds_every_record_of_its_range_once_or_a_gap(history, policy):
     """Operators, elections and deletions begin new chains; none of them makes a hole in any."""
 

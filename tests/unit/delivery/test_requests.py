@@ -11,6 +11,7 @@ from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
 from consumerd.errors import CoordinationError, CorruptMessageError, RetriableSinkError
 from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.offsets.store import CommitOutcome
 from consumerd.telemetry.hooks import Trouble
 from consumerd.zk.port import NotConnected
 from tests.support.delivery import DeliveryRig, FakeSink, until
@@ -192,6 +193,37 @@ def test_a_request_waits_for_a_new_leader_that_knows_less_for_a_moment():
             await until(lambda: rig.store.position(P) == 50)
             assert [*range(40), *range(45, 50)] == rig.landed(P)
             assert [Gap(40, 45, GapReason.RESET)] == sink.landed[P].gaps
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("keeps_chains", [True, False])
+def test_a_request_takes_the_place_of_a_move_though_its_commit_fails_at_first(keeps_chains):
+    """A later pass carries it out, while the partition waits to begin again: it begins where it was asked to."""
+
+    async def scenario():
+        sink = FakeSink(buffered=True, keeps_chains=keeps_chains, roll_s=1.0)
+        often = DeliverySettings(commit_interval_ms=20, offsets=OffsetPolicy(on_above="nearest"))
+        async with DeliveryRig(sink=sink, settings=often) as rig:
+            log = rig.log(P, 0, 40)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            before = len(rig.landed(P))
+
+            async def trap(step, writer, _batch):
+                if step == "abandon":  # it is about to move back
+                    sink.trap = None
+                    rig.store.outcomes[P] = [CommitOutcome.FAILED]
+                    rig.requests.put(P, 10)
+
+            sink.trap = trap
+            log.truncate(30)
+            await until(lambda: rig.store.requests)
+            await carried_out(rig)
+            log.append(10)
+            await until(lambda: rig.store.position(P) == 40)
+            again = rig.landed(P) if keeps_chains else rig.landed(P)[before:]
+            assert list(range(10, 40)) == again
 
     run(scenario())
 
