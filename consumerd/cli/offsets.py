@@ -340,12 +340,21 @@ def _parse_topic_or_partition(text: str) -> str | TopicPartition:
         raise ConfigError(f"{text!r}: {error}") from error
 
 
+_FIRST_MS: Final = 1_262_304_000_000
+"""2010-01-01: no record is older."""
+
+
 def parse_time(text: str) -> str | int:
     """Read ``earliest``, ``latest``, ms since 1970, or ISO 8601 (as ms). Raises ConfigError."""
     if text in {"earliest", "latest"}:
         return text
     if text.isascii() and text.isdigit():
-        return int(text)
+        if 0 < (milliseconds := int(text)) < _FIRST_MS:
+            # 20240501 is a date to whoever wrote it, and would be the morning of 1970-01-01
+            raise ConfigError(
+                f"--to: {text}: as ms since 1970 that is before the first Kafka; write a date as 2024-05-01, or use earliest"
+            )
+        return milliseconds
     with contextlib.suppress(ValueError, OverflowError):
         moment = datetime.fromisoformat(text)
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

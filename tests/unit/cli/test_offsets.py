@@ -84,6 +84,14 @@ def test_what_is_no_time_is_refused(text):
         parse_time(text)
 
 
+@pytest.mark.parametrize("text", ["20240501", "1714521600", "2024"])
+def test_a_date_without_hyphens_and_seconds_are_not_taken_for_milliseconds(text):
+    """They would mean January 1970, and so the beginning of the log."""
+    with pytest.raises(ConfigError, match="before the first Kafka; write a date as 2024-05-01"):
+        parse_time(text)
+    assert parse_time("0") == 0
+
+
 def test_positions_of_topics_that_were_gone_at_the_export_do_not_come_back():
     """Else one leftover of a deleted topic keeps a whole group's positions from being set again."""
     orders, gone, more = (
