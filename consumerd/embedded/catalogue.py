@@ -3,7 +3,8 @@
 One pass compares ZooKeeper with what is open, and brings what is open in line. It runs when something changes there
 (a topic made by an admin tool, partitions added, settings changed, a deletion asked for), when :meth:`LogCatalogue.create`
 or :meth:`LogCatalogue.delete` has written there, and every ``reconcile_s`` besides. Passes follow each other in one task, so
-that each sees the whole of what the one before has done, and no caller that is cancelled leaves half a pass behind.
+that each sees the whole of what the one before has done, and no caller that is cancelled leaves half a pass behind. A pass
+reads the topics whose nodes have changed; all of them after a change of settings, a failure, and every ``reconcile_s``.
 
 Invariants:
 
@@ -19,7 +20,6 @@ Partitions that an admin tool gave to other brokers are known, and have no log h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -83,6 +83,9 @@ class LogCatalogue:
         self._unusable: dict[TopicPartition, str] = {}
         self._undeleted: dict[str, LogError] = {}
         """Topics whose records could not be deleted, which is tried again in every pass."""
+        self._stale: set[str] = set()
+        """Topics whose nodes may have changed since they were read."""
+        self._all_stale = True
         self._watches: dict[str, Watch] = {}
         self._subscribers: list[Callable[[frozenset[str]], None]] = []
         self._dirty = asyncio.Event()
@@ -92,8 +95,9 @@ class LogCatalogue:
 
     async def __aenter__(self) -> Self:
         """Raises CoordinationError, LogError, OSError."""
-        for path in (BROKER_TOPICS, DELETE_TOPICS, CONFIG_CHANGES):
-            self._watch(path, WatchKind.CHILDREN)
+        for path in (BROKER_TOPICS, DELETE_TOPICS):
+            self._watch(path, WatchKind.CHILDREN, self._dirty.set)
+        self._watch(CONFIG_CHANGES, WatchKind.CHILDREN, self._read_all)
         try:
             await self._pass()
         except BaseException:
@@ -175,12 +179,22 @@ class LogCatalogue:
         self._dirty.set()
         await done
 
+    def _read_all(self) -> None:
+        self._all_stale = True
+        self._dirty.set()
+
+    def _read_again(self, topic: str) -> None:
+        self._stale.add(topic)
+        self._dirty.set()
+
     async def _run(self) -> None:
         failing = False
         while True:
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with timeout(self._reconcile_s):
                     await self._dirty.wait()
+            except TimeoutError:
+                self._all_stale = True
             self._dirty.clear()
             waiting, self._waiting = self._waiting, []
             try:
@@ -194,7 +208,7 @@ class LogCatalogue:
                 failing = True
                 # what woke us is still to be done, but not at once
                 await asyncio.sleep(_RETRY_S)
-                self._dirty.set()
+                self._read_all()
             else:
                 failing = False
             finally:
@@ -205,8 +219,11 @@ class LogCatalogue:
     async def _pass(self) -> None:
         """Bring what is open in line with ZooKeeper. Raises CoordinationError, LogError, OSError."""
         changed: set[str] = set()
+        stale, self._stale = self._stale, set()
+        everything, self._all_stale = self._all_stale, False
+        known = {} if everything else {name: topic for name, topic in self._topics.items() if name not in stale}
         try:
-            found = dict(await self._nodes.read())
+            found = dict(await self._nodes.read(known))
             for name in await self._nodes.deletions():
                 if name in found and self._delete_topics:
                     changed.add(name)
@@ -216,7 +233,8 @@ class LogCatalogue:
             await self._nodes.purge_config_changes(self._now_ms())
             await self._close_gone(found, changed)
             for topic in found.values():
-                self._watch(topic_path(topic.name), WatchKind.DATA)
+                if self._watch(topic_path(topic.name), WatchKind.DATA, functools.partial(self._read_again, topic.name)):
+                    self._stale.add(topic.name)  # it may have changed before it was watched: the next pass sees that
                 await self._serve(topic, changed)
         finally:
             if changed:
@@ -311,6 +329,9 @@ class LogCatalogue:
             watch.close()
         self._watches.clear()
 
-    def _watch(self, path: str, kind: WatchKind) -> None:
-        if path not in self._watches:
-            self._watches[path] = self._zk.watch(path, kind, self._dirty.set)
+    def _watch(self, path: str, kind: WatchKind, dirty: Callable[[], None]) -> bool:
+        """Watch a node; False where it is watched already."""
+        if path in self._watches:
+            return False
+        self._watches[path] = self._zk.watch(path, kind, dirty)
+        return True

@@ -52,17 +52,22 @@ class TopicNodes:
         self._broker_id = broker_id
         self._complaints: set[tuple[str, str]] = set()
 
-    async def read(self) -> Mapping[str, Topic]:
-        """Read all topics. What cannot be understood, or can have no directory, is left out with one warning."""
+    async def read(self, known: Mapping[str, Topic]) -> Mapping[str, Topic]:
+        """List all topics, and read those that are not ``known`` to be as they were.
+
+        What cannot be understood, or can have no directory, is left out with one warning.
+        """
+        topics = {}
         found = {}
         for name in await list_names(self._zk, BROKER_TOPICS):
-            if fault := find_topic_fault(name):
+            if name in known:
+                topics[name] = known[name]
+            elif fault := find_topic_fault(name):
                 self._complain(topic_path(name), fault)
             else:
                 found[name] = topic_path(name)
         nodes = await map_bounded(found.values(), self._zk.find)
         configs = await map_bounded(map(config_path, found), self._zk.find)
-        topics = {}
         for name, path in found.items():
             node, config = nodes[path], configs[config_path(name)]
             if node is None:
