@@ -55,8 +55,8 @@ def is_cut(found: LogSlice) -> bool:
     return _OFFSET_AND_SIZE_BYTES + int.from_bytes(head[_SIZE_AT], "big", signed=True) > found.size
 
 
-def convert_slice(found: LogSlice, start: int, version: int) -> bytes:
-    """Return what was read, from offset ``start`` on, as ``version`` may bring it. Blocks.
+def convert_slice(found: LogSlice, start: int, version: int, most_bytes: int) -> bytes:
+    """Return what was read, from offset ``start`` on, as ``version`` may bring it: whole units up to ``most_bytes``, or one. Blocks.
 
     Raises CorruptMessageError, LocalProtocolError for what no older format can hold; OSError.
     """
@@ -66,4 +66,4 @@ def convert_slice(found: LogSlice, start: int, version: int) -> bytes:
         end = unit.end
     if not end:
         return data
-    return convert_down(memoryview(data)[:end], magic=magic_read_by(version), start=start)
+    return convert_down(memoryview(data)[:end], magic=magic_read_by(version), start=start, most_bytes=most_bytes)

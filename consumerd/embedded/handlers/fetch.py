@@ -60,7 +60,9 @@ _FIRST_WITH_LOG_START: Final = 5
 _MAX_ANSWER_BYTES: Final = 1 << 30
 """What one answer holds at most, so that it fits into a frame."""
 _MAX_CONVERTED_BYTES: Final = 64 << 20
-"""What an answer reads at most that may have to be converted: the rest is left to the next request."""
+"""What an answer reads at most that may have to be converted, and what it has at most after that, besides one unit. The rest is
+left to the next request.
+"""
 
 
 @dataclass(slots=True)
@@ -205,8 +207,16 @@ class FetchHandler:
         """Put what was read into an answer, which owns its slices from then on."""
         committed = request.isolation_level == READ_COMMITTED
         topics = []
+        left = _MAX_CONVERTED_BYTES
         for topic, parts in reading.topics:
-            fetched = [_describe(part, await _give(part, version), version, committed=committed) for part in parts]
+            fetched = []
+            for part in parts:
+                records = await _give(part, version, left)
+                if isinstance(records, bytes):
+                    if len(records) > left < _MAX_CONVERTED_BYTES:
+                        records = b""  # one unit comes whatever its size, of the first partition that has any
+                    left -= len(records)
+                fetched.append(_describe(part, records, version, committed=committed))
             topics.append(FetchedTopic(topic=topic, partitions=tuple(fetched)))
         owners = [part.slice for part in reading if part.slice is not None]
         return FileResponse(response=FetchResponse(topics=tuple(topics)), owners=owners)
@@ -237,13 +247,15 @@ def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_
         part.drop()
 
 
-async def _give(part: _Part, version: int) -> bytes | FileRange:
-    """Return what a partition's answer brings, converted if need be; a failure is noted in ``part``."""
+async def _give(part: _Part, version: int, most_bytes: int) -> bytes | FileRange:
+    """Return what a partition's answer brings, converted if need be, up to ``most_bytes`` then; a failure is noted in ``part``."""
     if part.slice is None or part.log is None:
         return b""
     try:
         if needs_conversion(part.slice, part.log, version):
-            return await asyncio.to_thread(convert_slice, part.slice, part.asked.fetch_offset, version)
+            if most_bytes <= 0:
+                return b""
+            return await asyncio.to_thread(convert_slice, part.slice, part.asked.fetch_offset, version, most_bytes)
     except (ConsumerdError, OSError) as error:
         part.fail(error)
         return b""

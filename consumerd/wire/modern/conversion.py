@@ -56,21 +56,26 @@ def convert(
 
 
 def convert_down(
-    data: bytes | bytearray | memoryview, *, magic: int, start: int = 0, limits: Limits = _LIMITS
+    data: bytes | bytearray | memoryview,
+    *,
+    magic: int,
+    start: int = 0,
+    limits: Limits = _LIMITS,
+    most_bytes: int | None = None,
 ) -> bytes:
     """Return whole units for a client that reads nothing above ``magic``; those that it reads are left as they are.
 
     Of a converted batch that is not compressed, records below ``start``, from where the client wants to read, are left
-    out. The answer ends before a unit that would take more than ``limits`` to decompress, unless it is the first one: the
-    client asks for it next. Raises as :func:`convert`.
+    out. The answer ends before a unit that would take more than ``limits`` to decompress, or make it longer than
+    ``most_bytes``, unless it is the first one: the client asks for it next. Raises as :func:`convert`.
     """
     raw = bytes(data)
-    pieces = []
-    at = 0
+    pieces: list[bytes] = []
+    at = size = 0
     while at < len(raw):
         end = _find_end(raw, at)
         if raw[at + MAGIC_AT] <= magic:
-            pieces.append(raw[at:end])
+            piece = raw[at:end]
         else:
             codec = _codec(raw, at)
             try:
@@ -79,7 +84,11 @@ def convert_down(
                 if not any(pieces):
                     raise
                 break
-            pieces.append(_build(batch if codec else batch.slice_from(start), codec, magic))
+            piece = _build(batch if codec else batch.slice_from(start), codec, magic)
+        if most_bytes is not None and size and size + len(piece) > most_bytes:
+            break
+        pieces.append(piece)
+        size += len(piece)
         at = end
     return b"".join(pieces)
 

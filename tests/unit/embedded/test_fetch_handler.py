@@ -21,6 +21,7 @@ from consumerd.embedded.long_polls import LongPolls
 from consumerd.embedded.reply import FileResponse
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.building import NewRecord, build_record_set
 from consumerd.wire.modern.conversion import convert_down
 from consumerd.wire.modern.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tests.support import virtual_time
@@ -226,13 +227,27 @@ def test_unit_that_does_not_fit_counts_among_the_bytes_that_are_there(bench: Ben
 
 def test_what_may_have_to_be_converted_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes memory, whatever the client has asked for; the rest is there for the next request."""
-    monkeypatch.setattr(fetch, "_MAX_CONVERTED_BYTES", 3 * len(UNIT))
+    three = len(convert_down(UNIT, magic=1, start=0)) * 3
+    monkeypatch.setattr(fetch, "_MAX_CONVERTED_BYTES", three)
     for _ in range(9):
         bench.append(T0)
         bench.append(T1)
-    three = len(convert_down(UNIT, magic=1, start=0)) * 3
     assert [three, 0] == sizes(bench.fetch(ask(0, 0), version=2, converts=True)[1])
     assert [9 * len(UNIT), 9 * len(UNIT)] == sizes(bench.fetch(ask(0, 0), version=4)[1])
+
+
+def test_what_was_converted_is_bounded_though_it_has_grown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of a few bytes take several times as many in the older formats."""
+    unit = build_record_set([NewRecord(value=None, timestamp=0) for _ in range(50)], magic=2)
+    grown = len(convert_down(unit, magic=0, start=0))
+    assert grown > 2.5 * len(unit)
+    for _ in range(9):
+        bench.append(T0, unit)
+        bench.append(T1, unit)
+    monkeypatch.setattr(fetch, "_MAX_CONVERTED_BYTES", 4 * grown + 10)
+    assert [4 * grown, 0] == sizes(bench.fetch(ask(0, 0), version=0, converts=True)[1])
+    monkeypatch.setattr(fetch, "_MAX_CONVERTED_BYTES", len(unit))
+    assert [grown, 0] == sizes(bench.fetch(ask(0, 0), version=0, converts=True)[1]), "one unit, or it would never come"
 
 
 @pytest.mark.parametrize("version", [0, 3, 5])
