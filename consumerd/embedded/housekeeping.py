@@ -18,7 +18,6 @@ import structlog
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.log.errors import LogError
 from consumerd.embedded.log.partition_log import PartitionLog
-from consumerd.embedded.log.settings import CleanupPolicy
 from consumerd.model import TopicPartition
 
 _FLUSH_CHECK_S: Final = 1.0
@@ -77,10 +76,12 @@ class Housekeeper:
         """Let retention and compaction have their way once, and write down how far that is safe."""
         self._failing &= {*self._partitions(), None}
         for log in self._logs.logs():
-            work: Callable[[], Awaitable[object]] = functools.partial(asyncio.to_thread, log.compact)
-            if log.settings.cleanup_policy is not CleanupPolicy.COMPACT:
-                work = functools.partial(self._appender.run, log.partition, log.apply_retention)
-            await self._try(log.partition, work)
+            if log.settings.cleanup_policy.deletes:
+                await self._try(
+                    log.partition, functools.partial(self._appender.run, log.partition, log.apply_retention)
+                )
+            if log.settings.cleanup_policy.compacts:
+                await self._try(log.partition, functools.partial(asyncio.to_thread, log.compact))
         await self._try(None, functools.partial(asyncio.to_thread, self._write_checkpoints))
 
     def _partitions(self) -> set[TopicPartition]:

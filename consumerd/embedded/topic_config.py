@@ -33,9 +33,9 @@ def _message_format(text: str) -> int:
 
 
 def _cleanup_policy(text: str) -> CleanupPolicy:
-    """Read a policy; a topic with both is compacted."""
-    policies = [CleanupPolicy(part.strip()) for part in text.split(",")]
-    return CleanupPolicy.COMPACT if CleanupPolicy.COMPACT in policies else policies[0]
+    """Read one policy, or both in any order."""
+    policies = {CleanupPolicy(part.strip()) for part in text.split(",")}
+    return policies.pop() if len(policies) == 1 else CleanupPolicy.COMPACT_AND_DELETE
 
 
 _KNOWN: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {

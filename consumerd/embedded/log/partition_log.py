@@ -41,7 +41,7 @@ from consumerd.embedded.log.preparation import Prepared, prepare
 from consumerd.embedded.log.recovery import open_segments, place_swapped
 from consumerd.embedded.log.segment import Segment
 from consumerd.embedded.log.segment_list import EARLIEST, LATEST, SegmentGone, SegmentList
-from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
+from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.log.slices import LogSlice
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TopicPartition
@@ -345,7 +345,7 @@ class PartitionLog:
 
         Raises LogWriteFailed, LogFailed.
         """
-        if self.settings.cleanup_policy is not CleanupPolicy.DELETE:
+        if not self.settings.cleanup_policy.deletes:
             return 0
         gone = 0
         with self._cleaning, self._lock:
@@ -386,7 +386,7 @@ class PartitionLog:
 
         Raises LogWriteFailed, after which the log is as it was; LogFailed; LogDamaged.
         """
-        if self.settings.cleanup_policy is not CleanupPolicy.COMPACT:
+        if not self.settings.cleanup_policy.compacts:
             return False
         with self._cleaning:
             self._check_online()

@@ -13,7 +13,7 @@ from typing import Final
 from consumerd.embedded.log.errors import InvalidTimestamp, RecordTooLarge
 from consumerd.embedded.log.expansion import Expansion, most_decompressed
 from consumerd.embedded.log.headers import UnitHeader, parse_headers, walk_headers
-from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
+from consumerd.embedded.log.settings import LogSettings
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TimestampType, TopicPartition
 from consumerd.wire.modern.conversion import convert
@@ -58,7 +58,7 @@ def prepare(
     if expansion is not None:
         most_bytes = min(most_bytes, expansion.left_bytes)
     rules = Rules(
-        keys_required=settings.cleanup_policy is CleanupPolicy.COMPACT,
+        keys_required=settings.cleanup_policy.compacts,
         now_ms=now_ms,
         max_difference_ms=None if by_broker else settings.max_timestamp_difference_ms,
         stored_magic=settings.message_format,

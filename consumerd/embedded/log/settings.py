@@ -23,6 +23,18 @@ class CleanupPolicy(enum.StrEnum):
     """They go, by age and by size."""
     COMPACT = "compact"
     """Of each key the last record stays."""
+    COMPACT_AND_DELETE = "compact,delete"
+    """Of each key the last record stays, until its segment goes."""
+
+    @property
+    def compacts(self) -> bool:
+        """Whether earlier records of a key go."""
+        return self is not CleanupPolicy.DELETE
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old segments go."""
+        return self is not CleanupPolicy.COMPACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ def test_a_topics_settings_stand_above_the_brokers() -> None:
     }
 
     expected = LogSettings(
-        cleanup_policy=CleanupPolicy.COMPACT,
+        cleanup_policy=CleanupPolicy.COMPACT_AND_DELETE,
         retention_ms=None,
         segment_bytes=104857600,
         timestamp_type=TimestampType.LOG_APPEND_TIME,

@@ -60,6 +60,26 @@ def pairs(rig: LogRig) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(one.offset, one.key, one.value) for one in read_records(rig.log) if one.key != b"filler"]
 
 
+# -- both
+
+
+def test_a_log_of_both_policies_is_compacted_and_its_old_segments_go() -> None:
+    """Whoever asks for both expects no key to stay for ever."""
+    rig, _ = compacting(cleanup_policy=CleanupPolicy.COMPACT_AND_DELETE, retention_ms=HOUR_MS, min_cleanable_ratio=0.0)
+    append(rig, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
+    begin_segment(rig)
+    assert rig.log.apply_retention() == 0
+    assert rig.log.compact()
+    assert [(b"b", b"1"), (b"a", b"2")] == [(key, value) for _, key, value in pairs(rig)]
+    rig.now_ms += HOUR_MS + 1
+    append(rig, (b"c", b"1"))
+    assert rig.log.apply_retention() > 0
+    assert [(b"c", b"1")] == [(key, value) for _, key, value in pairs(rig)]
+    rig.log.close()
+    rig.open()
+    assert [(b"c", b"1")] == [(key, value) for _, key, value in pairs(rig)]
+
+
 # -- retention
 
 
