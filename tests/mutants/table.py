@@ -502,7 +502,6 @@ MUTANTS: Final = (
         new="        if trusted or not self.modern:\n",
         tests=(
             "tests/unit/cluster/test_generation.py::test_settings_that_say_modern_do_not_make_a_cluster_of_0_7_one",
-            "tests/unit/cluster/test_generation.py::test_one_broker_of_0_7_among_later_ones_is_enough_to_refuse",
         ),
     ),
     Mutant(
