@@ -117,8 +117,9 @@ def test_the_unit_is_in_quarantine_before_the_position_moves():
             rig.quarantine.before = lambda unit: seen.append((rig.status(P).position, unit.offset, rig.charged))
             await rig.claim(P)
             await until(lambda: rig.store.position(P) == 40)
-            assert [(20, 20, 2 * len(rig.quarantine.units[0].raw))] == seen
-            assert 0 == rig.charged  # its bytes count while they are on their way, and those that writing takes
+            assert [(20, 20)] == [(position, offset) for position, offset, _ in seen]
+            assert 2 * len(rig.quarantine.units[0].raw) == seen[0][2]  # its bytes, and those that writing takes
+            assert 0 == rig.charged
 
     run(scenario())
 
