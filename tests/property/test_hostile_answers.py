@@ -1,0 +1,180 @@
+"""Answers of a broker that can be read and are lies, before the fetcher and delivery: codes, offsets, counts, names, records.
+
+Damaged bytes are tried on decoders (``test_mutated_frames``) and on whole daemons (``tests/e2e/test_hostile_registry.py``). Here
+each frame is well-formed, and its values are those that nobody sends: they may cost the partition they are about, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumerd.aio.timeouts import timeout
+from consumerd.delivery.deliveries import Deliveries
+from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
+from consumerd.fetch.buffer import MemoryBudget
+from consumerd.fetch.ports import FetchSettings
+from consumerd.model import BrokerId, TopicPartition
+from consumerd.telemetry.hooks import Hooks
+from consumerd.wire.modern.fetch import (
+    AbortedTransaction,
+    FetchedPartition,
+    FetchedTopic,
+    FetchRequest,
+    FetchResponse,
+)
+from tests.support.delivery import FakeBrokers, FakeClaim, FakeRequests, FakeSink, FakeStore, until
+from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.fetching_in_memory import fetching_from
+from tests.support.record_sets import RecordSpec, batch, message
+from tests.support.virtual_time import run
+
+LIED_ABOUT, WELL = TopicPartition.modern("lied-about", 0), TopicPartition.modern("well", 0)
+LIMIT: Final = 16 << 20
+MOST_LOOKS: Final = 6_000
+"""Requests that the liar may get in ten minutes: ten a second, which the shortest back-off allows."""
+
+INT16 = st.sampled_from([0, 1, 2, 3, 5, 6, 9, 29, 56, 70, 71, 74, 75, 999, -1, -2, 32767, -32768])
+INT32 = st.sampled_from([0, 1, 7, -1, 2**31 - 1, -(2**31)])
+OFFSETS = st.sampled_from([0, 1, 5, 9, 10, 11, 1000, -1, -2, 2**31, 2**62, 2**63 - 1, -(2**63)])
+
+
+def sets_of_records() -> st.SearchStrategy[bytes]:
+    """Return real units with lies in their heads, some cut off, and noise."""
+    units = st.builds(
+        lambda magic, codec: (
+            batch(0, [RecordSpec(delta=n, value=b"v") for n in range(5)], codec=codec)
+            if magic == 2
+            else message(0, b"v", magic=magic)
+        ),
+        st.integers(0, 2),
+        st.sampled_from([0, 1, 2, 3]),
+    )
+    lies = st.tuples(
+        st.sampled_from([(0, ">q"), (8, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (57, ">i")]),
+        OFFSETS,
+        st.integers(0, 30),
+    )
+
+    def lie(unit: bytes, told: list[tuple[tuple[int, str], int, int]]) -> bytes:
+        data = bytearray(unit)
+        for (at, kind), value, cut in told:
+            size = struct.calcsize(kind)
+            if at + size <= len(data):
+                bits = 8 * size
+                struct.pack_into(kind, data, at, (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1)))
+            data = data[: len(data) - cut]
+        return bytes(data)
+
+    lied = st.builds(lie, units, st.lists(lies, max_size=2))
+    return st.lists(lied | st.binary(max_size=80), max_size=3).map(b"".join)
+
+
+PARTITIONS = st.builds(
+    FetchedPartition,
+    partition=st.sampled_from([0, 0, 0, 1, -1, 2**31 - 1]),
+    error_code=st.just(0) | INT16,
+    high_watermark=OFFSETS,
+    last_stable_offset=OFFSETS,
+    log_start_offset=OFFSETS,
+    aborted_transactions=st.none()
+    | st.lists(st.builds(AbortedTransaction, producer_id=OFFSETS, first_offset=OFFSETS), max_size=3).map(tuple),
+    preferred_read_replica=st.just(-1) | INT32,
+    record_set=st.none() | sets_of_records(),
+)
+TOPICS = st.builds(
+    FetchedTopic,
+    topic=st.sampled_from([LIED_ABOUT.topic, LIED_ABOUT.topic, WELL.topic, "", "\x00", "a" * 300, "../x", "\u2028"]),
+    partitions=st.lists(PARTITIONS, max_size=3).map(tuple),
+)
+ANSWERS = st.builds(
+    FetchResponse,
+    # an answer may silence its broker for as long as that, which has a bound of its own
+    throttle_time_ms=st.sampled_from([0, 0, 1, -1, -(2**31)]),
+    error_code=st.just(0) | INT16,
+    session_id=st.just(0) | INT32,
+    topics=st.lists(TOPICS, max_size=3).map(tuple),
+)
+
+
+class Liar(FakeBroker):
+    """Tells what it was given, answer by answer, for ten minutes; what it says then is true."""
+
+    def __init__(self, honest: FakeBroker, cluster: FakeCluster, lies: Iterator[FetchResponse]) -> None:
+        super().__init__(cluster, honest.broker, honest.version)
+        self.lies: Iterator[FetchResponse] | None = lies
+
+    async def _answer(self, request: FetchRequest, version: int) -> FetchResponse:
+        if self.lies is None:
+            return await super()._answer(request, version)
+        await asyncio.sleep(self.latency_s)
+        return next(self.lies)
+
+
+@settings(max_examples=30, deadline=None)
+@given(answers=st.lists(ANSWERS, min_size=1, max_size=6))
+def test_no_answer_costs_more_than_its_partition(answers: list[FetchResponse]) -> None:
+    """No task ends, nothing spins, memory stays bounded, others flow, and positions go forward only."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        cluster, store, sink = FakeCluster(brokers=2), FakeStore(), FakeSink()
+        liar = Liar(cluster.brokers[BrokerId(0)], cluster, itertools.cycle(answers))
+        cluster.brokers[BrokerId(0)] = liar
+        for partition, leader in ((LIED_ABOUT, 0), (WELL, 1)):
+            cluster.lead(partition, leader)
+            cluster.produce(partition, *[b"v"] * 10)
+            store.put(partition, 0)
+        budget = MemoryBudget(LIMIT)
+        fetch = FetchSettings(max_message_bytes=1 << 20, thread_bytes=1 << 30, native_thread_bytes=1 << 30)
+        async with fetching_from(cluster, budget, fetch) as fetcher:
+            deliveries = Deliveries(
+                route=lambda partition: SinkRoute(name=partition.topic, sink=sink),
+                feeds=fetcher,
+                store=store,
+                ranges=cluster,
+                history=FakeBrokers(),
+                requests=FakeRequests(store),
+                quarantine=None,
+                settings=DeliverySettings(),
+                reports=DeliveryReports(lost=_fail, sink_closed=_fail),
+                hooks=Hooks(),
+                now=loop.time,
+                random=lambda: 0.5,
+            )
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(deliveries.run())
+                await deliveries.claimed([FakeClaim(LIED_ABOUT), FakeClaim(WELL)])
+                position = 0
+                for minute in range(10):
+                    cluster.produce(WELL, b"more")
+                    await asyncio.sleep(60)
+                    assert store.position(WELL) == 11 + minute, "the other one flows"
+                    (one,) = [one for one in deliveries.statuses if one.partition == LIED_ABOUT]
+                    assert (one.position or 0) >= position
+                    assert (one.committed or 0) <= (one.acknowledged or 0) <= (one.position or 0)
+                    position = one.position or 0
+                    assert budget.held_bytes <= 2 * LIMIT
+                assert len(liar.requests) < MOST_LOOKS
+                if position == 0:  # nobody has believed anything, so that the truth is
+                    liar.lies = None
+                    liar.kill()
+                    liar.start()
+                    async with timeout(600):
+                        await until(lambda: store.position(LIED_ABOUT) == 10)
+                running.cancel()
+        assert budget.held_bytes == 0
+        assert sink.violations == []
+
+    run(scenario())
+
+
+def _fail(*_: object) -> None:
+    raise AssertionError("delivery gave a partition up")
