@@ -19,6 +19,7 @@ from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.reading import read_increment, read_table
 from consumerd.spark.table.transaction import open_table
 from consumerd.wire.records import NO_TIMESTAMP, Record
+from tests.support import landed_1
 from tests.support.bronze import expected_rows, read_bronze, rows_of, run_bronze
 from tests.support.intake import plan_intake
 from tests.support.landing_zone import FIRST_MS, Kind, LandingZone, flip_bytes, truncate_file
@@ -62,6 +63,25 @@ def test_zone_with_everything_gives_each_record_once(
     assert expected_rows(zone) == read_bronze(spark, table)
     assert summary.numbers["rows"] == len(zone.expected)
     assert summary.findings == ()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_chain_that_was_upgraded_in_place_gives_each_record_once(
+    spark: SparkSession, tmp_path: Path, table: Path, kind: Kind
+) -> None:
+    """Files of format 2 follow those of format 1 in their chain; runs of bronze before the upgrade, between, and over all."""
+    zone = landed_1.upgraded_zone(kind, tmp_path)
+    before = run_bronze(spark, [zone], table)
+    assert expected_rows(zone) == read_bronze(spark, table)
+    zone.land("orders", 0, landed_1.END, 80)
+    zone.land("orders", 1, 9, 20, request="later")
+    after = run_bronze(spark, [zone], table)
+    at_once = tmp_path / "at-once"
+    whole = run_bronze(spark, [zone], at_once)
+
+    assert (38 + 20 + 5 + 4, 20 + 11) == (before.numbers["rows"], after.numbers["rows"])
+    assert expected_rows(zone) == read_bronze(spark, table) == read_bronze(spark, at_once)
+    assert () == before.findings + after.findings + whole.findings
 
 
 def test_run_takes_what_is_new_and_nothing_twice(spark: SparkSession, zone: LandingZone, table: Path) -> None:

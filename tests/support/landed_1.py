@@ -7,6 +7,9 @@ import os
 import shutil
 from pathlib import Path
 
+from consumerd.model import Gap, GapReason
+from tests.support.landing_zone import Kind, LandingZone
+
 RECORDED = Path(__file__).parents[1] / "vectors" / "landed-1"
 CLUSTER = "2-1700000000000"
 GROUP = "lake"
@@ -23,3 +26,14 @@ def copy_landed(kind: str, folder: Path) -> Path:
         modified_ns = json.loads(meta.read_bytes())["modified_ns"]
         os.utime(data, ns=(modified_ns, modified_ns))
     return folder
+
+
+def upgraded_zone(kind: Kind, folder: Path) -> LandingZone:
+    """Copy a recorded landing folder to ``folder/upgraded``, as a zone whose ledger has its records: what is landed next is format 2."""
+    landed_again = LandingZone(folder / "again", kind, GROUP, CLUSTER)
+    landed_again.land("orders", 0, 0, 40, files=2, gaps=[Gap(10, 12, GapReason.COMPACTION)])
+    landed_again.land("orders", 0, 30, 50, truncated=True)
+    landed_again.land("orders", 0, 55, 60)
+    landed_again.land("orders", 1, 5, 9, request="again")
+    path = copy_landed(kind, folder / "upgraded")
+    return LandingZone(path, kind, GROUP, CLUSTER, expected=landed_again.expected)
