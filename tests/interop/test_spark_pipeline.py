@@ -33,7 +33,7 @@ from tests.support.processes import end_all_in
 from tests.support.registry import open_registry
 from tests.support.seeds import draw_seed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.records]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.records]
 
 PARTITIONS = 4
 PER_PARTITION = 25
