@@ -17,6 +17,8 @@ from tests.support.jafka import JafkaCluster, dump
 from tests.support.tools import require_jars
 
 GROUP, TOPIC = "lake", "orders"
+RECORDS = 200
+"""The producer draws a partition for each: so many leave none of the four without one."""
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def cluster() -> Iterator[JafkaCluster]:
     with require_jars():
         jafka.jars()
     with JafkaCluster(partitions=4) as running:
-        running.send(TOPIC, 20)
+        running.send(TOPIC, RECORDS)
         yield running
 
 
@@ -46,7 +48,9 @@ def committed(cluster: JafkaCluster) -> int:
 def test_a_group_of_0_7_goes_on_rebalancing_and_ours_refuses_its_cluster(cluster: JafkaCluster, tmp_path: Path) -> None:
     """A registration of ours would end every rebalance of the Java members with "can't rebalance after 4 retries"."""
     first = cluster.start_member("first", TOPIC, GROUP)
-    wait_until(lambda: sorted(first.values()) == sorted(f"value-{n}" for n in range(20)), "the member has read all", 60)
+    wait_until(
+        lambda: sorted(first.values()) == sorted(f"value-{n}" for n in range(RECORDS)), "the member has read all", 60
+    )
     wait_until(lambda: committed(cluster) == 4, "it has committed", 60)
     written = {path for path in dump(cluster.zookeeper) if "/offsets/" not in path}
     with Daemon(tmp_path, "ours", settings_for(cluster.zookeeper, GROUP, topics=(TOPIC,))) as ours:
@@ -76,7 +80,7 @@ def test_a_group_of_0_7_goes_on_rebalancing_and_ours_refuses_its_cluster(cluster
 def test_commands_say_that_the_cluster_is_of_0_7(cluster: JafkaCluster, command: tuple[str, ...]) -> None:
     """By the rules of 0.8 every node of this healthy group would be wrong, and "delete it" the advice."""
     member = cluster.start_member("member", TOPIC, GROUP)
-    wait_until(lambda: len(member.values()) == 20, "the member has read all", 60)
+    wait_until(lambda: len(member.values()) == RECORDS, "the member has read all", 60)
     done = subprocess.run(
         [sys.executable, "-m", "consumerd", *command, "--zookeeper", cluster.zookeeper, "--group", GROUP],
         capture_output=True, text=True, timeout=60, check=False,
