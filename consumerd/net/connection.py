@@ -48,6 +48,7 @@ class BrokerConnection:
         self._hooks = hooks
         self._stream: Stream | None = None
         self._versions: BrokerVersions | None = None
+        self._refused: Callable[[], None] | None = None
         self._waiters: dict[int, asyncio.Future[ResponseFrame | None]] = {}
         self._cause: ConsumerdError | None = None
         self._silent_until = 0.0
@@ -84,9 +85,15 @@ class BrokerConnection:
         assert self._versions is not None, "versions are settled before a connection is given away"
         return self._versions
 
-    def adopt(self, versions: BrokerVersions) -> None:
-        """Settle what the broker speaks, once, before the connection is given away."""
+    def adopt(self, versions: BrokerVersions, *, refused: Callable[[], None] | None = None) -> None:
+        """Settle the broker's versions, once, before the connection is given away.
+
+        Args:
+            refused: called if the broker closes the connection while it owes an answer. Brokers of 0.8 to 0.10 do so on a
+                request or a version that they do not know.
+        """
         self._versions = versions
+        self._refused = refused
 
     def version_of(self, request: type[Request[Any]]) -> int:
         """Return the newest version of a request that both sides speak. Raises UnsupportedVersion."""
@@ -237,4 +244,6 @@ class BrokerConnection:
 
     def stream_closed(self, cause: ConsumerdError) -> None:
         """Poison: the stream is gone, and says why."""
+        if self._refused is not None and self._cause is None and self.in_flight:
+            self._refused()
         self._poison(cause)

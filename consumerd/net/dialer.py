@@ -13,6 +13,10 @@ How releases are told apart (``net.versions`` says what each speaks)::
          answered  -> what it lists: it had been restarting or slow
          closed    -> 0.8;  silent -> 0.9: the second connection is kept, this one is not
 
+What was concluded is remembered for later connections, until the broker closes one of them while it owes an answer. A broker of
+0.8 on a busy machine may have been too slow to close, and was taken for 0.9: it closes the connection on the first fetch
+of version 1, and the next connection walks through the steps again.
+
 ListOffsets rather than Metadata, since Metadata v0 can only be asked about nothing by asking about everything.
 """
 
@@ -79,7 +83,7 @@ class Dialer:
         if versions is None:
             return await self._negotiate(address, broker)
         connection = await self._open(address, broker)
-        connection.adopt(versions)
+        connection.adopt(versions, refused=lambda: self._memory.forget(address))
         return connection
 
     async def _open(self, address: Address, broker: BrokerId | None) -> BrokerConnection:
@@ -113,7 +117,7 @@ class Dialer:
         except BaseException:
             alive.close()
             raise
-        alive.adopt(asked_again.versions)
+        alive.adopt(asked_again.versions, refused=lambda: self._memory.forget(address))
         self._memory.remember(address, alive.versions, self._now())
         return alive
 

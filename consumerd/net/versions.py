@@ -189,7 +189,7 @@ class VersionMemory:
         return versions if now < expiry else None
 
     def forget(self, address: Hashable) -> None:
-        """Ask again next time: nobody listened there, so it may come back as another release."""
+        """Ask again next time, because the broker may be of another release than was assumed."""
         self._assumed.pop(address, None)
 
 

@@ -17,13 +17,16 @@ from consumerd.net.versions import Origin, VersionMemory, assume_release
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from consumerd.wire.modern.fetch import FetchRequest
+from consumerd.wire.modern.fetch import FetchRequest, FetchResponse
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tests.support import virtual_time
+from tests.support.raw_client import fetch
 from tests.support.scripted_broker import Answer, Body, FakeNetwork, Late, Raw, Reaction, ScriptedBroker, listing
 
 ADDRESS = Address(host="b", port=9092)
 LISTED = ListOffsetsResponse(topics=())
+FETCH = fetch("t")
+FETCHED = FetchResponse(topics=())
 MODERN = listing({ApiKey.FETCH: (0, 7), ApiKey.LIST_OFFSETS: (0, 2)})
 
 
@@ -186,6 +189,39 @@ def test_assumption_does_not_outlive_the_process_that_was_asked() -> None:
             await dialer.dial(ADDRESS)
         scene.network.brokers[ADDRESS] = restarting
         assert (await dialer.dial(ADDRESS)).version_of(FetchRequest) == 7
+
+    scene.run(scenario)
+
+
+def test_broker_that_closes_on_what_it_was_assumed_to_speak_is_asked_again() -> None:
+    """One of 0.8 was too slow to close twice, and was taken for 0.9: all fetches would fail until that is forgotten."""
+    scripted = broker(Reaction.SILENT, Reaction.SILENT, Reaction.CLOSE)
+    scripted.handlers[FetchRequest] = lambda _request, version: FETCHED if version == 0 else Reaction.CLOSE
+    scene = Scene(scripted)
+
+    async def scenario(dialer: Dialer) -> None:
+        for attempt in range(2):
+            connection = await dialer.dial(ADDRESS)
+            assert str(connection.versions) == ("assumed 0.8.2" if attempt else "assumed 0.9")
+            if attempt:
+                assert await connection.request(FETCH, timeout_s=1) == FETCHED
+            else:
+                with pytest.raises(ConnectionLost):
+                    await connection.request(FETCH, timeout_s=1)
+
+    scene.run(scenario)
+
+
+def test_connection_that_ends_while_nothing_is_owed_says_nothing_of_the_release() -> None:
+    """Brokers close what is idle; to ask again would take seconds of silence each time."""
+    scene = Scene(broker(Reaction.SILENT))
+
+    async def scenario(dialer: Dialer) -> None:
+        await dialer.dial(ADDRESS)
+        next(one for one in scene.network.streams if not one.closed).end(ConnectionLost("idle for too long"))
+        first = time()
+        await dialer.dial(ADDRESS)
+        assert time() - first < 0.1
 
     scene.run(scenario)
 
