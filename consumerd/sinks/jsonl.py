@@ -31,7 +31,7 @@ from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.line_compression import COMPRESSOR_BYTES, EXTENSIONS, LineCompression, compress_lines
 from consumerd.sinks.lines import PIECE_BYTES, encode_lines
 from consumerd.sinks.options import ChainOptions
-from consumerd.sinks.publish import HiddenFile, publish_record
+from consumerd.sinks.publish import HiddenFile, Outcome, publish_record
 from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.wire.records import RecordBatch
 
@@ -103,20 +103,26 @@ class JsonlEncoder:
         self._waiting, self._waiting_bytes = [], 0
 
     def finish(self, metadata: FileMetadata) -> None:
-        """See FileEncoder: sync the data, then publish the metadata."""
+        """See FileEncoder: sync the data, then publish the metadata.
+
+        A claim that comes meanwhile may remove the hidden metadata after it has passed the folder of the data. The data
+        would then have a name and nothing that says what it is: it is never linked.
+        """
         # nothing at all is no gzip file: programs call it cut off
         if self._waiting or (self._compression != "none" and not self._hidden.size):
             self._write_member()
         self._hidden.stamp()
         modified_ns = self._hidden.sync()
         metadata = replace(metadata, size=self._hidden.size, sha256=self._hidden.sha256, modified_ns=modified_ns)
-        publish_record(
+        outcome = publish_record(
             self._files,
             folder=self._folder / META_FOLDER,
             name=meta_name(self._position, self._file_id),
             data=metadata.encode(),
             file_id=self._file_id,
         )
+        if outcome is Outcome.TAKEN:
+            self._hidden.doom()
 
     def drop(self) -> None:
         """See FileEncoder."""

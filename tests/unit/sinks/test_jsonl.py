@@ -9,8 +9,11 @@ import pytest
 
 from consumerd.errors import RetriableSinkError
 from consumerd.model import GapReason
+from consumerd.sinks.base import Start
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.jsonl import JsonlFormat
+from consumerd.sinks.publish import remove_hidden
+from tests.support.faulty_files import RecordingFileSystem
 from tests.support.record_batches import build_batch, record
 from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
 from tests.unit.sinks.test_chain_writer import gap_batch
@@ -51,6 +54,48 @@ async def test_attempt_that_was_not_published_does_not_count(rig: SinkRig):
 
     assert len(list((chain(rig) / "_meta").iterdir())) == 2
     assert read_end(rig) == 7
+
+
+async def test_file_without_its_metadata_is_not_published(rig: SinkRig):
+    """A claim that comes in between removes the hidden metadata, and has passed the folder of the data already."""
+    files = RecordingFileSystem()
+    writer = await rig.writer(files=files)
+    await writer.write(run_of(0, 10))
+
+    def claim_meanwhile(operation: str, name: str) -> None:
+        if operation == "link" and name.endswith(".json"):
+            files.before = lambda *_: None
+            remove_hidden(OsFileSystem(), chain(rig) / "_meta")
+
+    files.before = claim_meanwhile
+    with pytest.raises(RetriableSinkError, match="another writer") as caught:
+        await writer.flush()
+    assert caught.value.resume_position == 0
+    assert rig.offsets() == []
+
+    await writer.write(run_of(0, 10))
+    assert await writer.flush() == 10
+    assert rig.landing().problems == []
+    assert rig.offsets() == list(range(10))
+
+
+async def test_seal_without_its_metadata_is_tried_again(rig: SinkRig):
+    """The chain ends all the same, by a seal that can be read."""
+    files = RecordingFileSystem()
+    writer = await rig.writer(files=files)
+    await writer.write(run_of(0, 10))
+    await writer.flush()
+
+    def claim_meanwhile(operation: str, name: str) -> None:
+        if operation == "link" and name.startswith(f"{10:020d}."):
+            files.before = lambda *_: None
+            remove_hidden(OsFileSystem(), chain(rig) / "_meta")
+
+    files.before = claim_meanwhile
+    await writer.start(Start(position=20, reason="request", new_chain=True, request_id="r1"))
+
+    assert rig.landing().problems == []
+    assert [one.is_sealed for one in rig.landing().partitions["orders", "3"].chains] == [True, False]
 
 
 @pytest.mark.parametrize("order", [(4, 9), (9, 4)])
