@@ -20,7 +20,6 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -64,12 +63,14 @@ from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.roots import ZooKeeperQuarantineRoot, ZooKeeperRootRegistry
 from consumerd.offsets.store import OffsetRequest
+from consumerd.offsets.truncations import ZooKeeperLogTruncations
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.sinks.base import Quarantine, Sink, SinkContext
 from consumerd.sinks.quarantine import FileQuarantine
 from consumerd.sinks.registry import load_sink
 from consumerd.telemetry.hooks import FanOutHooks, Hooks, Trouble
 from consumerd.telemetry.metrics import MetricsHooks, make_registry
+from consumerd.telemetry.wording import format_time
 from consumerd.wire import kernel
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.connect_string import parse_connect_string
@@ -307,6 +308,7 @@ class Daemon:
             ranges=access.ranges,
             history=ZooKeeperPartitionHistory(access.zk, settings.group.id),
             requests=requests,
+            truncations=ZooKeeperLogTruncations(access.zk, settings.group.id),
             quarantine=quarantine,
             settings=DeliverySettings(
                 offsets=OffsetPolicy(
@@ -416,7 +418,7 @@ def _describe_identity(settings: Settings) -> str:
 
 
 def _describe_request(request: OffsetRequest) -> RequestStatus:
-    asked = datetime.fromtimestamp(request.created_ms / 1000, UTC).isoformat(timespec="seconds")
+    asked = format_time(request.created_ms)
     return RequestStatus(
         topic=request.partition.topic,
         partition=str(request.partition.partition),

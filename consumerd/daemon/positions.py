@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from consumerd.daemon.access import ClusterAccess
@@ -16,7 +15,7 @@ from consumerd.model import TopicPartition
 from consumerd.offsets.positions import NO_POSITION, GroupPositions, Position
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import Validity
-from consumerd.telemetry.wording import join_shown
+from consumerd.telemetry.wording import format_time, join_shown
 from consumerd.zk.layout import BROKER_TOPICS, topic_path
 from consumerd.zk.port import ZkClient
 
@@ -62,7 +61,7 @@ async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str
         position, request = stored.get(partition, NO_POSITION), requests.get(partition)
         notes = [_explain(position, group, partition)] if position.explain() else []
         if request is not None:
-            asked = _format_time(request.created_ms)
+            asked = format_time(request.created_ms)
             notes.append(f"asked by {request.author} at {asked}{', new chain' if request.new_chain else ''}")
         rows.append(
             OffsetRow(
@@ -70,7 +69,7 @@ async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str
                 partition=str(partition.partition),
                 position=position.value,
                 validity=position.validity.value,
-                written=_format_time(position.when_ms) if position.when_ms is not None else None,
+                written=format_time(position.when_ms) if position.when_ms is not None else None,
                 version=position.version,
                 request=request.position if request is not None else None,
                 note="; ".join(notes),
@@ -154,7 +153,3 @@ async def _read_incarnations(zk: ZkClient, topics: Iterable[str]) -> dict[str, s
 def _explain(position: Position, group: str, partition: TopicPartition) -> str:
     malformed = position.validity is Validity.MALFORMED
     return f"{position.explain()}; {advise_set(group, partition)}" if malformed else position.explain()
-
-
-def _format_time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

@@ -9,15 +9,15 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from consumerd.errors import ConfigError, CorruptMessageError, NotFound
-from consumerd.model import PartitionKey, TopicPartition
+from consumerd.model import Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.sinks.quarantine_record import KeptUnit, parse_topic_folder, parse_unit, parse_unit_name
 from consumerd.sinks.record_fields import MalformedRecord
+from consumerd.telemetry.wording import format_time
 from consumerd.wire.checksum import crc32, crc32c
 from consumerd.wire.modern.entry import ENTRY_BYTES, MAGIC_AT
 from consumerd.wire.modern.record_batch import CHECKED_FROM
@@ -119,7 +119,7 @@ def describe_unit(path: Path, found: FoundUnit) -> UnitRow:
         cause=unit.cause,
         size=unit.size,
         kept=kept.payload_bytes,
-        when=datetime.fromtimestamp(kept.when_ms / 1000, UTC).isoformat(timespec="seconds"),
+        when=format_time(kept.when_ms),
         reason=unit.reason,
         file=str(found.path.relative_to(path) if found.path.is_relative_to(path) else found.path),
     )
@@ -184,11 +184,11 @@ def _read(file: Path) -> FoundUnit:
         return FoundUnit(path=file, kept=None, problem=str(error))
 
 
-def _order(found: FoundUnit) -> tuple[bool, tuple[TopicPartition, int, int, int] | None, str]:
+def _order(found: FoundUnit) -> tuple[bool, tuple[TopicPartition, Incarnation, int, int] | None, str]:
     if found.kept is None:
         return True, None, str(found.path)
     unit = found.kept.unit
-    place = (unit.partition, unit.incarnation.czxid, unit.offset, unit.index)
+    place = (unit.partition, unit.incarnation, unit.offset, unit.index)
     return False, place, str(found.path)
 
 

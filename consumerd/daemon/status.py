@@ -6,12 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 from consumerd.daemon.events import EventHistory, EventStatus
 from consumerd.model import Gap, SessionEpoch, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
+from consumerd.telemetry.wording import format_time
 
 RECENT: Final = 20
 _RATE_WINDOW_S: Final = 10.0
@@ -251,8 +251,7 @@ class RecentEvents(Hooks):
         return None if stamp is None else self._moment(*stamp)
 
     def _moment(self, happened: float, wall: float) -> Moment:
-        at = datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds")
-        return Moment(ago_s=self._now() - happened, at=at, timestamp_s=wall)
+        return Moment(ago_s=self._now() - happened, at=format_time(int(wall * 1000)), timestamp_s=wall)
 
     def rebalance_finished(
         self, *, cause: str, seconds: float, phases: dict[str, float], gained: int, lost: int

@@ -40,7 +40,7 @@ class GuardedCalls:
         random: Callable[[], float],
     ) -> None:
         self._claim = claim
-        self._sink = sink
+        self._sink = f"sink {sink}"
         self._attention = attention
         self._condition = condition
         self._settle_s = settings.retry_maximum_ms / 1000
@@ -86,16 +86,18 @@ class GuardedCalls:
 
     async def once(self, call: Awaitable[_T], name: str, *, of: str | None = None) -> _T:
         """Await a call, and let nothing but our own errors out; ``of`` is who is called, the sink unless given."""
+        self._condition.begin_call(of or self._sink, name)
         try:
-            with self._condition.awaiting(of or f"sink {self._sink}", name):
-                answer = await call
+            answer = await call
         except ConsumerdError:
             raise
         except Exception as error:
             # the sink's border: a fault in one sink's code stops its partitions, not the process
             self._condition.fault()
-            message = f"sink {self._sink}: unexpected {type(error).__name__}, see the log"
+            message = f"{self._sink}: unexpected {type(error).__name__}, see the log"
             raise PermanentSinkError(message) from error
+        finally:
+            self._condition.end_call()
         if self._revoked:
             raise OwnershipLost(f"{self._claim.partition}: the claim ended while the sink was at work")
         return answer

@@ -10,8 +10,7 @@ of them that follows another is the same failure, with another reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from consumerd.delivery.passing import PassedUnit
@@ -91,7 +90,7 @@ class Condition:
         self._turned_at = now()
         self._told = False
         self._watched = False
-        self._call: tuple[str, float] | None = None
+        self._call: tuple[str, str, float] | None = None
         self._patience_s = _PATIENCE_S
         self._commit_fault: Fault | None = None
 
@@ -282,17 +281,17 @@ class Condition:
             self.turn()
             self._hooks.partition_resumed(self._partition)
 
-    @contextmanager
-    def awaiting(self, who: str, call: str) -> Iterator[None]:
-        """Note that ``who`` owes the answer to a call while the block runs."""
-        begun = self._now()
-        self._call = f"{who} has not answered {call}", begun
-        try:
-            yield
-        finally:
-            self._call = None
-            lately_s = max(2 * (self._now() - begun), _PATIENCE_DECAY * self._patience_s)
-            self._patience_s = min(_LONGEST_PATIENCE_S, max(_PATIENCE_S, lately_s))
+    def begin_call(self, who: str, call: str) -> None:
+        """Note that ``who`` owes the answer to a call, until :meth:`end_call`."""
+        self._call = who, call, self._now()
+
+    def end_call(self) -> None:
+        """Note that the call was answered, or given up."""
+        if self._call is None:
+            return
+        took_s = self._now() - self._call[2]
+        self._call = None
+        self._patience_s = min(_LONGEST_PATIENCE_S, max(_PATIENCE_S, 2 * took_s, _PATIENCE_DECAY * self._patience_s))
 
     def note_commit(self, failure: str | None) -> None:
         """Note why the position could not be written; None once it was."""
@@ -306,9 +305,9 @@ class Condition:
         """Return what has lasted for longer than it may; ``fetching`` is why the partition cannot be fetched."""
         now = self._now()
         if self._call is not None:
-            words, begun = self._call
+            who, call, begun = self._call
             if now - begun >= self._patience_s:
-                return Fault(begun, f"{words} yet; does its disk or server hang?")
+                return Fault(begun, f"{who} has not answered {call} yet; does its disk or server hang?")
         for fault in (fetching, self._commit_fault):
             if fault is not None and now - fault.since >= GRACE_S:
                 return fault

@@ -40,7 +40,7 @@ from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import PartitionStatus
 from consumerd.errors import ConsumerdError, OwnershipLost
 from consumerd.model import Claim, TopicPartition
-from consumerd.offsets.store import OffsetRequests, OffsetStore
+from consumerd.offsets.store import LogTruncations, OffsetRequests, OffsetStore
 from consumerd.sinks.base import Quarantine
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.telemetry.wording import join_shown
@@ -48,8 +48,8 @@ from consumerd.telemetry.wording import join_shown
 _COMMIT_SHARE = 0.25
 """The part of a drain's time that is kept for the commit."""
 
-_LOOK_S = 1.0
-"""How often it is looked for partitions that have begun to fail without an error of their own."""
+_LOOK_S = 5.0
+"""Seconds between two looks for faults that have lasted, which are then logged. The status page looks when it is asked."""
 _LOOKED_AT_ONCE = 500
 
 _SHOWN = 8
@@ -76,6 +76,7 @@ class Deliveries:
         ranges: LogRanges,
         history: PartitionHistory,
         requests: OffsetRequests,
+        truncations: LogTruncations,
         quarantine: Quarantine | None,
         settings: DeliverySettings,
         reports: DeliveryReports,
@@ -85,7 +86,7 @@ class Deliveries:
     ) -> None:
         self._route = route
         self._feeds = feeds
-        self._starts = StartFinder(store, ranges, history, settings.offsets)
+        self._starts = StartFinder(store, truncations, ranges, history, settings.offsets)
         self._requests = requests
         self._watches = RequestWatches(requests, self._look_up)
         self._quarantine = quarantine

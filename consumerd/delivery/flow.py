@@ -55,7 +55,7 @@ from consumerd.errors import (
     SessionLost,
     SinkError,
 )
-from consumerd.model import Claim, Gap, GapReason
+from consumerd.model import Claim, Gap, GapReason, Incarnation
 from consumerd.offsets.tracker import OffsetTracker
 from consumerd.sinks.base import PartitionWriter, Quarantine
 from consumerd.telemetry.hooks import Hooks, Trouble
@@ -104,6 +104,7 @@ class Flow:
         feed: RecordFeed,
         tracker: OffsetTracker,
         *,
+        incarnation: Incarnation,
         quarantine: Quarantine | None,
         calls: GuardedCalls,
         attention: Attention,
@@ -119,6 +120,7 @@ class Flow:
         self._writer = writer
         self._feed = feed
         self._tracker = tracker
+        self._incarnation = incarnation
         self._quarantine = quarantine
         self._calls = calls
         self._attention = attention
@@ -444,7 +446,7 @@ class Flow:
         quarantine = self._quarantine
         if quarantine is None:
             raise ConfigError("a policy says quarantine: set quarantine.path")
-        kept = quarantined(unit, self._partition, self._claim.incarnation)
+        kept = quarantined(unit, self._partition, self._incarnation)
         size = _QUARANTINE_COPIES * len(unit.raw)
         self._route.charge(size)  # over all tries, however long they take
         try:

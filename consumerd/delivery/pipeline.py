@@ -49,7 +49,7 @@ from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSour
 from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import DeliveryState, PartitionStatus
 from consumerd.errors import ConsumerdError, CoordinationError, RetriableSinkError, SinkClosed
-from consumerd.model import Claim, Fault, Gap, TopicPartition
+from consumerd.model import Claim, Fault, Gap, Incarnation, TopicPartition
 from consumerd.offsets.store import OffsetRequest, OffsetRequests
 from consumerd.offsets.tracker import OffsetTracker, count_lag
 from consumerd.sinks.base import PartitionWriter, Quarantine, Start
@@ -132,6 +132,7 @@ class PartitionPipeline:
         self._closing = False
         self._log_end: int | None = None  # as it was asked for while no feed tells it
         self._asked_at: float | None = None
+        self._began_at = 0.0  # when it began, or stopped, to deliver
 
     # -- what others see
 
@@ -147,11 +148,18 @@ class PartitionPipeline:
 
     @property
     def needs_log_end(self) -> bool:
-        """Whether a position is known and no feed tells of the log's end."""
-        if self._tracker is None or (feed := self._feed) is None:
-            return self._tracker is not None
-        heard_at = feed.heard_at
-        return feed.fault is not None or heard_at is None or self._now() - heard_at > self._settings.recheck_ms / 2000
+        """Whether a position is known, and for half of ``recheck_ms`` no feed has told of the log's end.
+
+        Thousands of partitions that start together take seconds, in which their brokers are not asked twice.
+        """
+        if self._tracker is None:
+            return False
+        heard_at = self._began_at
+        if (feed := self._feed) is not None:
+            if feed.fault is not None:
+                return True
+            heard_at = feed.heard_at or heard_at
+        return self._now() - heard_at > self._settings.recheck_ms / 2000
 
     def note_log_end(self, log_end: int | None) -> None:
         """Take the end of the log, which was asked for since no feed tells it; None where no broker does."""
@@ -333,7 +341,7 @@ class PartitionPipeline:
                     position=plan.position,
                     reason=plan.reason.value,
                     new_chain=plan.new_chain,
-                    truncated=plan.truncated,
+                    truncation=plan.truncation,
                     request_id=plan.begun_by,
                     missing_until=0 if plan.missing is None else plan.missing.end,
                 )
@@ -343,6 +351,8 @@ class PartitionPipeline:
         tracker = OffsetTracker(plan.position, plan.committed)
         if plan.lead is not None:
             await self._land(writer, tracker, plan.lead)
+        if self._tracker is None:  # else it is tried again, and nobody has told of the log's end meanwhile
+            self._began_at = self._now()
         self._tracker, self._fulfils = tracker, plan.request
         if plan.request is not None:
             self._move = None  # it takes that one's place, whichever pass of the committer carries it out from now on
@@ -358,6 +368,7 @@ class PartitionPipeline:
         self._calls.reset()
         self._condition.start(begun)
         feed = self._feed = self._feeds.feed(self._partition, tracker.delivered)
+        self._began_at = self._now()
         self._condition.turn()
         self._asked_at = None
         return Flow(
@@ -366,6 +377,7 @@ class PartitionPipeline:
             writer,
             feed,
             tracker,
+            incarnation=Incarnation(self._claim.incarnation.czxid, plan.truncation),
             quarantine=self._quarantine,
             calls=self._calls,
             attention=self._attention,
@@ -438,7 +450,7 @@ class PartitionPipeline:
 
     async def _move_back(self, move: Move) -> None:
         """Go on below what was landed. No commit of the old positions may follow that of the new one, or come between
-        reading the offset node and marking the new chain with it: what is under way is waited for.
+        reading the offset node and noting that it is void: what is under way is waited for.
         """
         await self._committer.commit_at_once(self)
         self._tracker = None
@@ -450,6 +462,7 @@ class PartitionPipeline:
         writer, self._writer = self._writer, None
         if feed is not None:
             self._log_end = self._find_end(feed)
+            self._began_at = self._now()
             self._condition.turn()
             feed.close()
         if writer is not None:

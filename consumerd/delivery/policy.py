@@ -5,11 +5,11 @@ committed position, the larger of the two; then the rule for partitions younger 
 position that the broker does not hold goes by ``on_below`` or ``on_above``. Whatever is passed over becomes a
 :class:`~consumerd.model.Gap`.
 
-Going back. Where a log has lost its end, the position moves below what has landed: a new chain is begun there, and then
-the position is committed. A crash between the two would leave a committed position above the new chain's end, which
-looks just as if another member had consumed further. So the chain carries a mark (:func:`mark_truncation`) of the very
-offset node that it makes void; whoever finds the newest chain with the mark of the node as it still is believes the
-chain. (An operator's request needs none: it stays until the commit, and the chain bears its id.)
+Going back. Where a log has lost its end, the position moves below what has landed: that is noted for the group
+(:class:`~consumerd.offsets.store.LogTruncation`), a new chain is begun there, and then the position is committed. A crash
+before the commit leaves a committed position above the new chain's end, which looks just as if another member had
+consumed further. So the note names the very offset node that it makes void; whoever finds the node as it still is goes
+on by the note. (An operator's request stays until the commit, and its chain bears its id.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol, assert_never
 
 from consumerd.errors import OffsetOutOfRange
 from consumerd.model import Gap, GapReason, Incarnation
-from consumerd.offsets.store import OffsetRequest, StoredOffset, Validity, judge
+from consumerd.offsets.store import LogTruncation, OffsetRequest, StoredOffset, Validity, judge
 
 OnMissing = Literal["earliest", "latest", "stop"]
 OnOutOfRange = Literal["earliest", "latest", "nearest", "stop"]
@@ -99,10 +99,10 @@ class StopCause(enum.StrEnum):
 class StartFacts:
     """What is known when a partition was claimed.
 
-    ``stored`` is the offset node as it was read after the claim, ``resume`` the sink's own record, ``begun_by`` the
-    request or the mark that its newest chain was begun by, ``newborn`` whether the partition was made after the group
-    had begun with its topic. When the claim delivered before, ``earlier`` says how far; when this process held the
-    partition of an older topic of the same name, ``former`` does.
+    ``stored`` is the offset node as it was read after the claim, ``resume`` the sink's own record unless a truncation has
+    made it void, ``newborn`` whether the partition was made after the group had begun with its topic, ``truncation`` the
+    last time that the log has lost its end. When the claim delivered before, ``earlier`` says how far; when this process
+    held the partition of an older topic of the same name, ``former`` does.
     """
 
     incarnation: Incarnation
@@ -110,8 +110,15 @@ class StartFacts:
     resume: int | None
     newborn: bool
     earlier: Earlier | None = None
-    begun_by: str | None = None
     former: Former | None = None
+    truncation: LogTruncation | None = None
+
+    @property
+    def committed(self) -> int | None:
+        """The committed position, if there is one that counts."""
+        if self.truncation is not None and self.truncation.makes_void(self.stored):
+            return None
+        return find_committed(self.stored, self.incarnation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +156,8 @@ class StartAt:
     not hold. ``missing`` was landed once, and its file is not there any more. ``lead`` is to be delivered, as a gap,
     and to be safe before anything is committed. ``before`` is where it would have started without the request, or had
     the topic not been made again. ``stable_end`` is set where the position lies beyond the last stable offset: nothing
-    is delivered until the open transaction before it has ended. ``new_chain``, ``truncated``
-    and ``begun_by`` (a request's id, or a mark) are as in :class:`~consumerd.sinks.base.Start`; ``request`` is what the
+    is delivered until the open transaction before it has ended. ``new_chain``, ``truncation``
+    and ``begun_by`` (a request's id) are as in :class:`~consumerd.sinks.base.Start`; ``request`` is what the
     first commit fulfils.
     """
 
@@ -163,7 +170,7 @@ class StartAt:
     missing: Gap | None = None
     lead: Gap | None = None
     new_chain: bool = False
-    truncated: bool = False
+    truncation: int = 0
     begun_by: str | None = None
     request: OffsetRequest | None = None
     before: int | None = None
@@ -234,13 +241,16 @@ def find_committed(stored: StoredOffset | None, incarnation: Incarnation) -> int
 
 def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd | Stop:
     """Decide where a claimed partition starts."""
-    committed = find_committed(facts.stored, facts.incarnation)
+    committed = facts.committed
     if facts.former is not None and facts.stored is not None and facts.former.voids(facts.stored, facts.incarnation):
         committed = None
         if facts.resume is None:
             return StartAtEnd(end="earliest", reason=StartReason.NEW_INCARNATION)
-    if facts.resume is not None and facts.stored is not None and is_marked(facts.begun_by, facts.stored):
-        return StartAt(position=facts.resume, committed=None, reason=StartReason.LANDED)
+    truncation = facts.truncation
+    if truncation is not None and truncation.makes_void(facts.stored):
+        if facts.resume is not None:
+            return StartAt(position=facts.resume, committed=None, reason=StartReason.LANDED)
+        return StartAt(position=truncation.position, committed=None, reason=StartReason.ON_ABOVE)
     earlier = facts.earlier
     if earlier is not None and committed in (earlier.committed, earlier.acknowledged):
         # nobody moved the committed position meanwhile: what we know ourselves is the best there is
@@ -253,14 +263,15 @@ def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd 
     return _plan_missing(facts, policy)
 
 
-def plan_request(request: OffsetRequest, facts: StartFacts) -> StartAt:
+def plan_request(request: OffsetRequest, facts: StartFacts, *, lost_end: bool = False) -> StartAt:
     """Decide how an operator's request is carried out; one that was interrupted goes on where it was.
 
     Its chain, if it has begun, ends where it begins, since nothing is delivered before the commit: asked for once more,
-    the writer begins no other.
+    the writer begins no other. ``lost_end``: the log ends below what the group has consumed, so that from its end on
+    the same offsets are other records, which no chain of before may hold.
     """
     resume, position = facts.resume, request.position
-    before = resume if resume is not None else find_committed(facts.stored, facts.incarnation)
+    before = resume if resume is not None else facts.committed
     start = StartAt(
         position=position,
         committed=None,
@@ -271,7 +282,7 @@ def plan_request(request: OffsetRequest, facts: StartFacts) -> StartAt:
     )
     if resume is None:
         return replace(start, new_chain=request.new_chain, gap=left_out(before, position))
-    if position < resume or request.new_chain:
+    if position < resume or request.new_chain or lost_end:
         return replace(start, new_chain=True, gap=left_out(resume, position))
     return replace(start, position=resume, begun_by=None, lead=left_out(resume, position))
 
@@ -279,19 +290,6 @@ def plan_request(request: OffsetRequest, facts: StartFacts) -> StartAt:
 def left_out(last: int | None, position: int) -> Gap | None:
     """Return what is left out where delivery goes on at ``position`` and ``last`` would have come next, if anything."""
     return Gap(last, position, GapReason.RESET) if last is not None and position > last else None
-
-
-_MARK = "truncation"
-
-
-def mark_truncation(stored: StoredOffset | None, position: int) -> str:
-    """Return what a chain bears that is begun at ``position`` since the log has lost its end."""
-    return f"{_MARK}-{stored.mzxid if stored is not None else 0}-{position}"
-
-
-def is_marked(begun_by: str | None, stored: StoredOffset) -> bool:
-    """Tell whether the offset node is still the one that the chain's beginning made void."""
-    return begun_by is not None and begun_by.startswith(f"{_MARK}-{stored.mzxid}-")
 
 
 def _plan_resume(resume: int, committed: int | None) -> StartAt:

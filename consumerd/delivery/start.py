@@ -7,7 +7,7 @@ that nothing that it still acknowledged is delivered twice.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from consumerd.delivery.policy import (
@@ -24,7 +24,6 @@ from consumerd.delivery.policy import (
     find_committed,
     in_log,
     left_out,
-    mark_truncation,
     plan_out_of_range,
     plan_request,
     plan_start,
@@ -32,7 +31,7 @@ from consumerd.delivery.policy import (
 from consumerd.delivery.ports import LogRanges, PartitionHistory
 from consumerd.errors import ConnectionLost, OffsetOutOfRange
 from consumerd.model import Claim, Gap, GapReason, TopicPartition
-from consumerd.offsets.store import OffsetRequest, OffsetStore, StoredOffset
+from consumerd.offsets.store import LogTruncation, LogTruncations, OffsetRequest, OffsetStore, StoredOffset
 from consumerd.sinks.base import PartitionWriter, RecallingWriter
 
 _TRAILING_S: Final = 1.0
@@ -46,11 +45,39 @@ _ALL_OURS: Final = frozenset({StartReason.NEW_PARTITION, StartReason.NEW_INCARNA
 """Why to start at the earliest offset of a log of which nothing may be missed."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Situation:
+    """A claim, what is known, and how often the log has lost its end by that."""
+
+    claim: Claim
+    facts: StartFacts
+    number: int
+
+    @property
+    def noted(self) -> bool:
+        """Whether the last truncation is noted and nothing was delivered since."""
+        known = self.facts.truncation
+        return (
+            known is not None
+            and known.number == self.number
+            and known.makes_void(self.facts.stored)
+            and self.facts.resume in (None, known.position)
+        )
+
+
 class StartFinder:
     """Gathers the facts for a start, and looks whether a stopped partition's situation has changed."""
 
-    def __init__(self, store: OffsetStore, ranges: LogRanges, history: PartitionHistory, policy: OffsetPolicy) -> None:
+    def __init__(
+        self,
+        store: OffsetStore,
+        truncations: LogTruncations,
+        ranges: LogRanges,
+        history: PartitionHistory,
+        policy: OffsetPolicy,
+    ) -> None:
         self._store = store
+        self._truncations = truncations
         self._ranges = ranges
         self._history = history
         self._policy = policy
@@ -67,10 +94,37 @@ class StartFinder:
     ) -> StartAt | Stop:
         """Decide where to start: where a request says, else where a policy has moved to, else where things stand.
 
-        Raises CoordinationError, BrokerError, ConnectionLost.
+        That the log has lost its end is noted for the group before this returns. Raises CoordinationError, BrokerError,
+        ConnectionLost.
         """
-        decided = await self._decide(claim, writer, request=request, move=move, earlier=earlier, former=former)
-        if isinstance(decided, StartAt) and decided.reason in _UNEXPLAINED and isinstance(writer, RecallingWriter):
+        stored = await self._load(claim.partition)
+        truncation = await self._truncations.find(claim)
+        # a chain knows better where ZooKeeper has lost its data
+        landed = writer.truncation if isinstance(writer, RecallingWriter) else 0
+        number = max(landed, 0 if truncation is None else truncation.number)
+        # what a chain of before the truncation holds says nothing about the log as it is
+        void = isinstance(writer, RecallingWriter) and landed < number
+        facts = StartFacts(
+            incarnation=claim.incarnation,
+            stored=stored,
+            resume=None if void else writer.resume_position,
+            newborn=False,
+            earlier=earlier,
+            former=former,
+            truncation=truncation,
+        )
+        situation = _Situation(claim, facts, number)
+        decided: StartAt | Stop
+        if request is not None:
+            decided = await self._carry_out(situation, request, moved=move is not None)
+        elif move is not None:
+            decided = await self._begin_again(situation, move.position, move.reason)
+        else:
+            decided = await self._decide(situation)
+        if isinstance(decided, Stop):
+            return decided
+        decided = replace(decided, truncation=max(number, decided.truncation))
+        if decided.reason in _UNEXPLAINED and isinstance(writer, RecallingWriter) and not void:
             resume = writer.resume_position
             # asked only where it matters: it costs a read, and a position above the chain's end is rare
             missing = (
@@ -79,32 +133,18 @@ class StartFinder:
             return decided if missing is None else decided.blame(missing)
         return decided
 
-    async def _decide(
-        self,
-        claim: Claim,
-        writer: PartitionWriter,
-        *,
-        request: OffsetRequest | None,
-        move: Move | None,
-        earlier: Earlier | None,
-        former: Former | None,
-    ) -> StartAt | Stop:
-        partition, resume = claim.partition, writer.resume_position
-        stored = await self._load(partition)
-        facts = StartFacts(
-            incarnation=claim.incarnation,
-            stored=stored,
-            resume=resume,
-            begun_by=writer.request_id,
-            newborn=False,
-            earlier=earlier,
-            former=former,
-        )
-        if request is not None:
-            plan = plan_request(request, facts)
-            return replace(plan, truncated=move is not None and plan.new_chain)
-        if move is not None:
-            return _begin_again(move.position, move.reason, stored)
+    async def _carry_out(self, situation: _Situation, request: OffsetRequest, *, moved: bool) -> StartAt:
+        """Decide how a request is carried out. What it is about may be that the log has lost its end, and nobody has noted it."""
+        facts, lost_end = situation.facts, False
+        if not situation.noted:
+            consumed = max((one for one in (facts.resume, facts.committed) if one is not None), default=None)
+            lost_end = moved or (consumed is not None and await self._ends_below(situation.claim.partition, consumed))
+        plan = plan_request(request, facts, lost_end=lost_end)
+        return replace(plan, truncation=await self._note(situation, plan.position)) if lost_end else plan
+
+    async def _decide(self, situation: _Situation) -> StartAt | Stop:
+        claim, facts = situation.claim, situation.facts
+        partition, stored, resume = claim.partition, facts.stored, facts.resume
         # asked only where it matters: it costs two reads a partition
         if stored is None and resume is None:
             facts = replace(facts, newborn=await self._history.made_after_group(partition))
@@ -118,18 +158,17 @@ class StartFinder:
                 return plan
             return replace(plan, gap=Gap(0, position, GapReason.RETENTION))  # a log begins at 0
         if isinstance(decided, StartAt) and decided.reason in _BELIEVED:
-            return await self._settle_above(partition, decided, stored, resume)
+            return await self._settle_above(situation, decided)
         return decided
 
-    async def _settle_above(
-        self, partition: TopicPartition, plan: StartAt, stored: StoredOffset | None, resume: int | None
-    ) -> StartAt | Stop:
+    async def _settle_above(self, situation: _Situation, plan: StartAt) -> StartAt | Stop:
         """Decide about a committed position above the log's end (its high watermark) before a sink's record moves there: a chain that holds a
         place where no record can be would have to be believed from then on.
 
-        Where the log still holds the sink's own position, that is the truth: nothing below it is delivered again. Asked
-        twice, since a new leader may trail for a moment.
+        Where the log still holds the sink's own position, nothing below that is delivered again. But whoever committed may
+        have landed what was above the log's end, in a folder of its own: so this is a truncation all the same.
         """
+        partition, resume = situation.claim.partition, situation.facts.resume
         log = await self._read_range(partition)
         if plan.position <= log.latest:
             return plan
@@ -137,22 +176,53 @@ class StartFinder:
             # under read_committed the readable end stands still at an open transaction; a member that reads uncommitted has
             # passed it. The broker holds the position, and answers when the transaction has ended
             return replace(plan, stable_end=log.latest)
+        lost = await self._confirm_end_below(partition, plan.position)
+        if lost is None:
+            return plan
+        outcome = plan_out_of_range(lost, self._policy)
+        if isinstance(outcome, Stop):
+            return replace(outcome, refused=plan.position)
+        if not isinstance(outcome, Move):
+            return plan
+        position, gap = outcome.position, None
+        if resume is not None and resume <= lost.latest:
+            position, gap = max(resume, position), left_out(resume, position)
+        begun = await self._begin_again(situation, position, outcome.reason)
+        return replace(begun, gap=gap, out_of_range=lost)
+
+    async def _ends_below(self, partition: TopicPartition, position: int) -> bool:
+        """Tell whether the log ends below ``position``, an open transaction or none. Raises BrokerError, ConnectionLost."""
+        log = await self._read_range(partition)
+        if position <= log.latest or position <= await self._read_high_watermark(partition):
+            return False
+        return await self._confirm_end_below(partition, position) is not None
+
+    async def _confirm_end_below(self, partition: TopicPartition, position: int) -> OffsetOutOfRange | None:
+        """Ask once more, since a new leader may trail for a moment; None: the log reaches to ``position`` after all."""
         await asyncio.sleep(_TRAILING_S)
         log = await self._read_range(partition)
-        end = max(log.latest, await self._read_high_watermark(partition))
-        error = OffsetOutOfRange(partition, plan.position, log.earliest, log.latest)
-        outcome = plan_out_of_range(error, self._policy) if plan.position > end else plan
-        if isinstance(outcome, Move) and resume is not None and resume <= end:
-            return StartAt(
-                position=resume,
-                committed=None,
-                reason=outcome.reason,
-                lead=left_out(resume, outcome.position),
-                out_of_range=error,
-            )
-        if isinstance(outcome, Move):
-            return replace(_begin_again(outcome.position, outcome.reason, stored), out_of_range=error)
-        return replace(outcome, refused=plan.position) if isinstance(outcome, Stop) else plan
+        if position <= max(log.latest, await self._read_high_watermark(partition)):
+            return None
+        return OffsetOutOfRange(partition, position, log.earliest, log.latest)
+
+    async def _begin_again(self, situation: _Situation, position: int, reason: StartReason) -> StartAt:
+        """Start below what was committed, since the log has lost its end."""
+        number = await self._note(situation, position)
+        return StartAt(position=position, committed=None, reason=reason, truncation=number)
+
+    async def _note(self, situation: _Situation, position: int) -> int:
+        """Note that the log has lost its end and where to go on, unless that is noted; return the truncation's number.
+
+        Raises CoordinationError.
+        """
+        facts, known, number = situation.facts, situation.facts.truncation, situation.number + 1
+        if situation.noted and facts.resume in (None, position):
+            if known is not None and known.position == position:
+                return known.number
+            number = situation.number  # nothing has begun there
+        voids = 0 if facts.stored is None else facts.stored.mzxid
+        await self._truncations.note(situation.claim, LogTruncation(number=number, position=position, voids=voids))
+        return number
 
     async def moved(self, claim: Claim, earlier: Earlier | None) -> bool:
         """Tell whether somebody else has changed the committed position since. Raises CoordinationError."""
@@ -183,15 +253,3 @@ class StartFinder:
 
     async def _load(self, partition: TopicPartition) -> StoredOffset | None:
         return (await self._store.load([partition]))[partition]
-
-
-def _begin_again(position: int, reason: StartReason, stored: StoredOffset | None) -> StartAt:
-    """Start below what was committed, since the log has lost its end."""
-    return StartAt(
-        position=position,
-        committed=None,
-        reason=reason,
-        new_chain=True,
-        truncated=True,
-        begun_by=mark_truncation(stored, position),
-    )

@@ -45,6 +45,23 @@ class StoredOffset:
     malformed: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTruncation:
+    """The last time that a partition's log lost its end below what the group had consumed (an unclean leader election).
+
+    ``number`` counts them (:class:`~consumerd.model.Incarnation`, from 1 on), ``position`` is where delivery goes on,
+    ``voids`` the transaction that wrote the committed position which is void by it, 0 where there was none.
+    """
+
+    number: int
+    position: int
+    voids: int
+
+    def makes_void(self, stored: StoredOffset | None) -> bool:
+        """Tell whether the offset node is still the one that the truncation made void."""
+        return self.voids == (0 if stored is None else stored.mzxid)
+
+
 class Validity(enum.Enum):
     """Whether a stored position can be used; the values are shown."""
 
@@ -115,6 +132,22 @@ class OffsetRequests(Protocol):
         """Call back, on the event loop, for each partition of the topic that may have a request new to us, until closed.
 
         Coalesced; spurious calls are possible, missed ones are not. ``changed`` returns at once and never raises.
+        """
+
+
+class LogTruncations(Protocol):
+    """What the group's members know of logs that have lost their ends."""
+
+    async def find(self, claim: Claim) -> LogTruncation | None:
+        """Return the last truncation of the claimed topic's partition; None where there was none.
+
+        Raises CoordinationError.
+        """
+
+    async def note(self, claim: Claim, truncation: LogTruncation) -> None:
+        """Note a truncation, in the claim's session or not at all, before anything is done about it.
+
+        Raises CoordinationError; then look again.
         """
 
 

@@ -23,7 +23,6 @@ Pure.
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from typing import Final, NamedTuple
 
 from consumerd.errors import OffsetError
@@ -53,7 +52,7 @@ class OffsetTracker:
         self._delivered = start
         self._acknowledged = start
         self._committed = committed
-        self._segments: deque[_Segment] = deque()
+        self._segments: list[_Segment] = []
         self._offered: tuple[int, int] | None = None  # offset and timestamp of the next record that is to be delivered
 
     def __repr__(self) -> str:
@@ -130,7 +129,7 @@ class OffsetTracker:
     def _merge_segments(self) -> None:
         pairs = zip(*[iter(self._segments)] * 2, strict=False)
         merged = [before._replace(end=after.end) for before, after in pairs]
-        self._segments = deque([*merged, *list(self._segments)[2 * len(merged) :]])
+        self._segments = [*merged, *self._segments[2 * len(merged) :]]
 
     def rewind(self, position: int) -> None:
         """Go on from ``position``, since the sink dropped what it had not acknowledged; it may also lie ahead.
@@ -164,8 +163,8 @@ class OffsetTracker:
             return False
         self._acknowledged = position
         self._delivered = max(self._delivered, position)
-        while self._segments and self._segments[0].end <= position:
-            self._segments.popleft()
+        if self._segments and self._segments[0].end <= position:
+            self._segments = [one for one in self._segments if one.end > position]
         if self._offered is not None and self._offered[0] < position:
             self._offered = None
         return True

@@ -69,16 +69,16 @@ class Start:
     ``reason`` (``committed``, ``earliest``, ``latest``, ``new incarnation``, ...) is recorded by sinks that keep chains.
     ``position`` above the chain's end, without ``new_chain``: the offsets in between are recorded as a gap, whose reason
     is ``reason`` if that is a ``GapReason``, else ``consumed elsewhere``. ``new_chain``: begin a new chain at
-    ``position``, which may lie anywhere; ``truncated`` says that it is because the log has lost its end, so that what it
-    holds from there on are other records (the incarnation's next truncation). ``request_id`` is that of the operator's
-    request that asked for it; a writer whose newest chain was begun by that very request begins no other.
+    ``position``, which may lie anywhere. ``truncation`` is how often the log has lost its end so far: what a chain of a lower
+    number holds are other records at the same offsets, so that a new chain is begun behind it, too. ``request_id`` is that
+    of the operator's request that asked for it; a writer whose newest chain was begun by that very request begins no other.
     ``missing_until``: of the offsets above the chain's end, those below it were in a file that was removed.
     """
 
     position: int
     reason: str
     new_chain: bool = False
-    truncated: bool = False
+    truncation: int = 0
     request_id: str | None = None
     missing_until: int = 0
 
@@ -178,6 +178,10 @@ class PartitionWriter(Protocol):
 @runtime_checkable
 class RecallingWriter(Protocol):
     """A writer whose group remembers how far it has landed, beside the files themselves."""
+
+    @property
+    def truncation(self) -> int:
+        """The truncation (:class:`~consumerd.model.Incarnation`) of the newest chain of the topic as it is; 0 where there is none."""
 
     async def find_missing(self, position: int) -> Gap | None:
         """Return what was landed below ``position``, a start above the chain's end, and is not there any more.

@@ -7,8 +7,8 @@ A chain ends for good by a seal, and begins by its record; both are names that o
 each published as everything is: written, synced, the claim confirmed, linked, the folder synced. What may come between:
 
 * The seal's name is taken by a data file: a stalled writer has published, and the chain's end has moved. The chains are
-  looked at again. A wish that has an id (an operator's request, a truncation found) says where to go on, whatever has
-  landed, and so does a topic that was made again: the seal goes to the new end. Any other wish rested on the old end:
+  looked at again. An operator's request says where to go on, whatever has landed, and so do a truncation that was found
+  and a topic that was made again: the seal goes to the new end. Any other wish rested on the old end:
   whoever asked for it looks again (RetriableSinkError, and a new writer is opened).
 * Its name is taken by another seal: the chain is over, which is all that was wanted.
 * A crash after the seal: whoever claims the partition next finds a chain that is sealed and has no successor, and begins
@@ -57,9 +57,13 @@ class ChainSuccession:
 
     def goes_on(self, chain: Chain, start: Start) -> bool:
         """Tell whether a start that was decided upon with this chain as the newest one goes on in it."""
-        if chain.sealed or not self.is_current(chain):
+        if chain.sealed or not self._holds(chain, start):
             return False
         return not start.new_chain or _was_begun_for(chain, start)
+
+    def _holds(self, chain: Chain, start: Start) -> bool:
+        """Tell whether a chain's offsets mean the records that the log has there now."""
+        return chain.record.incarnation == Incarnation(self._claim.incarnation.czxid, start.truncation)
 
     def check_line(self, known: Chain, found: Chain) -> None:
         """Return if a writer of ``known`` may go on in ``found``, which is the newest chain now.
@@ -89,6 +93,7 @@ class ChainSuccession:
         goes on in. Waits as long as the lease pauses. Raises OwnershipLost, IncarnationChanged, RetriableSinkError.
         """
         for _ in range(_ATTEMPTS):
+            self._check_truncation(newest, start)
             if newest is None or newest.sealed or await self._seal(newest):
                 begun = await self._publish_record(newest, start)
                 if begun is not None:
@@ -100,17 +105,28 @@ class ChainSuccession:
             newest = found
         raise RetriableSinkError(f"{self._claim.partition}: others keep opening chains below {self._store.path}")
 
+    def _check_truncation(self, newest: Chain | None, start: Start) -> None:
+        """Raise RetriableSinkError if another writer has met a later end of the log: the start knows nothing of it."""
+        if newest is not None and self.is_current(newest) and start.truncation < newest.record.incarnation.truncation:
+            raise RetriableSinkError(
+                f"{self._claim.partition}: {newest.folder} is of incarnation {newest.record.incarnation}, the start is of truncation "
+                f"{start.truncation}; looking again"
+            )
+
     def _joins(self, seen: Chain | None, found: Chain, start: Start) -> bool:
         """Decide, after a name was taken, whether to write to the newest chain; False: to begin the next one all the same.
 
         A chain that was begun for the same wish is joined, and so is one that ends no lower than where a plain start
         would begin (it wins, as it would at the next claim), or that goes on behind the seal that was seen. A wish that has
-        an id, and a topic made again, begin their chain whatever else has happened. Raises RetriableSinkError for any other
-        wish that was decided upon something that is no longer so.
+        an id, a truncation, and a topic made again, begin their chain whatever else has happened. Raises RetriableSinkError
+        for any other wish that was decided upon something that is no longer so.
         """
         if not self.is_current(found):
             if found.record.incarnation.czxid > self._claim.incarnation.czxid:
                 raise IncarnationChanged(f"{self._claim.partition}: {found.folder} is of a later incarnation")
+            return False
+        self._check_truncation(found, start)
+        if not self._holds(found, start):
             return False
         if start.new_chain and start.request_id is not None:
             return not found.sealed and found.record.request_id == start.request_id
@@ -128,16 +144,11 @@ class ChainSuccession:
 
     def _plan_record(self, newest: Chain | None, start: Start) -> ChainRecord:
         origin, reason, request_id = start.position, start.reason, start.request_id
-        incarnation = self._claim.incarnation
-        if newest is not None and self.is_current(newest):
-            incarnation = newest.record.incarnation
-            if not start.new_chain or _was_begun_for(newest, start):
-                origin, reason, request_id = newest.end, SEALED, newest.record.request_id
-            elif start.truncated:
-                incarnation = Incarnation(incarnation.czxid, incarnation.truncation + 1)
+        if newest is not None and self._holds(newest, start) and (not start.new_chain or _was_begun_for(newest, start)):
+            origin, reason, request_id = newest.end, SEALED, newest.record.request_id
         return ChainRecord(
             origin=origin,
-            incarnation=incarnation,
+            incarnation=Incarnation(self._claim.incarnation.czxid, start.truncation),
             extension=self._store.format.extension,
             reason=reason,
             writer=self._store.writer_id,
@@ -214,14 +225,5 @@ def expect_chain(known: Chain | None, found: Chain | None, claim: Claim) -> None
 
 
 def _was_begun_for(chain: Chain, start: Start) -> bool:
-    """Tell whether a chain was begun by this very start, whose outcome was not heard of or not committed.
-
-    The same truncation again would find the same position and perhaps the same id, but an end that has moved: then the
-    log has lost its end once more.
-    """
-    record = chain.record
-    if start.truncated and not record.origin == chain.end == start.position:
-        return False
-    if start.request_id is not None:
-        return record.request_id == start.request_id
-    return start.truncated and record.incarnation.truncation > 0 and record.reason != SEALED and not record.request_id
+    """Tell whether a chain was begun by the very request of this start, whose outcome was not heard of or not committed."""
+    return start.request_id is not None and chain.record.request_id == start.request_id

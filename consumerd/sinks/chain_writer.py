@@ -83,6 +83,12 @@ class ChainWriter:
         chain = self._find_current()
         return None if chain is None else chain.record.request_id
 
+    @property
+    def truncation(self) -> int:
+        """See RecallingWriter."""
+        chain = self._find_current()
+        return 0 if chain is None else chain.record.incarnation.truncation
+
     async def recover(self) -> None:
         """Find the partition's chain and remove what others left half done. Raises SinkError, ConfigError,
         IncarnationChanged.

@@ -47,7 +47,10 @@ class FileEncoder(Protocol):
         """Write what is held to the file. Raises OSError."""
 
     def finish(self, metadata: FileMetadata) -> None:
-        """Complete the file, sync it, and put its metadata where it belongs, just as durable. Raises OSError."""
+        """Complete the file, sync it, and put its metadata where it belongs, just as durable. Raises OSError.
+
+        Where a later claim has removed the metadata, the file is doomed: publishing it finds its name taken.
+        """
 
     def drop(self) -> None:
         """Let go of memory; the file was discarded. Idempotent, raises nothing."""

@@ -1,4 +1,4 @@
-"""The system calls behind landed files, as a port, so that a test can let any of them fail or be the last.
+"""File system calls behind landed files and tables, as a port: a test can make any of them fail or be the last.
 
 Every method blocks and raises OSError; they are called in threads only.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,7 +18,7 @@ _doubtful: Final[set[Path]] = set()
 
 
 class FileSystem(Protocol):
-    """What chains need of a file system: exclusive names by ``link(2)``, and durability on demand."""
+    """File system with exclusive names by ``link(2)``, and durability on demand."""
 
     def make_folders(self, path: Path) -> None:
         """Make a folder and its parents, whichever are missing; durable are none of them before their parents are
@@ -29,6 +30,9 @@ class FileSystem(Protocol):
 
     def write(self, descriptor: int, data: bytes | memoryview) -> None:
         """Write all of ``data``."""
+
+    def truncate(self, descriptor: int) -> None:
+        """Empty an open file. The next write begins at its start."""
 
     def sync(self, descriptor: int) -> None:
         """Make a file's content durable. After a failure nobody knows what of it is: the file must not be used."""
@@ -60,6 +64,12 @@ class FileSystem(Protocol):
     def names(self, path: Path) -> list[str]:
         """List a folder, in no order; empty if there is none."""
 
+    def walk(self, path: Path) -> list[Path]:
+        """Return all files below a folder, relative to it, in no order; empty if there is no folder."""
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a folder and everything below it; one that does not exist is fine."""
+
     def read(self, path: Path) -> bytes:
         """Read a whole small file. Raises FileNotFoundError."""
 
@@ -86,6 +96,11 @@ class OsFileSystem:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
+
+    def truncate(self, descriptor: int) -> None:
+        """See FileSystem."""
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
 
     def sync(self, descriptor: int) -> None:
         """See FileSystem."""
@@ -160,6 +175,15 @@ class OsFileSystem:
         with contextlib.suppress(FileNotFoundError):
             return [entry.name for entry in path.iterdir()]
         return []
+
+    def walk(self, path: Path) -> list[Path]:
+        """See FileSystem."""
+        return [Path(home, name).relative_to(path) for home, _, names in os.walk(path) for name in names]
+
+    def remove_tree(self, path: Path) -> None:
+        """See FileSystem."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
     def read(self, path: Path) -> bytes:
         """See FileSystem."""

@@ -92,6 +92,16 @@ def request_path(group: str, partition: TopicPartition) -> str:
     return f"{requests_path(group, partition.topic)}/{partition.partition}"
 
 
+def truncations_path(group: str, topic: str) -> str:
+    """Parent of what is noted of a topic's logs that have lost their ends."""
+    return f"{own_path(group)}/truncations/{topic}"
+
+
+def truncation_path(group: str, partition: TopicPartition) -> str:
+    """How often a partition's log has lost its end, as far as the group has met it; persistent."""
+    return f"{truncations_path(group, partition.topic)}/{partition.partition}"
+
+
 def roots_root(group: str) -> str:
     """Parent of what is known of the file sinks' roots: it has children where files of this group have been landed."""
     return f"{own_path(group)}/roots"

@@ -13,7 +13,15 @@ from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
 from consumerd.model import TopicPartition
 from consumerd.offsets.store import Commit
-from tests.support.delivery import FakeBrokers, FakeClaim, FakeLog, FakeQuarantine, FakeRequests, FakeStore
+from tests.support.delivery import (
+    FakeBrokers,
+    FakeClaim,
+    FakeLog,
+    FakeQuarantine,
+    FakeRequests,
+    FakeStore,
+    FakeTruncations,
+)
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.sinks import Clock, SinkRig
 from tests.support.zookeeper import eventually
@@ -71,6 +79,7 @@ async def test_each_file_is_written_synced_checked_linked_and_committed_in_this_
         ranges=brokers,
         history=brokers,
         requests=FakeRequests(store),
+        truncations=FakeTruncations(),
         quarantine=FakeQuarantine(),
         settings=DeliverySettings(commit_interval_ms=10),
         reports=DeliveryReports(lost=lambda claim, error: None, sink_closed=lambda error: None),

@@ -18,7 +18,7 @@ from consumerd.errors import (
     RecordTooLarge,
     RetriableSinkError,
 )
-from consumerd.model import GapReason, Incarnation, TopicPartition
+from consumerd.model import GapReason, TopicPartition
 from consumerd.offsets.store import CommitOutcome
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
 from tests.support.virtual_time import run
@@ -119,7 +119,7 @@ class History:
     async def check_commit(self, commits):
         for commit in commits:
             landed = self.sink.landed[P]
-            if landed.incarnation == commit.claim.incarnation:
+            if landed.incarnation is not None and landed.incarnation.czxid == commit.claim.incarnation.czxid:
                 assert commit.position <= max(one.end for one in (landed, *landed.chains))
             if commit.claim is self.claim:
                 moved_back = commit.position == landed.started.position
@@ -239,7 +239,7 @@ class History:
             if gap.reason in (GapReason.CORRUPT, GapReason.SKIPPED)
             for offset in range(gap.start, gap.end)
         }
-        units = [unit for unit in self.rig.quarantine.units if unit.incarnation == Incarnation(self.incarnation)]
+        units = [unit for unit in self.rig.quarantine.units if unit.incarnation == self.sink.landed[P].incarnation]
         kept = {offset for unit in units for offset in range(unit.offset, unit.next_offset)}
         assert left_out <= kept if self.policy == "quarantine" else not self.rig.quarantine.units
 
@@ -255,7 +255,7 @@ class History:
 
     def rested(self):
         landed = self.sink.landed[P]
-        ours = landed.incarnation == Incarnation(self.incarnation)
+        ours = landed.incarnation is not None and landed.incarnation.czxid == self.incarnation
         # what a writer still holds of a log that was cut meanwhile would land at the end
         delivered = [status.position for status in self.rig.deliveries.statuses]
         return ours and self.rig.store.position(P) == self.log.latest == landed.end and delivered == [self.log.latest]

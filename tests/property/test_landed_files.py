@@ -52,10 +52,12 @@ class Member:
         source: random.Random,
         writer: ChainWriter,
         fetch: Callable[[random.Random, int], RecordBatch] = fetch,
+        truncation: int = 0,
     ) -> None:
         self._random = source
         self._writer = writer
         self._fetch = fetch
+        self._truncation = truncation
         self.position = 0
         self.acknowledged = 0
 
@@ -63,7 +65,8 @@ class Member:
         self.position = self._writer.resume_position or 0
         if wish is not None and (wish.request_id is None or wish.request_id != self._writer.request_id):
             self.position = wish.position
-        await self._writer.start(wish or Start(position=self.position, reason="committed"))
+        plain = Start(position=self.position, reason="committed", truncation=self._truncation)
+        await self._writer.start(wish or plain)
 
     async def step(self) -> None:
         try:
@@ -122,19 +125,17 @@ class World:
             self.czxid += 1
             self.cuts = []
             self.wish = None
-        elif event == "requested" and not (self.wish and self.wish.truncated):
+        elif event == "requested" and not (self.wish and self.wish.request_id is None):
             self.wish = Start(
-                position=position, reason="request", new_chain=True, request_id=f"r{next(self._requests)}"
+                position=position,
+                reason="request",
+                new_chain=True,
+                truncation=len(self.cuts),
+                request_id=f"r{next(self._requests)}",
             )
         elif event == "truncated" and end and self.wish is None:
             self.cuts.append(min(position, end - 1))
-            self.wish = Start(
-                position=self.cuts[-1],
-                reason="on_above",
-                new_chain=True,
-                truncated=True,
-                request_id=self._random.choice([None, f"truncation-{len(self.cuts)}"]),
-            )
+            self.wish = Start(position=self.cuts[-1], reason="on_above", truncation=len(self.cuts))
 
     def fetch(self, source: random.Random, position: int) -> RecordBatch:
         end = min(LOG_END, position + source.randint(1, 12))
@@ -184,7 +185,7 @@ def test_power_cuts_while_chains_are_sealed_and_begun_lose_and_repeat_nothing(se
         sink = JsonlSink(rig.context(f"w{source.random()}"), options(Path("/landing"), source), files=files)
         try:
             claim = StubClaim(PARTITION, incarnation=Incarnation(world.czxid))
-            member = Member(source, await sink.open(claim), world.fetch)
+            member = Member(source, await sink.open(claim), world.fetch, len(world.cuts))
             await member.start(world.wish)
             # here the first commit takes the wish away
             world.wish, acknowledged = None, member.position
@@ -319,7 +320,7 @@ def test_chains_that_several_members_seal_and_begin_stay_chains(seed: int, kind:
         try:
             claim = StubClaim(PARTITION, incarnation=Incarnation(world.czxid))
             writer = await rig.member(RecordingFileSystem(fail_sometimes)).open(claim)
-            member = Member(source, writer)
+            member = Member(source, writer, truncation=len(world.cuts))
             await member.start(world.wish)
         except (RetriableSinkError, IncarnationChanged):
             return None

@@ -28,6 +28,7 @@ from consumerd.group.subscription import Subscription
 from consumerd.model import TopicPartition
 from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
+from consumerd.offsets.truncations import ZooKeeperLogTruncations
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.sinks.base import SinkContext
 from consumerd.sinks.null import NullSink
@@ -125,6 +126,7 @@ async def join_delivering(
             ranges=brokers,
             history=ZooKeeperPartitionHistory(zk, group),
             requests=requests,
+            truncations=ZooKeeperLogTruncations(zk, group),
             quarantine=None,
             settings=DeliverySettings(
                 offsets=OffsetPolicy(on_missing="earliest"), commit_interval_ms=commit_interval_ms

@@ -14,7 +14,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import UnitPolicy
-from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
+from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, LogRanges, SinkRoute
 from consumerd.delivery.status import PartitionStatus
 from consumerd.errors import (
     ConsumerdError,
@@ -26,7 +26,7 @@ from consumerd.errors import (
     SinkClosed,
 )
 from consumerd.model import Claim, Fault, Gap, GapReason, Incarnation, SessionEpoch, ThreadId, TopicPartition
-from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
+from consumerd.offsets.store import Commit, CommitOutcome, LogTruncation, OffsetRequest, StoredOffset
 from consumerd.sinks.base import QuarantinedUnit, Sink, Start
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.wire.records import RecordBatch
@@ -343,6 +343,25 @@ class FakeStore:
         return outcome
 
 
+class FakeTruncations:
+    """What the group knows of logs that have lost their ends; ``faults`` fail notes."""
+
+    def __init__(self) -> None:
+        self.noted: dict[tuple[TopicPartition, int], LogTruncation] = {}
+        self.faults: list[ConsumerdError] = []
+
+    async def find(self, claim: Claim) -> LogTruncation | None:
+        await asyncio.sleep(0)
+        return self.noted.get((claim.partition, claim.incarnation.czxid))
+
+    async def note(self, claim: Claim, truncation: LogTruncation) -> None:
+        await asyncio.sleep(0)
+        if self.faults:
+            raise self.faults.pop(0)
+        claim.check()
+        self.noted[claim.partition, claim.incarnation.czxid] = truncation
+
+
 class FakeWatch:
     """A watch on a topic's requests."""
 
@@ -428,7 +447,8 @@ class Landed:
         if self.started is not None:
             self.chains.append(replace(self, chains=[]))
         self.offsets, self.gaps = [], []
-        self.end, self.started, self.incarnation = start.position, start, incarnation
+        self.end, self.started = start.position, start
+        self.incarnation = Incarnation(incarnation.czxid, start.truncation)
 
 
 class FakeWriter:
@@ -459,9 +479,20 @@ class FakeWriter:
     def _chain(self) -> Landed | None:
         """The newest chain, if it is of the topic as it is now."""
         landed = self.sink.landed[self.partition]
-        if not self.sink.keeps_chains or landed.incarnation not in (None, self.claim.incarnation):
+        if not self.sink.keeps_chains:
+            return None
+        if landed.incarnation is not None and landed.incarnation.czxid != self.claim.incarnation.czxid:
             return None
         return landed
+
+    @property
+    def truncation(self) -> int:
+        chain = self._chain
+        return 0 if chain is None or chain.incarnation is None else chain.incarnation.truncation
+
+    async def find_missing(self, position: int) -> Gap | None:
+        await asyncio.sleep(0)
+        return None
 
     async def start(self, start: Start) -> None:
         await self.sink.before("start", self, None)
@@ -469,7 +500,9 @@ class FakeWriter:
         chain, position = self._chain, start.position
         if self.sink.keeps_chains:
             begun = start.request_id is not None and start.request_id == self.request_id
-            if chain is None or chain.end is None or (start.new_chain and not begun):
+            self.sink.require(start.truncation >= self.truncation, f"a start of truncation {start.truncation}")
+            later = start.truncation > self.truncation
+            if chain is None or chain.end is None or later or (start.new_chain and not begun):
                 self.sink.landed[self.partition].begin(start, self.claim.incarnation)
             else:
                 self.sink.require(position >= chain.end, f"a start at {position}, below {chain.end}")
@@ -590,6 +623,39 @@ class FakeSink:
         pass
 
 
+def make_deliveries(
+    *,
+    route: Callable[[TopicPartition], SinkRoute],
+    feeds: FeedSource,
+    store: FakeStore,
+    ranges: LogRanges,
+    hooks: Hooks | None = None,
+) -> Deliveries:
+    """Return deliveries with default settings among fakes, without a quarantine.
+
+    Time is the running loop's. A claim that is given up and a sink that closes raise AssertionError.
+    """
+    return Deliveries(
+        route=route,
+        feeds=feeds,
+        store=store,
+        ranges=ranges,
+        history=FakeBrokers(),
+        requests=FakeRequests(store),
+        truncations=FakeTruncations(),
+        quarantine=None,
+        settings=DeliverySettings(),
+        reports=DeliveryReports(lost=_refuse_report, sink_closed=_refuse_report),
+        hooks=hooks or Hooks(),
+        now=asyncio.get_running_loop().time,
+        random=lambda: 0.5,
+    )
+
+
+def _refuse_report(*report: object) -> None:
+    raise AssertionError(f"delivery gave up: {report}")
+
+
 class RecordingHooks(Hooks):
     """Remembers what delivery told, as (event, arguments)."""
 
@@ -643,7 +709,7 @@ class RecordingHooks(Hooks):
 class DeliveryRig:
     """Deliveries among fakes. ``async with`` runs them; leaving cancels them and checks that nothing is left behind.
 
-    ``destination`` takes the place of the fake sink.
+    ``destination`` takes the place of the fake sink. ``beside`` is another member of the same group.
     """
 
     def __init__(
@@ -655,13 +721,15 @@ class DeliveryRig:
         on_rejected: UnitPolicy = "stop",
         quarantine: bool = True,
         destination: Sink | None = None,
+        beside: DeliveryRig | None = None,
     ) -> None:
         self.sink = sink or FakeSink()
         self.on_rejected = on_rejected
         self._destination = destination or self.sink
-        self.brokers = FakeBrokers(batch)
-        self.store = FakeStore()
-        self.requests = FakeRequests(self.store)
+        self.brokers: FakeBrokers = FakeBrokers(batch) if beside is None else beside.brokers
+        self.store: FakeStore = FakeStore() if beside is None else beside.store
+        self.requests: FakeRequests = FakeRequests(self.store) if beside is None else beside.requests
+        self.truncations: FakeTruncations = FakeTruncations() if beside is None else beside.truncations
         self.quarantine = FakeQuarantine()
         self._with_quarantine = quarantine
         self.hooks = RecordingHooks()
@@ -684,6 +752,7 @@ class DeliveryRig:
             ranges=self.brokers,
             history=self.brokers,
             requests=self.requests,
+            truncations=self.truncations,
             quarantine=self.quarantine if self._with_quarantine else None,
             settings=self.settings,
             reports=DeliveryReports(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -45,6 +46,11 @@ class RecordingFileSystem(OsFileSystem):
         self._note("write", self._names[descriptor])
         super().write(descriptor, data)
 
+    def truncate(self, descriptor: int) -> None:
+        """See FileSystem."""
+        self._note("truncate", self._names[descriptor])
+        super().truncate(descriptor)
+
     def sync(self, descriptor: int) -> None:
         """See FileSystem."""
         self._note("sync", self._names[descriptor])
@@ -69,6 +75,11 @@ class RecordingFileSystem(OsFileSystem):
         """See FileSystem."""
         self._note("unlink", path.name)
         super().unlink(path)
+
+    def remove_tree(self, path: Path) -> None:
+        """See FileSystem."""
+        self._note("remove_tree", path.name)
+        super().remove_tree(path)
 
 
 def fail_at(number: int, code: int = errno.EIO) -> Callable[[str, str], None]:
@@ -152,6 +163,14 @@ class MemoryFileSystem:
         self._next += 1
         node.modified_ns = self._next
 
+    def truncate(self, descriptor: int) -> None:
+        """See FileSystem. What was durable is lost at once, or not before the next sync."""
+        self._change()
+        node = self._open[descriptor]
+        node.content.clear()
+        if self._random.random() < 0.5:
+            node.durable_content = b""
+
     def sync(self, descriptor: int) -> None:
         """See FileSystem."""
         self._change()
@@ -209,6 +228,27 @@ class MemoryFileSystem:
             return list(self._find(path).names)
         except FileNotFoundError:
             return []
+
+    def walk(self, path: Path) -> list[Path]:
+        """See FileSystem."""
+        found = []
+        for name in self.names(path):
+            if self._find(path / name).folder:
+                found += [name / below for below in self.walk(path / name)]
+            else:
+                found.append(Path(name))
+        return found
+
+    def remove_tree(self, path: Path) -> None:
+        """See FileSystem."""
+        for name in self.names(path):
+            if self._find(path / name).folder:
+                self.remove_tree(path / name)
+            else:
+                self.unlink(path / name)
+        self._change()
+        with contextlib.suppress(FileNotFoundError):
+            self._find(path.parent).names.pop(path.name, None)
 
     def read(self, path: Path) -> bytes:
         """See FileSystem."""

@@ -19,7 +19,10 @@ END = 60
 
 
 def copy_landed(kind: str, folder: Path) -> Path:
-    """Copy a recorded landing folder, with the times of modification that JSON lines' metadata name; return the copy."""
+    """Copy a recorded landing folder to ``folder`` and return it.
+
+    Each data file of JSON lines gets the modification time that its metadata name.
+    """
     shutil.copytree(RECORDED / kind, folder)
     for meta in folder.rglob("_meta/*.json"):
         data = meta.parent.parent / f"{meta.name[:20]}.jsonl"
@@ -29,7 +32,11 @@ def copy_landed(kind: str, folder: Path) -> Path:
 
 
 def upgraded_zone(kind: Kind, folder: Path) -> LandingZone:
-    """Copy a recorded landing folder to ``folder/upgraded``, as a zone whose ledger has its records: what is landed next is format 2."""
+    """Return a zone of format 1, copied to ``folder/upgraded``, whose ledger holds its records.
+
+    What is landed in it next is of format 2.
+    """
+    # the calls of tests/vectors/landed-1/record.py, which runs in the checkout of format 1 and cannot import this
     landed_again = LandingZone(folder / "again", kind, GROUP, CLUSTER)
     landed_again.land("orders", 0, 0, 40, files=2, gaps=[Gap(10, 12, GapReason.COMPACTION)])
     landed_again.land("orders", 0, 30, 50, truncated=True)

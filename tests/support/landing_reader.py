@@ -161,8 +161,8 @@ def read_landing(path: Path) -> Landing:
     its position and its ``next_offset`` in rising order, and every offset in between must be a record or in a gap.
 
     Chains are numbered from 1 on; every one but the newest ends with a seal, and nothing follows a seal. Each is there for
-    a reason that shows: the topic was made again, its log was truncated (the next ``.k`` of the incarnation, no higher than
-    the chain before ended), an operator asked for it (``request_id``), or it goes on where the one before was sealed.
+    a reason that shows: the topic was made again, its log was truncated (a higher ``.k`` of the incarnation: where other
+    members land in folders of their own, what lies in between is there), an operator asked for it (``request_id``), or it goes on where the one before was sealed.
     Records of one incarnation are in two chains only where an operator has asked for it.
     """
     root = path / "_consumerd.json"
@@ -371,9 +371,9 @@ def _check_succession(partition: LandedPartition) -> None:
 def _is_explained(before: LandedChain, chain: LandedChain) -> bool:
     (making, truncations), (former_making, former_truncations) = chain.incarnation, before.incarnation
     if making != former_making:
-        return making > former_making and truncations == 0
+        return making > former_making
     if truncations != former_truncations:
-        return truncations == former_truncations + 1 and chain.origin <= before.end
+        return truncations > former_truncations
     if chain.record["reason"] == "sealed":
         return chain.origin == before.end and chain.record.get("request_id") == before.record.get("request_id")
     return chain.record.get("request_id") is not None

@@ -75,11 +75,13 @@ class LandingZone:
     cluster: str = "2-1700000000000"
     make: RecordMaker = make_record
     expected: dict[Identity, Record] = field(default_factory=dict)
+    truncations: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
+    """How often each log has lost its end, by partition and ``czxid``: what the group knows."""
 
     def replica(self, name: str) -> LandingZone:
         """Return another root beside this one, of the same cluster and group, that fills the same ledger."""
         beside = self.path.with_name(f"{self.path.name}-{name}")
-        return LandingZone(beside, self.kind, self.group, self.cluster, self.make, self.expected)
+        return LandingZone(beside, self.kind, self.group, self.cluster, self.make, self.expected, self.truncations)
 
     def land(
         self,
@@ -102,11 +104,13 @@ class LandingZone:
         the next chain. For tests without a running loop.
         """
         place = TopicPartition.modern(topic, partition)
+        known = max(self.truncations.get((place, czxid), 0), self._newest_incarnation(place, czxid).truncation)
+        self.truncations[place, czxid] = known + truncated
         begin = Start(
             position=start,
-            reason="truncated" if truncated else reason,
-            new_chain=truncated or request is not None,
-            truncated=truncated,
+            reason=reason if not truncated else "on_above" if request is None else "request",
+            new_chain=request is not None,
+            truncation=known + truncated,
             request_id=request,
         )
         before = set(self.files(topic, partition))
@@ -120,7 +124,7 @@ class LandingZone:
         try:
             writer = await sink.open(StubClaim(place, incarnation=Incarnation(czxid)))
             await writer.start(begin)
-            incarnation = self._newest_incarnation(place)
+            incarnation = self._newest_incarnation(place, czxid)
             for part in parts:
                 cut = [Gap(max(part.start, gap.start), min(part.stop, gap.end), gap.reason) for gap in gaps]
                 inside = [gap for gap in cut if gap.start < gap.end]
@@ -150,10 +154,11 @@ class LandingZone:
             return JsonlSink(context, JsonlOptions(path=self.path, compression=compression))
         return ParquetSink(context, ParquetOptions(**options.model_dump()))
 
-    def _newest_incarnation(self, place: TopicPartition) -> Incarnation:
+    def _newest_incarnation(self, place: TopicPartition, czxid: int) -> Incarnation:
+        """Return the latest of a topic's making among the partition's chains here."""
         records = self.home(place.topic, place.partition.number).glob("chain=*/_chain.json")
-        newest = max(records, key=lambda path: int(path.parent.name.removeprefix("chain=")))
-        return ChainRecord.parse(newest.read_bytes()).incarnation
+        incarnations = (ChainRecord.parse(record.read_bytes()).incarnation for record in records)
+        return max((one for one in incarnations if one.czxid == czxid), default=Incarnation(czxid))
 
     # -- what there is
 

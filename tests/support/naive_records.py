@@ -53,8 +53,11 @@ def decode(data: bytes, start: int, limits: Limits) -> Decoded:
     return Decoded([row for row in rows if row[0] >= start], position)
 
 
-def claims(data: bytes) -> list[tuple[int | None, int]]:
-    """Return first and last offset of each unit by its head; a compressed wrapper does not say its first."""
+def claims(data: bytes, limits: Limits) -> list[tuple[int | None, int]]:
+    """Return first and last offset of each unit by its head, which does not say a compressed wrapper's first one.
+
+    The last is that of a wrapper's last message where this is higher than its head says.
+    """
     found: list[tuple[int | None, int]] = []
     at = 0
     try:
@@ -65,9 +68,12 @@ def claims(data: bytes) -> list[tuple[int | None, int]]:
             if is_batch and len(data) - at < 27:
                 break
             last = offset + (struct.unpack_from(">i", data, at + 23)[0] if is_batch else 0)
-            found.append((offset if is_batch or not data[at + 17] & 7 else None, last))
+            is_wrapper = not is_batch and data[at + 17] & 7 != 0
+            found.append((None if is_wrapper else offset, last))
             if unit is None:
                 break
+            if is_wrapper:
+                found[-1] = (None, _read_unit(unit, limits.decompressed_bytes, limits)[2] - 1)
             at += 12 + size
     except Bad:
         pass

@@ -27,6 +27,7 @@ from consumerd.model import TopicPartition
 from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.roots import ZooKeeperRootRegistry
+from consumerd.offsets.truncations import ZooKeeperLogTruncations
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.aiozk_client import AiozkClient
@@ -92,6 +93,7 @@ async def member(zk: AiozkClient, group: str, topic: str, brokers: FakeBrokers) 
         ranges=brokers,
         history=ZooKeeperPartitionHistory(zk, group),
         requests=requests,
+        truncations=ZooKeeperLogTruncations(zk, group),
         quarantine=None,
         settings=DeliverySettings(),
         reports=DeliveryReports(lost=lambda _claim, _error: None, sink_closed=lambda _error: None),
@@ -118,7 +120,7 @@ async def member(zk: AiozkClient, group: str, topic: str, brokers: FakeBrokers) 
                 task.cancel()
 
 
-@pytest.mark.parametrize(("known", "owned", "stored"), [(False, 24, 37), (True, 14, 20)])
+@pytest.mark.parametrize(("known", "owned", "stored"), [(False, 24, 37), (True, 14, 22)])
 async def test_a_start_waits_for_few_answers_in_a_row(
     server: EmbeddedZooKeeper, known: bool, owned: int, stored: int
 ) -> None:

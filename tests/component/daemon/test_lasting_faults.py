@@ -25,7 +25,7 @@ from consumerd.daemon.http import _write_json, _write_page
 from consumerd.daemon.readings import read_gauges
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
 from consumerd.delivery.deliveries import Deliveries
-from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
+from consumerd.delivery.ports import SinkRoute
 from consumerd.errors import ConnectionLost, RetriableSinkError
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.ports import FetchSettings
@@ -33,7 +33,7 @@ from consumerd.model import BrokerId, Claim, TopicPartition
 from consumerd.offsets.store import CommitOutcome
 from consumerd.telemetry.hooks import FanOutHooks
 from consumerd.telemetry.metrics import MetricsHooks
-from tests.support.delivery import FakeBrokers, FakeClaim, FakeRequests, FakeSink, FakeStore, FakeWriter, until
+from tests.support.delivery import FakeClaim, FakeSink, FakeStore, FakeWriter, make_deliveries, until
 from tests.support.fake_broker import FakeBroker, FakeCluster, Range
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.virtual_time import run
@@ -123,19 +123,12 @@ class World:
     async def running(self) -> AsyncIterator[Deliveries]:
         budget = MemoryBudget(64 << 20)
         async with fetching_from(self.cluster, budget, FetchSettings(), hooks=self.hooks) as fetcher:
-            deliveries = self.deliveries = Deliveries(
+            deliveries = self.deliveries = make_deliveries(
                 route=lambda partition: SinkRoute(name=partition.topic, sink=self.sinks[partition]),
                 feeds=fetcher,
                 store=self.store,
                 ranges=self.ranges,
-                history=FakeBrokers(),
-                requests=FakeRequests(self.store),
-                quarantine=None,
-                settings=DeliverySettings(),
-                reports=DeliveryReports(lost=_fail, sink_closed=_fail),
                 hooks=self.hooks,
-                now=self.now,
-                random=lambda: 0.5,
             )
             async with alongside(deliveries.run(), name="deliveries"):
                 yield deliveries
@@ -153,10 +146,6 @@ class World:
         labels = () if partition is None else (partition.topic, str(partition.partition))
         (value,) = [one.value for one in read_gauges(self.status()) if (one.name, one.labels) == (name, labels)]
         return value
-
-
-def _fail(*_: object) -> None:
-    raise AssertionError("delivery gave a partition up")
 
 
 def _partition(status: DaemonStatus, partition: TopicPartition) -> PartitionStatus:

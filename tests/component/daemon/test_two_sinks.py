@@ -18,12 +18,10 @@ from consumerd.daemon.budget import find_largest_unit, plan_budgets
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.sink_fetchers import SinkFetchers
 from consumerd.delivery.deliveries import Deliveries
-from consumerd.delivery.ports import DeliveryReports, DeliverySettings
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
-from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch
-from tests.support.delivery import FakeBrokers, FakeClaim, FakeRequests, FakeSink, FakeStore, FakeWriter, until
+from tests.support.delivery import FakeClaim, FakeSink, FakeStore, FakeWriter, make_deliveries, until
 from tests.support.fake_broker import FakeCluster
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.record_sets import RecordSpec, batch
@@ -143,19 +141,11 @@ async def deliver(
             name: await stack.enter_async_context(fetching_from(cluster, budget, fetch))
             for name, budget in budgets.items()
         }
-        deliveries = Deliveries(
+        deliveries = make_deliveries(
             route=routes.find,
             feeds=SinkFetchers(fetchers, lambda partition: routes.find(partition).name),
             store=store,
             ranges=cluster,
-            history=FakeBrokers(),
-            requests=FakeRequests(store),
-            quarantine=None,
-            settings=DeliverySettings(),
-            reports=DeliveryReports(lost=lambda claim, error: None, sink_closed=lambda error: None),
-            hooks=Hooks(),
-            now=loop.time,
-            random=lambda: 0.5,
         )
         async with asyncio.TaskGroup() as group:
             running = group.create_task(deliveries.run())

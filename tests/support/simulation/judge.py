@@ -212,7 +212,8 @@ class Judge:
             self._is_rewind(making, position) or self._is_doubt(name, making, position, before)
         )
         self.require(position >= before or wished or back, f"{name} commits {position} of {partition} after {before}")
-        if ours:  # what the rightful owner writes next may be smaller than what a robbed one wrote
+        # what the rightful owner writes next may be smaller than what a robbed one wrote, unless that was a step back of the log's
+        if ours or back:
             self._committed[making] = position
         safe = self._safe_end(making)
         self.require(position <= safe or wished, f"{name} commits {position} of {partition}, of which {safe} is safe")

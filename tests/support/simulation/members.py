@@ -22,6 +22,7 @@ from consumerd.group.subscription import Subscription
 from consumerd.model import Claim, ConsumerId, TopicPartition
 from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
+from consumerd.offsets.truncations import ZooKeeperLogTruncations
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.sinks.base import PartitionWriter, Sink, SinkContext, Start
 from consumerd.sinks.chain_sink import ChainSink
@@ -169,6 +170,7 @@ class Daemon:
             ranges=setting.brokers,
             history=ZooKeeperPartitionHistory(self.client, GROUP),
             requests=requests,
+            truncations=ZooKeeperLogTruncations(self.client, GROUP),
             quarantine=None,
             settings=setting.delivery,
             reports=DeliveryReports(

@@ -85,7 +85,7 @@ def test_whoever_dies_while_moving_back_the_next_one_loses_nothing_of_the_new_lo
                     await stuck.wait()
             rig.claims[P].lease.set("lost")
             sink.trap = sink.after = rig.store.before_commit = rig.store.after_commit = None
-            begun = sink.landed[P].started is not None and sink.landed[P].started.truncated
+            begun = bool(rig.truncations.noted)
             await rig.deliveries.lost([P])
             log.append(growth)
             await rig.claim(P, epoch=2)
@@ -93,7 +93,7 @@ def test_whoever_dies_while_moving_back_the_next_one_loses_nothing_of_the_new_lo
             log.append(1)
             await until(lambda: rig.store.position(P) == log.latest)
             if begun or growth < 750:
-                # once a chain has begun at the log's end as it was found, everything from there on lands
+                # once it is noted where the log's end was found, everything from there on lands
                 first = 150 if begun else 150 + growth
                 assert list(range(first, log.latest)) == rig.landed(P)
                 assert [] == sink.landed[P].gaps

@@ -10,11 +10,11 @@ from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
 from consumerd.errors import CoordinationError, CorruptMessageError, RetriableSinkError
-from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.offsets.store import CommitOutcome
 from consumerd.telemetry.hooks import Trouble
 from consumerd.zk.port import NotConnected
-from tests.support.delivery import DeliveryRig, FakeSink, until
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
 from tests.support.virtual_time import run
 
 P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
@@ -51,7 +51,7 @@ def test_a_position_that_was_landed_is_delivered_again_in_a_new_chain(logged):
             (before,) = sink.landed[P].chains
             assert (list(range(40)), 40) == (before.offsets, before.end)
             assert ("request", "request-1") == (sink.landed[P].started.reason, sink.landed[P].started.request_id)
-            assert not sink.landed[P].started.truncated
+            assert sink.landed[P].started.truncation == 0
             assert [(P, 40, 15, "request")] == rig.hooks.named("position_reset")
 
     run(scenario())
@@ -413,7 +413,7 @@ def test_a_stopped_partition_goes_on_where_it_is_told_to_and_at_once(stop, keeps
             rig.requests.put(P, 40)
             told = asyncio.get_running_loop().time()
             await carried_out(rig)
-            assert asyncio.get_running_loop().time() - told < 1
+            assert asyncio.get_running_loop().time() - told < 2  # the end of a log is asked for twice, a second apart
             assert DeliveryState.STOPPED is not rig.status(P).state
             await until(lambda: rig.store.position(P) == 80)
             assert list(range(40, 80)) == [offset for offset in rig.landed(P) if offset >= 20]
@@ -648,5 +648,124 @@ def test_a_request_that_is_cancelled_while_it_is_carried_out_loses_nothing(posit
             }
             assert set(range(80)) <= landed | explained
             assert set(range(40)) <= landed
+
+    run(scenario())
+
+
+# -- a log that has lost its end
+
+
+@pytest.mark.parametrize("position", [60, 45, 90])
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_request_for_a_log_that_has_lost_its_end_begins_the_next_truncation(position, landed):
+    """The remedy that the stop's advice names: what the log has from its end on are other records at the same offsets."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink, settings=settings()) as rig:
+            log = rig.log(P, 0, 80)
+            if landed:
+                await rig.claim(P)
+                await until(lambda: rig.store.position(P) == 80)
+                log.truncate(60)
+            else:  # another member has committed that, and landed it in a folder of its own
+                rig.store.put(P, 80)
+                log.truncate(60)
+                await rig.claim(P)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            request = rig.requests.put(P, position)
+            await carried_out(rig)
+            log.append(40)
+            await until(lambda: rig.store.position(P) == 100)
+            assert list(range(position, 100)) == rig.landed(P)
+            chain = sink.landed[P]
+            assert (Incarnation(TOPIC_CZXID, 1), "request", request.id) == (
+                chain.incarnation,
+                chain.started.reason,
+                chain.started.request_id,
+            )
+            assert [80] * landed == [before.end for before in chain.chains]
+            assert [(1, position)] == [(one.number, one.position) for one in rig.truncations.noted.values()]
+
+            rig.requests.put(P, 50)
+            await carried_out(rig)
+            await until(lambda: rig.store.position(P) == 100)
+            assert sink.landed[P].incarnation == Incarnation(TOPIC_CZXID, 1)  # the same records once more
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("step", ["note", "start", "after start", "commit", "after commit"])
+@pytest.mark.parametrize("growth", [0, 7, 1000])
+def test_whoever_dies_while_such_a_request_is_carried_out_counts_one_truncation(step, growth):
+    """Whatever the log has become by the time that somebody else carries it out."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink, settings=settings()) as rig:
+            log = rig.log(P, 0, 80)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 80)
+            log.truncate(60)
+            await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+            stuck = asyncio.Event()
+
+            async def hang():
+                stuck.set()
+                await asyncio.Event().wait()
+
+            async def trap(at, _writer, _batch):
+                if at == step or (step == "note" and at == "start"):
+                    await hang()
+
+            async def after(at, _writer):
+                if f"after {at}" == step:
+                    await hang()
+
+            async def before_commit(_commits):
+                if step == "commit":
+                    await hang()
+
+            async def after_commit(_commits):
+                if step == "after commit":
+                    await hang()
+
+            sink.trap, sink.after = trap, after
+            rig.store.before_commit, rig.store.after_commit = before_commit, after_commit
+            rig.requests.put(P, 60)
+            await stuck.wait()
+            rig.claims[P].lease.set("lost")
+            sink.trap = sink.after = rig.store.before_commit = rig.store.after_commit = None
+            await rig.deliveries.lost([P])
+            log.append(growth)
+            await rig.claim(P, epoch=2)
+            await carried_out(rig)
+            log.append(1)
+            await until(lambda: rig.store.position(P) == log.latest)
+            assert list(range(60, log.latest)) == rig.landed(P)
+            assert sink.landed[P].incarnation == Incarnation(TOPIC_CZXID, 1)
+            assert [80] == [chain.end for chain in sink.landed[P].chains]
+
+    run(scenario())
+
+
+def test_a_truncation_that_cannot_be_noted_holds_the_partition_and_is_noted_later():
+    """Nothing of the other records may land before the group knows."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink, settings=settings(on_above="nearest")) as rig:
+            log = rig.log(P, 0, 80)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 80)
+            rig.truncations.faults += [CoordinationError("not connected")] * 3
+            log.truncate(60)
+            log.append(0)
+            await until(lambda: len(rig.truncations.faults) < 3)
+            assert sink.landed[P].end == 80
+            await until(lambda: rig.store.position(P) == 60)
+            log.append(5)
+            await until(lambda: rig.store.position(P) == 65)
+            assert sink.landed[P].incarnation == Incarnation(TOPIC_CZXID, 1)
 
     run(scenario())

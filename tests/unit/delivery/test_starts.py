@@ -4,15 +4,25 @@ import asyncio
 
 import pytest
 
-from consumerd.delivery.policy import OffsetPolicy, StartAt, Stop, StopCause
+from consumerd.delivery.policy import Move, OffsetPolicy, StartAt, StartReason, Stop, StopCause
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import DeliveryState
 from consumerd.errors import ConfigError, ConnectionLost, IncarnationChanged, RetriableSinkError
 from consumerd.model import Gap, GapReason, TopicPartition
-from consumerd.offsets.store import CommitOutcome
+from consumerd.offsets.store import CommitOutcome, LogTruncation
 from consumerd.zk.port import NotConnected
-from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeBrokers, FakeClaim, FakeLog, FakeSink, FakeStore, until
+from tests.support.delivery import (
+    TOPIC_CZXID,
+    DeliveryRig,
+    FakeBrokers,
+    FakeClaim,
+    FakeLog,
+    FakeSink,
+    FakeStore,
+    FakeTruncations,
+    until,
+)
 from tests.support.virtual_time import run
 
 P = TopicPartition.modern("t", 0)
@@ -341,14 +351,13 @@ def test_a_position_beyond_an_open_transaction_is_in_the_log(on_above, resume):
         store.put(P, 1000)
         brokers.logs[P] = FakeLog(0, 950)  # read_committed: a transaction is open since 950
         brokers.logs[P].high_watermark = 1200
-        starts = StartFinder(store, brokers, brokers, OffsetPolicy(on_above=on_above))
+        starts = StartFinder(store, FakeTruncations(), brokers, brokers, OffsetPolicy(on_above=on_above))
 
         plan = await starts.find(FakeClaim(P), Writer(resume))
 
         assert isinstance(plan, StartAt)
         assert (1000, 950) == (plan.position, plan.stable_end)
-        assert not plan.truncated
-        assert not plan.new_chain
+        assert (False, 0) == (plan.new_chain, plan.truncation)
         assert await starts.holds(P, 1000)
         assert not await starts.holds(P, 1201)
 
@@ -364,7 +373,7 @@ def test_a_position_above_the_high_watermark_is_above_the_log_beside_an_open_tra
         brokers.logs[P] = FakeLog(0, 950)
         brokers.logs[P].high_watermark = 1200
 
-        plan = await StartFinder(store, brokers, brokers, OffsetPolicy(on_above="stop")).find(
+        plan = await StartFinder(store, FakeTruncations(), brokers, brokers, OffsetPolicy(on_above="stop")).find(
             FakeClaim(P), Writer(None)
         )
 
@@ -377,22 +386,89 @@ def test_a_position_above_the_high_watermark_is_above_the_log_beside_an_open_tra
 @pytest.mark.parametrize("resume", [40, 60], ids=["below the log's end", "at the log's end"])
 @pytest.mark.parametrize(("on_above", "target"), [("nearest", 60), ("latest", 60), ("earliest", 10)])
 def test_what_has_landed_and_the_log_still_holds_is_not_read_again_whatever_the_policy(on_above, target, resume):
-    """Another member had committed more, and a new leader has lost that: up to the end, which is the usual place, the chain
-    goes on where it is.
+    """Another member had committed more, and a new leader has lost that. The other may have landed it, in a folder of its
+    own: what the log holds there now are other records, of the next truncation.
     """
 
     async def scenario():
-        store, brokers = FakeStore(), FakeBrokers()
+        store, truncations, brokers = FakeStore(), FakeTruncations(), FakeBrokers()
         store.put(P, 100)
         brokers.logs[P] = FakeLog(10, 60)
 
-        plan = await StartFinder(store, brokers, brokers, OffsetPolicy(on_above=on_above)).find(
+        plan = await StartFinder(store, truncations, brokers, brokers, OffsetPolicy(on_above=on_above)).find(
             FakeClaim(P), Writer(resume)
         )
 
         assert isinstance(plan, StartAt)
-        assert (resume, False, False) == (plan.position, plan.new_chain, plan.truncated)
-        assert plan.lead == (Gap(resume, target, GapReason.RESET) if target > resume else None)
+        position = max(resume, target)
+        assert (position, False, 1) == (plan.position, plan.new_chain, plan.truncation)
+        assert plan.gap == (Gap(resume, target, GapReason.RESET) if target > resume else None)
+        assert [position] == [one.position for one in truncations.noted.values()]
+
+    run(scenario())
+
+
+class Writer:
+    """What a start asks of a sink's writer."""
+
+    request_id = None
+
+    def __init__(self, resume):
+        self.resume_position = resume
+
+
+class ChainWriter(Writer):
+    """A writer with a chain of a truncation."""
+
+    def __init__(self, resume, truncation):
+        super().__init__(resume)
+        self.truncation = truncation
+
+    async def find_missing(self, position):
+        raise AssertionError(f"asked what is missing below {position} of a chain that counts no more")
+
+
+@pytest.mark.parametrize(
+    ("resume", "committed", "position"), [(40, 45, 45), (50, 45, 45), (40, None, 30)], ids=["ahead", "behind", "void"]
+)
+def test_a_folder_that_has_seen_nothing_of_an_election_begins_a_chain_of_its_truncation(resume, committed, position):
+    """Another replica with a folder of its own has met it: where this one's chain ends says nothing about the log as it is."""
+
+    async def scenario():
+        store, truncations, brokers = FakeStore(), FakeTruncations(), FakeBrokers()
+        brokers.logs[P] = FakeLog(0, 60)
+        store.put(P, 100)
+        voided = store.stored[P].mzxid
+        truncations.noted[P, TOPIC_CZXID] = LogTruncation(number=1, position=30, voids=voided)
+        if committed is not None:
+            store.put(P, committed)
+        starts = StartFinder(store, truncations, brokers, brokers, OffsetPolicy())
+
+        plan = await starts.find(FakeClaim(P), ChainWriter(resume, 0))
+
+        assert isinstance(plan, StartAt)
+        assert (position, committed, 1) == (plan.position, plan.committed, plan.truncation)
+        assert (None, False) == (plan.gap, plan.new_chain)
+
+    run(scenario())
+
+
+def test_a_chain_that_knows_of_more_elections_than_zookeeper_is_believed():
+    """ZooKeeper was restored from a copy: the number is never given to other records."""
+
+    async def scenario():
+        store, truncations, brokers = FakeStore(), FakeTruncations(), FakeBrokers()
+        brokers.logs[P] = FakeLog(0, 60)
+        store.put(P, 55)
+        starts = StartFinder(store, truncations, brokers, brokers, OffsetPolicy(on_above="nearest"))
+        plan = await starts.find(FakeClaim(P), ChainWriter(55, 3))
+        assert (55, 3) == (plan.position, plan.truncation)
+
+        brokers.logs[P].truncate(50)
+        move = Move(position=50, reason=StartReason.ON_ABOVE, gaps=())
+        plan = await starts.find(FakeClaim(P), ChainWriter(55, 3), move=move)
+        assert (50, 4) == (plan.position, plan.truncation)
+        assert [4] == [one.number for one in truncations.noted.values()]
 
     run(scenario())
 
@@ -404,7 +480,7 @@ def test_a_position_above_the_log_moves_to_the_end_that_the_second_look_has_foun
         store, brokers = FakeStore(), FakeBrokers()
         store.put(P, 100)
         log = brokers.logs[P] = FakeLog(10, 60)
-        starts = StartFinder(store, brokers, brokers, OffsetPolicy(on_above="nearest"))
+        starts = StartFinder(store, FakeTruncations(), brokers, brokers, OffsetPolicy(on_above="nearest"))
         async with asyncio.TaskGroup() as tasks:
             finding = tasks.create_task(starts.find(FakeClaim(P), Writer(None)))
             await asyncio.sleep(0.1)
@@ -427,12 +503,12 @@ def test_a_chain_that_reaches_beyond_the_logs_end_is_left_for_a_new_one():
         store.put(P, 100)
         brokers.logs[P] = FakeLog(10, 60)
 
-        plan = await StartFinder(store, brokers, brokers, OffsetPolicy(on_above="nearest")).find(
+        plan = await StartFinder(store, FakeTruncations(), brokers, brokers, OffsetPolicy(on_above="nearest")).find(
             FakeClaim(P), Writer(61)
         )
 
         assert isinstance(plan, StartAt)
-        assert (60, True, True) == (plan.position, plan.new_chain, plan.truncated)
+        assert (60, False, 1) == (plan.position, plan.new_chain, plan.truncation)
 
     run(scenario())
 
@@ -456,12 +532,3 @@ def test_waiting_for_an_open_transaction_is_told_and_ends_with_it(logged):
             assert list(range(1000, 1200)) == rig.landed(P)
 
     run(scenario())
-
-
-class Writer:
-    """What a start asks of a sink's writer."""
-
-    request_id = None
-
-    def __init__(self, resume):
-        self.resume_position = resume

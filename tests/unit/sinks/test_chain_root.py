@@ -290,6 +290,6 @@ async def test_volume_that_is_unmounted_while_a_partition_is_opened_is_not_repla
     with pytest.raises(RetriableSinkError, match="mount the volume"):
         await opened.start(Start(position=3, reason="request", new_chain=True, request_id="r1"))
     with pytest.raises(RetriableSinkError, match="mount the volume"):
-        await opened.start(Start(position=10, reason="reset", new_chain=True, truncated=True))
+        await opened.start(Start(position=10, reason="on_above", truncation=1))
     mount(rig, volume)
     assert rig.offsets() == list(range(10))

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,9 @@ from tests.support.sinks import PARTITION, MemoryRoots, SinkRig, run_of
 pytestmark = pytest.mark.records
 
 REQUEST = Start(position=4, reason="request", new_chain=True, request_id="r1")
-TRUNCATION = Start(position=6, reason="on_above", new_chain=True, truncated=True)
+TRUNCATION = Start(position=6, reason="on_above", truncation=1)
+REQUEST_LATER = replace(REQUEST, truncation=1)
+"""The same request, where the log is known to have lost its end once."""
 
 
 async def land(writer: ChainWriter, start: int, end: int) -> None:
@@ -111,16 +114,15 @@ async def test_next_request_begins_the_next_chain(rig: SinkRig):
     assert [chain.record.get("request_id") for chain in chains(rig)] == [None, "r1", "r2"]
 
 
-@pytest.mark.parametrize("request_id", [None, "truncation-12-6"])
-async def test_truncated_log_begins_a_chain_of_the_next_truncation(rig: SinkRig, request_id: str | None):
+async def test_truncated_log_begins_a_chain_of_the_next_truncation(rig: SinkRig):
     """From there on the same offsets are other records: bronze must not take them for what has landed already."""
     await landed_writer(rig)
-    truncation = Start(position=6, reason="on_above", new_chain=True, truncated=True, request_id=request_id)
-    writer = await begin(rig, truncation)
+    writer = await begin(rig, TRUNCATION)
+    assert writer.truncation == 1
     await land(writer, 6, 9)
     assert shapes(rig) == [("7", 0, 10, True), ("7.1", 6, 9, False)]
 
-    again = Start(position=8, reason="on_above", new_chain=True, truncated=True, request_id=request_id)
+    again = Start(position=8, reason="on_above", truncation=2)
     await land(await begin(rig, again), 8, 20)
     assert shapes(rig) == [("7", 0, 10, True), ("7.1", 6, 9, True), ("7.2", 8, 20, False)]
     metadata = chains(rig)[2].files[0].metadata
@@ -140,7 +142,7 @@ async def test_log_that_is_truncated_to_the_same_end_twice_is_counted_twice(rig:
     """What landed in between is gone from the log, and other records have its offsets."""
     await landed_writer(rig)
     await land(await begin(rig, TRUNCATION), 6, 9)
-    await begin(rig, TRUNCATION)
+    await begin(rig, replace(TRUNCATION, truncation=2))
 
     assert shapes(rig) == [("7", 0, 10, True), ("7.1", 6, 9, True), ("7.2", 6, 6, False)]
 
@@ -149,7 +151,7 @@ async def test_request_keeps_the_truncation_that_the_records_belong_to(rig: Sink
     """They are the same records as in the chain before."""
     await landed_writer(rig)
     await begin(rig, TRUNCATION)
-    await begin(rig, REQUEST)
+    await begin(rig, REQUEST_LATER)
 
     assert [shape[0] for shape in shapes(rig)] == ["7", "7.1", "7.1"]
 
@@ -434,7 +436,7 @@ async def test_wish_without_an_id_is_decided_anew_when_the_end_has_moved(rig: Si
 
     claim.on_confirm = wake_up
     with pytest.raises(RetriableSinkError, match="ends at 13 now; looking again"):
-        await writer.start(TRUNCATION)
+        await writer.start(Start(position=6, reason="a wish", new_chain=True))
     assert shapes(rig) == [("7", 0, 13, False)]
 
 
@@ -443,9 +445,10 @@ async def test_wish_without_an_id_is_decided_anew_when_the_end_has_moved(rig: Si
     [
         (REQUEST, REQUEST, [("7", 0, 10, True), ("7", 4, 4, False)]),
         (TRUNCATION, TRUNCATION, [("7", 0, 10, True), ("7.1", 6, 6, False)]),
-        (REQUEST, TRUNCATION, [("7", 0, 10, True), ("7.1", 6, 6, True), ("7.1", 4, 4, False)]),
+        (REQUEST_LATER, TRUNCATION, [("7", 0, 10, True), ("7.1", 6, 6, True), ("7.1", 4, 4, False)]),
+        (TRUNCATION, REQUEST, [("7", 0, 10, True), ("7", 4, 4, True), ("7.1", 6, 6, False)]),
     ],
-    ids=["same request", "same truncation", "request after truncation"],
+    ids=["same request", "same truncation", "request after truncation", "truncation after request"],
 )
 async def test_racing_openers_agree(rig: SinkRig, ours: Start, theirs: Start, expected: list[object]):
     """Both believe that the partition is theirs; each wish is carried out once."""
@@ -462,12 +465,17 @@ async def test_racing_openers_agree(rig: SinkRig, ours: Start, theirs: Start, ex
     assert shapes(rig) == expected
 
 
-@pytest.mark.parametrize("truncated", [False, True])
-async def test_wish_that_another_has_carried_out_and_landed_upon_is_not_carried_out_again(
-    rig: SinkRig, truncated: bool
-):
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Start(position=6, reason="a wish", new_chain=True, request_id="w"),
+        Start(position=6, reason="a wish", truncation=1),
+        Start(position=6, reason="a wish", new_chain=True, truncation=1, request_id="w"),
+    ],
+    ids=["request", "truncation", "both"],
+)
+async def test_wish_that_another_has_carried_out_and_landed_upon_is_not_carried_out_again(rig: SinkRig, wish: Start):
     """Both have found the same request, or the same truncation, and one of them was quicker."""
-    wish = Start(position=6, reason="a wish", new_chain=True, truncated=truncated, request_id="w")
     await landed_writer(rig)
     claim = rig.claim()
     writer = await rig.member().open(claim)
@@ -482,20 +490,20 @@ async def test_wish_that_another_has_carried_out_and_landed_upon_is_not_carried_
     assert [shape[1:] for shape in shapes(rig)] == [(0, 10, True), (6, 12, False)]
 
 
-async def test_truncation_gives_way_to_a_request_that_came_first(rig: SinkRig):
-    """What was found about the log was found before the operator spoke."""
+async def test_a_start_that_knows_of_no_truncation_gives_way_to_one_that_does(rig: SinkRig):
+    """Another has found that the log has lost its end: what this one wants was decided upon without knowing."""
     await landed_writer(rig)
     claim = rig.claim()
     writer = await rig.member().open(claim)
 
     async def come_first() -> None:
         claim.on_confirm = None
-        await begin(rig, REQUEST)
+        await begin(rig, TRUNCATION)
 
     claim.on_confirm = come_first
     with pytest.raises(RetriableSinkError, match="looking again"):
-        await writer.start(TRUNCATION)
-    assert shapes(rig) == [("7", 0, 10, True), ("7", 4, 4, False)]
+        await writer.start(REQUEST)
+    assert shapes(rig) == [("7", 0, 10, True), ("7.1", 6, 6, False)]
 
 
 async def test_plain_start_gives_way_to_a_chain_that_ends_below_it(rig: SinkRig):

@@ -35,7 +35,7 @@ async def test_chain_of_format_1_goes_on_in_place(upgraded: SinkRig):
     writer = await upgraded.member().open(CLAIM)
     assert writer.resume_position == landed_1.END
 
-    await writer.start(Start(position=landed_1.END, reason="committed"))
+    await writer.start(Start(position=landed_1.END, reason="committed", truncation=1))
     await writer.write(build_batch(ORDERS, [record(offset) for offset in range(60, 70)]))
     assert await writer.flush() == 70
     await upgraded.close()
@@ -54,7 +54,7 @@ async def test_doctor_finds_nothing_in_chains_of_both_formats(upgraded: SinkRig,
     facts = LandingFacts(setting="sinks.lake.path", path=upgraded.path)
     before = read_chains(facts, kind)
     writer = await upgraded.member().open(CLAIM)
-    await writer.start(Start(position=landed_1.END, reason="committed"))
+    await writer.start(Start(position=landed_1.END, reason="committed", truncation=1))
     await writer.write(build_batch(ORDERS, [record(offset) for offset in range(60, 70)]))
     await writer.flush()
     await upgraded.close()
@@ -69,7 +69,7 @@ async def test_doctor_finds_nothing_in_chains_of_both_formats(upgraded: SinkRig,
 async def test_chain_of_format_1_is_sealed_and_succeeded(upgraded: SinkRig):
     """The next truncation counts on from the text of the chain before."""
     writer = await upgraded.member().open(CLAIM)
-    await writer.start(Start(position=50, reason="truncated", new_chain=True, truncated=True))
+    await writer.start(Start(position=50, reason="truncated", truncation=2))
     await writer.write(build_batch(ORDERS, [record(50)]))
     await writer.flush()
     await upgraded.close()

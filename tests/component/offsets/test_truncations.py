@@ -1,0 +1,119 @@
+"""What members note of logs that have lost their ends, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from consumerd.errors import CoordinationError
+from consumerd.model import SessionEpoch, TopicPartition
+from consumerd.offsets.store import LogTruncation
+from consumerd.offsets.truncations import ZooKeeperLogTruncations
+from consumerd.zk.aiozk_client import AiozkClient
+from consumerd.zk.layout import truncation_path, truncations_path
+from tests.support.delivery import FakeClaim
+from tests.support.zookeeper import make_client, run_server
+
+pytestmark = pytest.mark.records
+
+P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
+CZXID = 7
+FIRST = LogTruncation(number=1, position=30, voids=4242)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedZooKeeper]:
+    """One server for the module; each test has a group of its own."""
+    with run_server() as zookeeper:
+        yield zookeeper
+
+
+@pytest.fixture
+async def zk(server: EmbeddedZooKeeper) -> AsyncIterator[AiozkClient]:
+    async with make_client(server.connect_string) as client:
+        await client.wait_connected()
+        yield client
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A group that no other test uses."""
+    return str(request.node.name).replace("[", "-").replace("]", "")
+
+
+def claim(zk: AiozkClient, partition: TopicPartition = P, czxid: int = CZXID) -> FakeClaim:
+    return FakeClaim(partition, zk.state.epoch, czxid)
+
+
+async def test_what_one_member_has_noted_every_other_one_finds(zk: AiozkClient, group: str) -> None:
+    """Whatever folder it lands in, and whoever has died since."""
+    await ZooKeeperLogTruncations(zk, group).note(claim(zk), FIRST)
+    other = ZooKeeperLogTruncations(zk, group)
+    assert await other.find(claim(zk)) == FIRST
+    assert await other.find(claim(zk, Q)) is None
+    data, _ = await zk.get(f"/consumers/{group}/consumerd/truncations/t/0")
+    assert json.loads(data) == {"format": 1, "incarnation": "7", "truncation": 1, "position": 30, "voids": 4242}
+
+
+async def test_each_truncation_replaces_the_one_before_and_none_goes_back(zk: AiozkClient, group: str) -> None:
+    """One that was decided upon before another was noted is decided upon anew."""
+    truncations = ZooKeeperLogTruncations(zk, group)
+    second = LogTruncation(number=2, position=25, voids=0)
+    await truncations.note(claim(zk), FIRST)
+    await truncations.note(claim(zk), second)
+    with pytest.raises(CoordinationError, match=r"truncations/t/0: truncation 2 was noted meanwhile"):
+        await truncations.note(claim(zk), FIRST)
+    assert await truncations.find(claim(zk)) == second
+
+
+async def test_the_number_begins_anew_with_the_topic(zk: AiozkClient, group: str) -> None:
+    """What is noted is about the records of a topic that is gone."""
+    truncations = ZooKeeperLogTruncations(zk, group)
+    await truncations.note(claim(zk), LogTruncation(number=5, position=9, voids=0))
+    assert await truncations.find(claim(zk, czxid=9)) is None
+    await truncations.note(claim(zk, czxid=9), FIRST)
+    assert await truncations.find(claim(zk, czxid=9)) == FIRST
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"1",
+        b'{"format": 2}',
+        b'{"format": 1, "incarnation": 7, "truncation": 1, "position": 1, "voids": 0}',
+        b'{"format": 1, "incarnation": "7", "truncation": true, "position": 1, "voids": 0}',
+        b'{"format": 1, "incarnation": "7", "truncation": -1, "position": 1, "voids": 0}',
+        b'{"format": 1, "incarnation": "7", "truncation": 1, "position": 1.5, "voids": 0}',
+    ],
+)
+async def test_a_node_that_cannot_be_read_is_not_taken_for_none(zk: AiozkClient, data: bytes, group: str) -> None:
+    """Records that differ would get the same identity; the error says what to put there."""
+    group = f"{group[:40]}-{len(data)}-{hash(data) & 0xFFFF}"
+    await zk.ensure_path(truncations_path(group, "t"))
+    await zk.create(truncation_path(group, P), data)
+    truncations = ZooKeeperLogTruncations(zk, group)
+    with pytest.raises(
+        CoordinationError, match=r'truncations/t/0 says how often .* cannot be read .*"incarnation": "7"'
+    ):
+        await truncations.find(claim(zk))
+    with pytest.raises(CoordinationError, match="cannot be read"):
+        await truncations.note(claim(zk), FIRST)
+
+
+async def test_nothing_is_noted_in_another_session_than_the_claims(zk: AiozkClient, group: str) -> None:
+    """A member that stalls past its session and wakes up has nothing to say about a log that somebody else delivers."""
+    truncations = ZooKeeperLogTruncations(zk, group)
+    stale = FakeClaim(P, SessionEpoch(zk.state.epoch + 1), CZXID)
+    with pytest.raises(CoordinationError):
+        await truncations.note(stale, FIRST)
+    assert await truncations.find(claim(zk)) is None
+    await truncations.note(claim(zk), FIRST)
+    with pytest.raises(CoordinationError):
+        await truncations.note(stale, LogTruncation(number=2, position=1, voids=0))
+    assert await truncations.find(claim(zk)) == FIRST
