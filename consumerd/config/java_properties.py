@@ -137,7 +137,8 @@ def read_properties(path: Path) -> Properties:
     """Return our settings as the file gives them.
 
     A file without ``auto.offset.reset`` means ``largest`` to the Java consumer, so it does here, for a missing offset;
-    an offset out of range still stops the partition, unless the file says what to do. Raises ConfigError, with the line.
+    an offset out of range still stops the partition, unless the file says what to do. Raises ConfigError, with the
+    line.
     """
     try:
         with path.open(encoding="latin-1") as file:

@@ -1,10 +1,10 @@
-"""What a job of the pipeline needs of the settings file, and where by it the landing zone and the tables are."""
+"""Settings of a pipeline job, and the paths of the landing zone and the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -14,15 +14,17 @@ from consumerd.config.pipeline_topics import SilverTopic
 from consumerd.config.settings import Cluster, InspectionGroup, Log, SinkSettings
 from consumerd.errors import ConfigError
 
+QUARANTINE: Final = "quarantine"
+"""Name of the table of all topics' bad and late records."""
 TableName = Literal["bronze", "silver", "quarantine", "latest", "stats"]
 
 _FILE_SINKS: Final = ("parquet", "jsonl")
 
 
 class JobSettings(BaseSettings):
-    """What a job needs of the settings; the rest of the daemon's file may stand beside it and is not looked at.
+    """The sections of the settings file that jobs read. Other sections are ignored.
 
-    ``cluster`` and ``group`` may be missing: ``audit`` then compares no positions, ``replay`` names its own target.
+    ``cluster`` and ``group`` are optional: without them ``audit`` compares no positions, and ``replay`` names its target.
     """
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, env_prefix="CONSUMERD_", env_nested_delimiter="__")
@@ -34,7 +36,7 @@ class JobSettings(BaseSettings):
     log: Log = Log()
 
     def landing_roots(self) -> tuple[Path, ...]:
-        """Return the folders of the landing zone, absolute. Raises ConfigError where none is named."""
+        """Return the absolute landing folders. Raises ConfigError if none is set."""
         roots = self.pipeline.landing.roots or tuple(self._sink_paths())
         if not roots:
             raise ConfigError(
@@ -44,22 +46,18 @@ class JobSettings(BaseSettings):
         return tuple(root.absolute() for root in roots)
 
     def landing_topics(self) -> frozenset[str] | None:
-        """Return the topics that count, None for all."""
+        """Return the names of the topics to read, None for all."""
         return frozenset(self.pipeline.landing.topics) or None
 
     def location(self, table: TableName, topic: str | None = None) -> str:
-        """Return where a table is, as Spark takes it; of a topic's table (``silver``, ``latest``) with the topic.
+        """Return a table's path or URL, as Spark takes it.
 
-        Raises ConfigError where no place is set.
+        Args:
+            topic: for a table that is one per topic (``silver``, ``latest``).
+
+        Raises ConfigError if no path is set.
         """
-        given: Mapping[str, str | None] = {
-            "bronze": self.pipeline.bronze.path,
-            "silver": self.pipeline.silver.path,
-            "quarantine": self.pipeline.silver.quarantine,
-            "latest": self.pipeline.silver.latest,
-            "stats": self.pipeline.stats.path,
-        }
-        place = given[table]
+        place = self._given(table)
         if place is None:
             if self.pipeline.path is None:
                 raise ConfigError(
@@ -69,34 +67,54 @@ class JobSettings(BaseSettings):
             place = f"{self.pipeline.path.rstrip('/')}/{table}"
         return place if topic is None else f"{place.rstrip('/')}/{topic}"
 
-    def bronze_to_read(self) -> str:
-        """Return where bronze is, for jobs that go by its log. Raises ConfigError where it has no place, or is a Delta table."""
-        if self.pipeline.bronze.format == "delta":
-            raise ConfigError(
-                "pipeline.bronze.format: delta: this job reads bronze of Parquet files only; "
-                "read the Delta table with Spark itself, or keep bronze as parquet"
-            )
-        return self.location("bronze")
-
     def folder(self, table: TableName, topic: str | None = None) -> Path:
-        """Return where a table is, as a folder of a mounted file system, absolute.
+        """Return a table's absolute folder.
 
-        Raises ConfigError where it is a URL of something else: the tables need links and fsync.
+        Raises ConfigError if no path is set, or if it is no mounted file system: tables need links and fsync.
         """
-        place = self.location(table, topic)
-        if "://" in place or place.startswith("file:"):
-            url = urlsplit(place)
-            if url.scheme != "file" or url.netloc:
-                raise ConfigError(f"table {table} at {place}: expected a folder of a mounted file system, not a URL")
-            place = unquote(url.path)
-        return Path(place).absolute()
+        return _to_folder(self.location(table, topic), f"table {table}")
+
+    def tables_root(self) -> Path | None:
+        """Return the absolute folder ``pipeline.path``, None if it is not set. Raises ConfigError for other URLs."""
+        return None if self.pipeline.path is None else _to_folder(self.pipeline.path, "pipeline.path")
+
+    def tables(self, kinds: Collection[TableName] = get_args(TableName)) -> Mapping[str, Path]:
+        """Return the folders of the pipeline's tables, whether they exist or not, by name.
+
+        Names are ``bronze``, ``quarantine``, ``stats``, ``silver/TOPIC`` and ``latest/TOPIC``. Raises ConfigError if a
+        table of these kinds has no path; without a path there are no ``stats``.
+        """
+        named: dict[str, Path] = {}
+        topics = self.pipeline.silver.topics
+        if "bronze" in kinds:
+            named["bronze"] = self.folder("bronze")
+        if topics and "quarantine" in kinds:
+            named["quarantine"] = self.folder("quarantine")
+        for topic, how in topics.items():
+            if "silver" in kinds:
+                named[f"silver/{topic}"] = self.folder("silver", topic)
+            if how.latest and "latest" in kinds:
+                named[f"latest/{topic}"] = self.folder("latest", topic)
+        if "stats" in kinds and (self.pipeline.path is not None or self._given("stats") is not None):
+            named["stats"] = self.folder("stats")
+        return named
 
     def silver_topic(self, topic: str) -> SilverTopic:
-        """Return how a topic is decoded. Raises ConfigError."""
+        """Return a topic's settings. Raises ConfigError if it has none."""
         try:
             return self.pipeline.silver.topics[topic]
         except KeyError:
             raise ConfigError(f"pipeline.silver.topics.{topic}: missing") from None
+
+    def _given(self, table: TableName) -> str | None:
+        given: Mapping[TableName, str | None] = {
+            "bronze": self.pipeline.bronze.path,
+            "silver": self.pipeline.silver.path,
+            "quarantine": self.pipeline.silver.quarantine,
+            "latest": self.pipeline.silver.latest,
+            "stats": self.pipeline.stats.path,
+        }
+        return given[table]
 
     def _sink_paths(self) -> list[Path]:
         paths = []
@@ -105,3 +123,12 @@ class JobSettings(BaseSettings):
             if sink.type in _FILE_SINKS and isinstance(path, (str, Path)):
                 paths.append(Path(path))
         return paths
+
+
+def _to_folder(place: str, what: str) -> Path:
+    if "://" in place or place.startswith("file:"):
+        url = urlsplit(place)
+        if url.scheme != "file" or url.netloc:
+            raise ConfigError(f"{what} at {place}: expected a folder of a mounted file system, not a URL")
+        place = unquote(url.path)
+    return Path(place).absolute()

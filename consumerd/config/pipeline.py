@@ -1,6 +1,7 @@
-"""The section ``pipeline``: what the jobs of ``consumerd-spark`` go by. The daemon checks it and needs none of it.
+"""The section ``pipeline``: settings of the jobs of ``consumerd-spark``.
 
-Models only. ``config.job`` joins them with the rest of the file that a job needs, and says where tables are.
+Models only. ``config.job`` adds the other sections that a job reads, and finds the tables' paths. The daemon checks the
+section, and reads nothing of it.
 """
 
 from __future__ import annotations
@@ -16,18 +17,17 @@ from consumerd.config.section import Bytes, Milliseconds, Section
 
 Count = Annotated[int, Field(ge=1)]
 Compression = Literal["zstd", "snappy", "none"]
-TableFormat = Literal["parquet", "delta"]
 
 
 class Landing(Section):
-    """Which landed files the jobs look at."""
+    """The landed files that jobs read."""
 
     roots: tuple[Path, ...] = Field(default=(), description="Landing folders; none: the path of each file sink.")
     topics: tuple[str, ...] = Field(default=(), description="Only these topics; none: all that have been landed.")
 
 
 class Audit(Section):
-    """What ``audit`` does besides comparing names and footers."""
+    """Options of the job ``audit``."""
 
     footers: bool = Field(default=True, description="Open every file; false: names, and each chain's last file.")
     proof: bool = Field(default=False, description="Read all landed data, too, and hold them against the names.")
@@ -40,14 +40,13 @@ class Bronze(Section):
     """The table that holds each record once."""
 
     path: str | None = Field(default=None, description="The table's folder; none: `bronze` below pipeline.path.")
-    format: TableFormat = "parquet"
     compression: Compression = "zstd"
     compression_level: int = Field(default=1, ge=-7, le=22)
     commit_bytes: Bytes = Field(default=2 << 30, description="A commit takes over this much of landed data, about.")
 
 
 class Silver(Section):
-    """Decoded tables, one a topic, and what could not be decoded."""
+    """Decoded tables, one per topic, and the quarantine."""
 
     path: str | None = Field(default=None, description="Below it a table a topic; none: `silver` below pipeline.path.")
     quarantine: str | None = Field(
@@ -61,13 +60,37 @@ class Silver(Section):
 
 
 class Compact(Section):
-    """When small files become larger ones, and when what they replace goes."""
+    """Compaction of small files, and removal of replaced files and old commits."""
 
     target_bytes: Bytes = Field(default=256 << 20, description="How large files are made, about.")
     min_files: int = Field(default=4, ge=2, description="Partitions with fewer small files are left alone.")
     keep_ms: Milliseconds = Field(
         default=86_400_000, description="Replaced files stay this long for readers of older versions."
     )
+    keep_log_ms: Milliseconds = Field(
+        default=604_800_000, description="Commits stay this long in a table's log, and as long as files do."
+    )
+
+
+class Retention(Section):
+    """Age at which the job ``retention`` removes landed files and rows; null keeps them for ever."""
+
+    landing_ms: Milliseconds | None = Field(
+        default=None, description="Landed files that bronze has, and that are not the newest of their chain."
+    )
+    bronze_ms: Milliseconds | None = Field(default=None, description="Rows of bronze, by whole days (UTC).")
+    silver_ms: Milliseconds | None = Field(default=None, description="Rows of the topics' tables; not below bronze_ms.")
+    quarantine_ms: Milliseconds | None = Field(default=None, description="Rows of the quarantine; not below bronze_ms.")
+    dry_run: bool = Field(default=False, description="Say what would be removed, and remove nothing.")
+
+    @model_validator(mode="after")
+    def _bronze_goes_first(self) -> Self:
+        for name, keep_ms in (("silver_ms", self.silver_ms), ("quarantine_ms", self.quarantine_ms)):
+            if keep_ms is not None and (self.bronze_ms is None or keep_ms < self.bronze_ms):
+                raise ValueError(
+                    f"{name} must not be below bronze_ms: rows that bronze still has would be decoded again"
+                )
+        return self
 
 
 class Stats(Section):
@@ -80,13 +103,18 @@ class Stats(Section):
 
 
 class Replay(Section):
-    """What goes back into a topic. Nothing is sent without a target."""
+    """Records that the job ``replay`` sends to a topic. Nothing is sent without a target."""
 
     source: Literal["bronze", "quarantine"] = "bronze"
     topic: str | None = Field(default=None, description="The topic whose records are sent.")
     partition: int | None = Field(default=None, ge=0)
     start_offset: int | None = Field(default=None, ge=0)
     end_offset: int | None = Field(default=None, ge=0, description="The first offset that is not sent any more.")
+    incarnation: str | None = Field(
+        default=None,
+        pattern=r"^(all|[0-9]{1,19}(\.[0-9]{1,9})?)$",
+        description="Whose offsets they are, as bronze has it, or all. None: with offsets the newest, else all.",
+    )
     start_time: AwareDatetime | None = None
     end_time: AwareDatetime | None = Field(default=None, description="The first moment that is not sent any more.")
     reason: str | None = Field(default=None, description="Of the quarantine, only records with this reason.")
@@ -122,6 +150,17 @@ class Session(Section):
     settings: dict[str, str] = Field(default={}, description="Spark's own settings by their names.")
 
 
+class JobMetrics(Section):
+    """Metrics that each job writes at its end."""
+
+    folder: Path | None = Field(
+        default=None, description="Write consumerd_<group>_<job>.prom here, for node_exporter's textfile collector."
+    )
+    push_gateway: str | None = Field(
+        default=None, pattern=r"^https?://\S+$", description="Push to this Pushgateway, such as http://host:9091."
+    )
+
+
 class Pipeline(Section):
     """Everything that the jobs go by."""
 
@@ -133,4 +172,6 @@ class Pipeline(Section):
     compact: Compact = Compact()
     stats: Stats = Stats()
     replay: Replay = Replay()
+    retention: Retention = Retention()
+    metrics: JobMetrics = JobMetrics()
     spark: Session = Session()

@@ -16,12 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["local_session", "read_table", "register"]
+__all__ = ["append_batches", "local_session", "read_table", "register"]
 
 # Each process that Spark starts for Python imports this package, and most need one module of it: so these load theirs when called.
 
@@ -44,9 +44,11 @@ def local_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``consumerd`` a format of this session, to read and to write."""
+    """Make ``consumerd`` a format of this session, to read and to write. Raises ConfigError if its Spark is too old."""
     from consumerd.spark.datasource.source import ConsumerdSource
+    from consumerd.spark.session import check_spark_version
 
+    check_spark_version(spark.version)
     spark.dataSource.register(ConsumerdSource)
 
 
@@ -55,3 +57,23 @@ def read_table(spark: SparkSession, path: str | Path, version: int | None = None
     from consumerd.spark.table.reading import read_table as read
 
     return read(spark, path, version)
+
+
+def append_batches(
+    path: str | Path, *, name: str, partition_by: Sequence[str] = (), bounds: Sequence[str] = ()
+) -> Callable[[DataFrame, int], None]:
+    """Return a function for ``foreachBatch`` that appends each micro-batch of a stream to a table, once.
+
+    A batch that Spark repeats after a crash is in the table once. Two queries may append to the same table.
+
+    Args:
+        path: folder of the table, which is created by the first batch with the columns of the stream.
+        name: of the table, kept in its log.
+        partition_by: columns of texts, days or whole numbers, which become folders.
+        bounds: columns of which the log keeps the smallest and the largest value of each file.
+
+    The function raises ConfigError outside of a stream, TableError if the columns are not those of the table, OSError.
+    """
+    from consumerd.spark.batches import append_batches as make
+
+    return make(path, name=name, partition_by=partition_by, bounds=bounds)

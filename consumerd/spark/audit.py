@@ -1,8 +1,9 @@
 """The job ``audit``: is everything there that should be?
 
-From names and footers alone, which takes no Spark, and with ``pipeline.audit.proof`` from the data, read by Spark's tasks: for
-each log its chains, gaps, overlaps, counts and times, against the group's committed position. What must be acted upon is a
-finding of the summary (exit code 1); what explains itself is a note. All of it is in the JSON file and on the page.
+From names and footers alone, which takes no Spark, and with ``pipeline.audit.proof`` from the data, read by Spark's
+tasks: for each log its chains, gaps, overlaps, counts and times, against the group's committed position. What must be
+acted upon is a finding of the summary (exit code 1); what explains itself is a note. All of it is in the JSON file and
+on the page.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from consumerd.spark.landing.report import AuditReport, LogReport
 from consumerd.spark.landing.scan import read_roots, scan_landing
 from consumerd.spark.landing.values import LandingRoot
 from consumerd.spark.positions import read_positions
+from consumerd.telemetry.wording import format_time
 
 if TYPE_CHECKING:
     from consumerd.spark.landing.ranges import RangeSet
@@ -144,7 +146,7 @@ def _gap_offsets(log: LogReport) -> int:
 def _time(timestamp_ms: int | None) -> str:
     if timestamp_ms is None:
         return "-"
-    return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).isoformat(sep=" ", timespec="seconds")
+    return format_time(timestamp_ms)
 
 
 def _add(numbers: Iterable[int | None]) -> int | None:

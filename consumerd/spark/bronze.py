@@ -1,13 +1,13 @@
 """The job ``bronze``: a table that holds each landed record once.
 
-What is new is a matter of names and footers: a plan (``landing.plan``) says which file gives which offsets, given what the
-table's commits cover. Spark's tasks copy these rows from file to file, as Arrow, with no shuffle; the commit that adds their
-files to the table says what it covers. A run that dies leaves the table as it was, or with some of its commits; the next one
-plans by what they cover. Rows of one identity (topic, incarnation, partition, offset, index) are in the table once, however often
-and wherever they have landed.
+Names and footers say what is new: a plan (``landing.plan``) lists which offsets to take from which file, given the
+coverage of the table's commits. Spark's tasks copy these rows from file to file, as Arrow, without a shuffle. Each
+commit adds files and their coverage. A run that dies leaves some of its commits or none, and the next run plans from
+there. Rows of one identity (topic, incarnation, partition, offset, index) are in the table once, however often they
+have landed.
 
-A file that is damaged is left out and told of, again in each run, until it is restored or removed; another chain that has
-its records gives them.
+A damaged file is left out and reported by each run until it is restored or removed. If another chain has its records,
+they are taken from there.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import Final
 
 from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Bronze
-from consumerd.spark.bronze_delta import DeltaTarget
-from consumerd.spark.bronze_parquet import ParquetTarget
 from consumerd.spark.bronze_rows import FOLDERS
-from consumerd.spark.bronze_target import BOUNDS, JOB, SCHEMA, FilesDamaged, Taken, Target
+from consumerd.spark.bronze_schema import BOUNDS, JOB, SCHEMA, FilesDamaged, Taken
+from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.job import Progress, Sessions, Summary
 from consumerd.spark.landing.footers import read_new
 from consumerd.spark.landing.plan import LandingPlan, plan_landing
@@ -31,17 +30,15 @@ from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.landing.values import Landing
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.parquet_files import FileSettings
-from consumerd.spark.table.transaction import create_table, local_path
+from consumerd.spark.table.transaction import create_table
 
-OUTBOX: Final = "_outbox"
-"""Where, below a Delta table, its outbox is: Delta passes over names that begin so."""
 _TRIES: Final = 3
 
 
 def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     """Take over what has landed since the last run. See ``job.Run``."""
     bronze = settings.pipeline.bronze
-    target = open_target(settings.location("bronze"), bronze)
+    target = open_bronze(settings.location("bronze"), bronze)
     return take_over(
         spark,
         settings.landing_roots(),
@@ -52,29 +49,30 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     )
 
 
-def open_target(place: str, bronze: Bronze) -> Target:
-    """Return the table at a place, which is made if there is none. Raises ConsumerdError, OSError."""
+def open_bronze(place: str, bronze: Bronze) -> BronzeTable:
+    """Return the bronze table at a place; create it if there is none. Raises ConsumerdError, OSError."""
     settings = FileSettings(compression=bronze.compression, level=bronze.compression_level, bounds=BOUNDS)
-    if bronze.format == "parquet":
-        return ParquetTarget(create_table(place, name=JOB, schema=SCHEMA.json(), partition_by=FOLDERS), settings)
-    outbox = local_path(place) / OUTBOX
-    table = create_table(outbox, name="outbox", schema=SCHEMA.json(), partition_by=FOLDERS)
-    return DeltaTarget(place, ParquetTarget(table, settings))
+    return BronzeTable(create_table(place, name=JOB, schema=SCHEMA.json(), partition_by=FOLDERS), settings)
 
 
 def take_over(
     spark: Sessions,
     roots: Sequence[str | Path],
-    target: Target,
+    target: BronzeTable,
     *,
     progress: Progress,
     topics: Iterable[str] | None = None,
     commit_bytes: int = 2 << 30,
 ) -> Summary:
-    """Take over what of a landing zone a table does not hold yet, in commits of about ``commit_bytes`` of landed data.
+    """Copy landed records that the table does not hold yet into it.
 
-    Raises ConfigError where a root is none, TableConflict where other jobs commit the same all the time, ConsumerdError, OSError,
-    and what Spark raises where a task fails.
+    Args:
+        roots: landing folders.
+        topics: names of topics; None for all.
+        commit_bytes: bytes of landed files that one commit takes, about.
+
+    Raises ConfigError if a root is no landing folder, TableConflict if other jobs keep committing the same records,
+    ConsumerdError, OSError, and Spark's exceptions if a task fails.
     """
     started = time.monotonic()
     wanted = None if topics is None else frozenset(topics)
@@ -83,7 +81,6 @@ def take_over(
     conflicts = 0
     while True:
         try:
-            target.recover(spark)
             progress.step("reading names and footers")
             covered = target.covered()
             landing = _mark_damaged(read_new(scan_landing(roots, topics=wanted), covered), damage)
@@ -104,9 +101,9 @@ def take_over(
 
 
 def _split(plan: LandingPlan, commit_bytes: int) -> Iterator[LandingPlan]:
-    """Yield the plan's parts; none where there is nothing to commit. Raises OSError."""
+    """Yield the plan in parts of about ``commit_bytes``, none if nothing is new. Raises OSError."""
     if plan.is_empty:
-        if plan.passed.taken:
+        if plan.passed:
             yield plan
         return
     sizes = sum(Path(planned.path).stat().st_size for planned in plan.files)
@@ -115,7 +112,7 @@ def _split(plan: LandingPlan, commit_bytes: int) -> Iterator[LandingPlan]:
 
 
 def _mark_damaged(landing: Landing, damage: Mapping[str, str]) -> Landing:
-    """Return the zone with what tasks have found out about files."""
+    """Return the landing zone with files marked that tasks have found to be damaged."""
     if not damage:
         return landing
     chains = [
@@ -131,7 +128,9 @@ def _mark_damaged(landing: Landing, damage: Mapping[str, str]) -> Landing:
     return replace(landing, chains=tuple(chains))
 
 
-def _summarize(target: Target, landing: Landing, plan: LandingPlan, taken: Sequence[Taken], seconds: float) -> Summary:
+def _summarize(
+    target: BronzeTable, landing: Landing, plan: LandingPlan, taken: Sequence[Taken], seconds: float
+) -> Summary:
     rows = sum(one.rows for one in taken)
     numbers = {
         "table": target.place,

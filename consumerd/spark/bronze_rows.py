@@ -1,7 +1,8 @@
-"""From landed rows to rows of bronze, within one of Spark's tasks: which rows of a file are taken, and with what columns.
+"""Rows of bronze from landed files, within one of Spark's tasks.
 
-A task has pieces, each a file with the offsets to take from it. There is no shuffle: which file gives which record is
-known before (``landing.plan``), and identities are compared only where a file's metadata do not tell its offsets apart.
+A task has pieces: each is a file with the offsets to take from it. There is no shuffle, because the plan
+(``landing.plan``) knows which file gives which record. Identities are compared only where metadata cannot tell files
+apart.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from consumerd.spark.landed_rows import IDENTITY_SCHEMA, LandedContent, read_ide
 from consumerd.spark.landing.ranges import RangeSet
 
 FOLDERS: Final = ("topic", "day")
-"""The columns that are folders of the table: the topic, and the UTC day of ``timestamp``, or of ``landed`` where a record
-has no timestamp, or none that people use (1970 to 9999).
+"""Partition columns of the table. ``day`` is the UTC day of ``timestamp``.
+
+It is the day of ``landed`` for a record without a timestamp, or with one outside of the years 1970 to 9999.
 """
 
 _Offsets = npt.NDArray[np.int64]
@@ -38,10 +40,13 @@ _MS_PER_DAY: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What is to be taken from a landed file.
+    """The rows to take from one landed file.
 
-    ``ranges`` None: all of it. Of ``contested`` offsets, the rows whose identity is neither in ``earlier`` files nor in those of
-    the table, ``tabled``.
+    Attributes:
+        ranges: offsets of which all rows are taken; None for the whole file.
+        contested: offsets of which a row is taken unless its identity is in ``earlier`` or ``tabled``.
+        earlier: landed files with the same offsets that are taken first.
+        tabled: paths of the table's files that may have such offsets.
     """
 
     content: LandedContent
@@ -56,7 +61,7 @@ class Piece:
 
     @property
     def wanted(self) -> RangeSet | None:
-        """All offsets of which there may be something to take; None for those of the whole file."""
+        """Offsets that may have rows to take; None for the whole file."""
         return None if self.ranges is None else self.ranges | self.contested
 
 
@@ -98,7 +103,7 @@ def _select(piece: Piece, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _within(offsets: _Offsets, ranges: RangeSet) -> _Mask:
-    """Tell for each offset whether it is in a set."""
+    """Return, for each offset, whether it is in the ranges."""
     if not ranges:
         return np.zeros(len(offsets), np.bool_)
     bounds = np.array(ranges.spans, np.int64)
@@ -108,7 +113,7 @@ def _within(offsets: _Offsets, ranges: RangeSet) -> _Mask:
 
 
 def _known(piece: Piece, batch: pa.RecordBatch) -> _Mask:
-    """Tell for each row whether its identity is in an earlier file or in the table."""
+    """Return, for each row, whether an earlier file or the table has its identity."""
     span = RangeSet.of([(batch["offset"][0].as_py(), batch["offset"][-1].as_py() + 1)])
     others = [read_identities(file, span) for file in piece.earlier]
     others += [_tabled_identities(piece, path, span) for path in piece.tabled]
@@ -123,7 +128,7 @@ def _known(piece: Piece, batch: pa.RecordBatch) -> _Mask:
 
 
 def _tabled_identities(piece: Piece, path: str, span: RangeSet) -> pa.Table:
-    """Return the offsets and indexes that a file of the table holds of a piece's log, at least those within the span."""
+    """Return the offsets and indexes, within the span at least, that a file of the table has of this log."""
     (bounds,) = span.spans
     condition = (
         (pc.field("incarnation") == piece.incarnation)
@@ -167,7 +172,7 @@ def _by_days(piece: Piece, batch: pa.RecordBatch, landed_us: int) -> Iterator[Da
 
 
 def _to_microseconds(times: pa.Array) -> pa.Array:
-    """Return the same moments in Spark's unit, null for those that it cannot hold (beyond the year 294,000)."""
+    """Convert timestamps to microseconds; those that do not fit (beyond the year 294,000) become null."""
     try:
         return times.cast(_TIME)
     except pa.ArrowInvalid:
@@ -177,7 +182,7 @@ def _to_microseconds(times: pa.Array) -> pa.Array:
 
 
 def _days(times_ms: pa.Array, landing_day: date) -> Iterator[tuple[date, pa.Array | None]]:
-    """Yield each day with the rows that are of it, None for all rows."""
+    """Yield each day with the mask of its rows, None for all rows."""
     extent = pc.min_max(times_ms)
     low, high = extent["min"].as_py(), extent["max"].as_py()
     if low is None:

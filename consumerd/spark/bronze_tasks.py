@@ -1,4 +1,4 @@
-"""A plan divided among Spark's tasks: as rows of a frame, or copied into a table's files by the tasks themselves."""
+"""Plans executed by Spark's tasks: returned as a DataFrame, or copied into a table's files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from consumerd.spark.bronze_rows import FOLDERS, Piece, read_piece, with_folders
-from consumerd.spark.bronze_target import SCHEMA, FilesDamaged
+from consumerd.spark.bronze_schema import SCHEMA, FilesDamaged
 from consumerd.spark.landed_rows import DamagedFile, LandedContent
 from consumerd.spark.landing.plan import LandingPlan, PlannedFile
 from consumerd.spark.table.commit import DataFile, encode_file, parse_file
-from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, escape_value
+from consumerd.spark.table.folder_values import escape_value
+from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
 from consumerd.spark.table.transaction import Transaction
 
 TASK_BYTES: Final = 128 << 20
-"""How much of landed files a task copies, about, when there is enough for all cores."""
+"""Bytes of landed files that a task copies, about, if there is enough for all cores."""
 SMALLEST_TASK_BYTES: Final = 8 << 20
 _RETURNED: Final = "damaged boolean, content string"
 
@@ -29,7 +30,12 @@ _RETURNED: Final = "damaged boolean, content string"
 def bronze_rows(
     spark: SparkSession, plan: LandingPlan, tabled: Sequence[DataFile] = (), home: Path | None = None
 ) -> DataFrame:
-    """Return the rows that a plan gives as a frame with all columns of bronze. ``tabled`` are the table's files below ``home``."""
+    """Return a plan's rows as a DataFrame with all columns of bronze.
+
+    Args:
+        tabled: the table's files.
+        home: the table's folder.
+    """
     groups = plan_tasks(plan, tabled, home, cores=spark.sparkContext.defaultParallelism)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -43,7 +49,7 @@ def bronze_rows(
 def copy_rows(
     spark: SparkSession, transaction: Transaction, plan: LandingPlan, settings: FileSettings
 ) -> list[DataFile]:
-    """Have a plan's rows copied into new files, staged, by Spark's tasks. Raises FilesDamaged, OSError."""
+    """Copy a plan's rows into staged files, in Spark's tasks. Raises FilesDamaged, OSError."""
     tabled = list(transaction.base.files.values())
     groups = plan_tasks(plan, tabled, transaction.table.path, cores=spark.sparkContext.defaultParallelism)
     copy = _make_copier(groups, str(transaction.staging), transaction.attempt, settings)
@@ -57,7 +63,7 @@ def copy_rows(
 def plan_tasks(
     plan: LandingPlan, tabled: Sequence[DataFile], home: Path | None, *, cores: int
 ) -> list[tuple[Piece, ...]]:
-    """Divide a plan among tasks: each has a run of its files, all of about the same size. Raises OSError."""
+    """Divide a plan into consecutive pieces for tasks, of about the same size each. Raises OSError."""
     pieces = list(_make_pieces(plan, tabled, home))
     sizes = [Path(piece.content.path).stat().st_size for piece in pieces]
     total = sum(sizes)
@@ -104,12 +110,11 @@ def _find_tabled(planned: PlannedFile, tabled: Sequence[DataFile], home: Path | 
     low, high = planned.contested.spans[0].start, planned.contested.spans[-1].end
     for file in tabled:
         offsets, partitions = file.bounds.get("offset"), file.bounds.get("partition")
-        if file.values[:1] != (escape_value(planned.log.topic),) or offsets is None or partitions is None:
+        if file.values[:1] != (escape_value(planned.log.topic),):
             continue
-        if (
-            int(offsets.low) < high
-            and low <= int(offsets.high)
-            and int(partitions.low) <= planned.log.partition.number <= int(partitions.high)
+        # a file without bounds (another writer has put it together) may hold anything
+        if (offsets is None or (int(offsets.low) < high and low <= int(offsets.high))) and (
+            partitions is None or int(partitions.low) <= planned.log.partition.number <= int(partitions.high)
         ):
             assert home is not None
             yield str(home / file.path)
@@ -118,7 +123,7 @@ def _find_tabled(planned: PlannedFile, tabled: Sequence[DataFile], home: Path | 
 def _make_copier(
     groups: Sequence[tuple[Piece, ...]], staging: str, attempt: str, settings: FileSettings
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a task does, for ``mapInArrow``: copy its pieces, return files, or damage, as ``_RETURNED``."""
+    """Return the function for ``mapInArrow`` that copies a task's pieces and yields ``_RETURNED``."""
 
     def copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = _context().taskAttemptId()
@@ -144,7 +149,7 @@ def _make_copier(
 
 
 def _own_pieces(groups: Sequence[tuple[Piece, ...]], batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
-    """Yield the pieces of the task that this is; its input is a row that says nothing."""
+    """Yield the pieces of this task. Its input rows have no meaning."""
     for _ in batches:
         pass
     if groups:

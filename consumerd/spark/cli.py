@@ -1,7 +1,8 @@
-"""``consumerd-spark``: runs one job of the pipeline, on this machine or where ``spark-submit`` says.
+"""``consumerd-spark``: runs one job of the pipeline, on this machine or where ``spark-submit`` says; or a command over its tables.
 
-Progress and errors go to stderr, what came of it to stdout. Exit codes: 0 done, 1 failed or found something, 2 configuration,
-128 and the signal's number where one ended it. A job that is ended leaves nothing half-written: the next run goes on.
+Progress and errors go to stderr, what came of it to stdout. Exit codes: 0 done, 1 failed or found something, 2
+configuration, 128 and the signal's number where one ended it. A job that is ended leaves nothing half-written: the next
+run goes on.
 """
 
 from __future__ import annotations
@@ -14,19 +15,30 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
 from consumerd import __version__
 from consumerd.config.job import JobSettings
 from consumerd.config.load import load_job_settings
+from consumerd.config.pipeline import JobMetrics
 from consumerd.errors import ConfigError, ConsumerdError
 from consumerd.spark import register
 from consumerd.spark.failures import find_cause
-from consumerd.spark.job import JOBS, JobName, Progress, Silent, Summary, load_job
+from consumerd.spark.job import (
+    COMMANDS,
+    JOBS,
+    JobName,
+    Progress,
+    Silent,
+    Summary,
+    TableRequest,
+    load_commands,
+    load_job,
+)
 from consumerd.spark.progress import Reporter
 from consumerd.spark.report import Status, encode_failure, encode_summary, render_summary
-from consumerd.spark.session import job_session, stop_session
+from consumerd.spark.session import explain_end, job_session, stop_session
 from consumerd.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -44,6 +56,9 @@ in the order of the pipeline, with the daemons' own settings file:
   consumerd-spark bronze  --config config.yaml                take over what is new
   consumerd-spark silver  --config config.yaml                decode what is new in bronze
   consumerd-spark compact --config config.yaml                now and then
+and to look at what came of it (without Spark):
+  consumerd-spark describe --path /data/lake
+  consumerd-spark history bronze --path /data/lake
 without a file:
   consumerd-spark audit   --landing /data/landing
   consumerd-spark bronze  --landing /data/landing --path /data/lake
@@ -59,8 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(arguments)
     configure_logging("warning")
     reporter = Reporter(args.job, sys.stderr, monotonic)
-    outcome = _Runner(args, Silent() if args.quiet else reporter).run()
+    runner = _Runner(args, Silent() if args.quiet else reporter)
+    outcome = runner.run()
     reporter.clear()
+    if (problem := runner.report_metrics(outcome.code)) is not None:
+        sys.stderr.write(f"consumerd-spark: metrics were not written: {problem}\n")
     if outcome.error is not None:
         for line in outcome.error.splitlines():
             sys.stderr.write(f"consumerd-spark: {line}\n")
@@ -82,12 +100,18 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"consumerd {__version__}")
-    jobs = parser.add_subparsers(title="jobs", metavar="JOB", dest="job", required=True)
+    jobs = parser.add_subparsers(title="jobs, and commands over tables", metavar="JOB", dest="job", required=True)
     for name, what in JOBS.items():
         job = jobs.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
         _add_common_options(job)
         for option in _OPTIONS[name]:
             option.add_to(job)
+        _MASTER.add_to(job)
+    for name, what in COMMANDS.items():
+        command = jobs.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        _add_common_options(command)
+        _PATH.add_to(command)
+        _add_table_options(command, name)
     return parser
 
 
@@ -108,8 +132,16 @@ class _Option:
         if self.kind is None:
             parser.add_argument(self.flag, dest=self.key, action="store_const", const=self.value, help=self.text)
             return
+        # names that are given one option after the other count all: the last alone would leave folders out without a word
+        action = "extend" if self.kind is _names else "store"
         parser.add_argument(
-            self.flag, dest=self.key, type=self.kind, metavar=self.metavar, choices=self.choices, help=self.text
+            self.flag,
+            dest=self.key,
+            action=action,
+            type=self.kind,
+            metavar=self.metavar,
+            choices=self.choices,
+            help=self.text,
         )
 
 
@@ -119,6 +151,12 @@ def _names(text: str) -> list[str]:
 
 _PATH: Final = _Option(
     flag="--path", key="pipeline.path", metavar="FOLDER", text="the folder of the tables (pipeline.path)"
+)
+_MASTER: Final = _Option(
+    flag="--master",
+    key="pipeline.spark.master",
+    metavar="URL",
+    text="where Spark runs (local[*], or spark-submit's word)",
 )
 _TOPICS: Final = _Option(
     flag="--topics", key="pipeline.landing.topics", kind=_names, metavar="A,B", text="only these topics"
@@ -131,6 +169,10 @@ _LANDING: Final = _Option(
     text="landing folders, instead of the sinks' paths",
 )
 _ZOOKEEPER: Final = _Option(flag="--zookeeper", key="cluster.zookeeper", metavar="CONNECT", text="the cluster")
+
+_OVER_ALL: Final = ("describe", "vacuum")
+"""Commands that are about all tables where none is named."""
+_VERSION_TEXT: Final = {"restore": "the version to go back to", "history": "down from this version"}
 
 _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
     "audit": (
@@ -161,7 +203,6 @@ _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
         _LANDING,
         _TOPICS,
         _PATH,
-        _Option(flag="--format", key="pipeline.bronze.format", choices=("parquet", "delta"), text="the table's format"),
     ),
     "silver": (
         _PATH,
@@ -175,6 +216,17 @@ _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
     ),
     "compact": (_PATH,),
     "stats": (_PATH, _TOPICS),
+    "retention": (
+        _LANDING,
+        _TOPICS,
+        _PATH,
+        _Option(
+            flag="--dry-run",
+            key="pipeline.retention.dry_run",
+            kind=None,
+            text="say what would be removed, and remove nothing",
+        ),
+    ),
     "replay": (
         _PATH,
         _Option(
@@ -190,6 +242,12 @@ _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
         _Option(flag="--start-offset", key="pipeline.replay.start_offset", kind=int, metavar="N", text="from here on"),
         _Option(
             flag="--end-offset", key="pipeline.replay.end_offset", kind=int, metavar="N", text="before this offset"
+        ),
+        _Option(
+            flag="--incarnation",
+            key="pipeline.replay.incarnation",
+            metavar="ID",
+            text="whose offsets they are, as bronze has it (7, 7.1), or all; else the newest's where offsets are given",
         ),
         _Option(
             flag="--start-time",
@@ -240,12 +298,33 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="what came of it as one JSON object, instead of text")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    _Option(
-        flag="--master",
-        key="pipeline.spark.master",
-        metavar="URL",
-        text="where Spark runs (local[*], or spark-submit's word)",
-    ).add_to(parser)
+
+
+def _add_table_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Have a command say which table it is about, and what of it."""
+    text = "bronze, silver/TOPIC, latest/TOPIC, quarantine, stats, or a folder (/path, ./path)"
+    if name in _OVER_ALL:
+        parser.add_argument("table", nargs="?", metavar="TABLE", help=f"{text}; all if it is left out")
+    else:
+        parser.add_argument("table", metavar="TABLE", help=text)
+    if name != "vacuum":
+        parser.add_argument(
+            "--version",
+            type=_whole,
+            metavar="N",
+            required=name == "restore",
+            help=_VERSION_TEXT.get(name, "as of this version"),
+        )
+    if name == "history":
+        parser.add_argument("--limit", type=_whole, default=20, metavar="N", help="so many versions (20)")
+    if name in ("vacuum", "restore"):
+        parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a whole number, not {text!r}")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +344,31 @@ class _Runner:
         self._args = args
         self._progress = progress
         self._session: SparkSession | None = None
+        self._settings: JobSettings | None = None
+        self._summary: Summary | None = None
         self._began = monotonic()
+
+    def report_metrics(self, code: int) -> str | None:
+        """Write the metrics of a job that has ended, where the settings say so; return what went wrong with that.
+
+        It does not change the exit code: the job's own outcome is what its caller waits for.
+        """
+        if self._settings is None or self._job in COMMANDS or self._settings.pipeline.metrics == JobMetrics():
+            return None
+        from consumerd.spark.job_metrics import JobEnd, report_metrics  # needs the tables' library
+
+        end = JobEnd(
+            job=self._job,
+            exit_code=code,
+            seconds=monotonic() - self._began,
+            at_s=time(),
+            summary=self._summary,
+        )
+        try:
+            report_metrics(self._settings, end)
+        except (ConsumerdError, OSError) as error:
+            return str(error)
+        return None
 
     def run(self) -> _Outcome:
         try:
@@ -287,20 +390,30 @@ class _Runner:
             settings = load_job_settings(
                 config=self._args.config, overrides=self._args.overrides, extra=_nest(self._args)
             )
-            summary = self._run_job(settings)
+            self._settings = settings
+            summary = self._summary = self._run_job(settings)
         except ConfigError as error:
             return self._failed("configuration", str(error))
-        except (ConsumerdError, OSError) as error:
+        except ConsumerdError as error:
             return self._failed("failed", str(error))
         except Exception as error:
             # what Spark raises: its classes come from a package that may not be there, and py4j's are no children of them
-            if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            if not isinstance(error, OSError) and not type(error).__module__.startswith(("pyspark.", "py4j.")):
                 raise
+            # whatever it is that met a JVM which is no more, that is the reason
+            ended = None if self._session is None else explain_end(error, settings.pipeline.spark.driver_memory)
+            if ended is not None:
+                return self._failed("failed", ended)
+            if isinstance(error, OSError):
+                return self._failed("failed", str(error))
             message, configuration = find_cause(str(error))
             return self._failed("configuration" if configuration else "failed", message)
         seconds = monotonic() - self._began
-        render = encode_summary if self._args.json else render_summary
-        return _Outcome(code=FAILED if summary.findings else DONE, output=render(self._job, summary, seconds))
+        if self._args.json:
+            output = encode_summary(self._job, summary, seconds)
+        else:
+            output = render_summary(self._job, summary, seconds, verdict=self._job not in COMMANDS)
+        return _Outcome(code=FAILED if summary.findings else DONE, output=output)
 
     def _run_job(self, settings: JobSettings) -> Summary:
         def session() -> SparkSession:
@@ -312,6 +425,10 @@ class _Runner:
                 register(self._session)
             return self._session
 
+        if self._job in COMMANDS:
+            given = vars(self._args)
+            names = (name for name in TableRequest.__dataclass_fields__ if name in given)
+            return load_commands()(self._job, settings, TableRequest(**{name: given[name] for name in names}))
         return load_job(self._job)(session, settings, self._progress)
 
     def _failed(self, status: Status, message: str) -> _Outcome:

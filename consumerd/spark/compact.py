@@ -1,9 +1,8 @@
-"""The job ``compact``: fewer, larger, sorted files for the same rows, and the end of files that were replaced a while ago.
+"""The job ``compact``: merges small files into larger sorted ones, and vacuums all tables.
 
-Within a folder of a table (a topic's day), files below half of the wanted size are put together, neighbours by offsets first,
-into files of about that size whose rows are sorted; larger ones are left alone. Each commit removes what it has
-replaced and adds as many rows as it removes. Who reads an older version goes on reading its files, until ``keep_ms`` after
-the commit that removed them.
+In each folder of a table (a topic's day), files below half of the target size are merged, neighbours by offset first,
+into sorted files of about that size. Larger files stay as they are. A commit adds as many rows as it removes. Readers
+of older versions keep their files until ``keep_ms`` after the commit that removed them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumerd.config.job import JobSettings
@@ -32,15 +30,15 @@ if TYPE_CHECKING:
 
 JOB: Final = "compact"
 SORT_BY: Final = ("incarnation", "broker", "partition", "offset", "index")
-"""What rows are sorted by, as far as a table has these columns."""
+"""Columns to sort by, as far as a table has them."""
 GROUPS_AT_ONCE: Final = 32
-"""New files that a commit makes, in one job of Spark's with a task for each."""
+"""New files per commit, each written by one task."""
 _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Files of one folder that become one."""
+    """Files of one folder that are merged into one."""
 
     files: tuple[DataFile, ...]
 
@@ -52,7 +50,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What was done to a table. Sizes in bytes."""
+    """Result of compacting a table. Sizes in bytes."""
 
     table: str
     removed: int = 0
@@ -68,7 +66,7 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     bronze, compact = settings.pipeline.bronze, settings.pipeline.compact
     done: list[Compacted] = []
     removed: list[Vacuumed] = []
-    for place in _places(settings):
+    for place in settings.tables().values():
         table = find_table(place)
         if table is None:
             continue
@@ -85,7 +83,8 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
             )
         )
         progress.step(f"removing what was replaced in {place}")
-        removed.append(vacuum(table, keep_ms=compact.keep_ms, now_ms=time.time_ns() // 1_000_000))
+        now_ms = time.time_ns() // 1_000_000
+        removed.append(vacuum(table, keep_ms=compact.keep_ms, keep_log_ms=compact.keep_log_ms, now_ms=now_ms))
     numbers = {
         "tables": len(done),
         "files_replaced": sum(one.removed for one in done),
@@ -95,6 +94,7 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
         "made_bytes": sum(one.size_after for one in done),
         "files_vacuumed": sum(one.replaced + one.abandoned for one in removed),
         "vacuumed_bytes": sum(one.size for one in removed),
+        "log_files_expired": sum(one.expired for one in removed),
     }
     notes = () if done else ("there is no table yet",)
     return Summary(numbers=numbers, notes=notes)
@@ -111,8 +111,8 @@ def compact_table(
 ) -> Compacted:
     """Compact one table, in as many commits as it takes.
 
-    Beside other jobs: what they append meanwhile stays; where one of them has compacted the same files, it is planned anew,
-    a few times. Raises TableConflict after these, TableError, OSError, and what Spark raises where a task fails.
+    Beside other jobs: what they append meanwhile stays; where one of them has compacted the same files, it is planned
+    anew, a few times. Raises TableConflict after these, TableError, OSError, and what Spark raises where a task fails.
     """
     done = Compacted(table=str(table.path))
     conflicts = 0
@@ -134,7 +134,7 @@ def compact_table(
 
 
 def plan_groups(files: Sequence[DataFile], *, target_bytes: int, min_files: int) -> list[Group]:
-    """Say which files become one: at least two each, of one folder, neighbours by what they are sorted by. Pure."""
+    """Return groups of files to merge: two or more of one folder, neighbours in sort order. Pure."""
     folders: defaultdict[tuple[str, ...], list[DataFile]] = defaultdict(list)
     for file in files:
         if file.size < target_bytes / 2:
@@ -159,7 +159,7 @@ def _pack(files: Sequence[DataFile], target_bytes: int) -> Iterator[Group]:
 
 
 def _place(file: DataFile) -> tuple[object, ...]:
-    """Return what neighbours are told by."""
+    """Return a file's sort key."""
     lows = [file.bounds[name].low if name in file.bounds else None for name in SORT_BY]
     return (
         *(
@@ -205,7 +205,7 @@ def _compact(spark: SparkSession, table: Table, groups: Sequence[Group], setting
 
 
 def _sorted_rows(spark: SparkSession, transaction: Transaction, groups: Sequence[Group]) -> DataFrame:
-    """Return the rows of the groups, each in a Spark partition of its own, and sorted there."""
+    """Return the groups' rows, each group sorted in a Spark partition of its own."""
     table = transaction.table
     schema = table.schema(transaction.base)
     frames = [read_files(spark, table, group.files, schema).coalesce(1) for group in groups]
@@ -224,16 +224,3 @@ def _add(done: Compacted, part: Compacted) -> Compacted:
         size_after=done.size_after + part.size_after,
         version=part.version,
     )
-
-
-def _places(settings: JobSettings) -> list[Path]:
-    """Return where the tables of the pipeline are, or would be. Raises ConfigError."""
-    topics = settings.pipeline.silver.topics
-    places = [settings.folder("bronze")]
-    if topics:
-        places.append(settings.folder("quarantine"))
-    for topic, how in topics.items():
-        places.append(settings.folder("silver", topic))
-        if how.latest:
-            places.append(settings.folder("latest", topic))
-    return places

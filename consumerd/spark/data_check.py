@@ -1,7 +1,7 @@
 """Holds a landed file's rows against what the file says of itself. Reads every column of every row; no Spark in here.
 
-Offsets are looked at as arrays, 24 bytes a record, whatever the records are. A record covers ``[offset, next_offset)``; with
-the recorded gaps, a file's records cover its whole span, once.
+Offsets are looked at as arrays, 24 bytes a record, whatever the records are. A record covers ``[offset, next_offset)``;
+with the recorded gaps, a file's records cover its whole span, once.
 """
 
 from __future__ import annotations

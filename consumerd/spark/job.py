@@ -1,9 +1,9 @@
-"""What a job of the pipeline is to whoever runs it: a function of a session, the settings and somewhere to tell progress.
+"""The interface of the pipeline's jobs: names, arguments, results.
 
-Each job is a module of this package with a function ``run`` of the type :data:`Run`. It asks for the session only when it
-has something for Spark to do: a session takes five seconds to start, and an audit of names needs none. It raises
-``ConfigError`` for what the settings get wrong (exit code 2) and another ``ConsumerdError`` for what fails (exit code 1); what it
-*finds* (gaps, bad records) are findings of its summary, not errors.
+Each job is a module of this package with a function ``run`` of the type :data:`Run`. It asks for the Spark session only
+when it needs it: a session takes five seconds to start, and an audit of names needs none. It raises ``ConfigError`` for
+wrong settings (exit code 2) and another ``ConsumerdError`` for failures (exit code 1). Gaps or bad records are no
+errors but findings of its summary.
 """
 
 from __future__ import annotations
@@ -27,9 +27,19 @@ JOBS: Final[Mapping[JobName, str]] = {
     JobName("silver"): "decode what is new in bronze; bad and late records go to quarantine",
     JobName("compact"): "make large sorted files of small ones, and remove what they replaced a while ago",
     JobName("stats"): "count records, bytes, lag and keys by topic and hour",
+    JobName("retention"): "remove landed files that bronze has, and rows of tables, when they are old enough",
     JobName("replay"): "send a range of bronze, or the quarantine, back into a topic",
 }
 """Every job, and what it does in a line. Each is the module of that name."""
+
+COMMANDS: Final[Mapping[JobName, str]] = {
+    JobName("describe"): "say what the tables have: versions, rows, files, columns",
+    JobName("history"): "list a table's newest versions, and what made them",
+    JobName("files"): "list the files that a table has at a version",
+    JobName("vacuum"): "remove files and commits that no version of the last while needs, without compacting",
+    JobName("restore"): "go back to an earlier version of a table, by a commit like others",
+}
+"""Commands over tables, and what each does in a line. All are in ``table_commands``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,31 +53,52 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What came of a run.
+    """Result of a run.
 
-    ``numbers`` are printed in their order and are the JSON summary's keys: counts, seconds (``_s``), bytes (``_bytes``), and what
-    else JSON holds. ``findings`` are complete sentences that name topic, partition, offset or file; any makes the exit code 1.
-    ``notes`` are as complete, and nothing to act upon. ``tables`` are for people, and not in the JSON summary.
+    Attributes:
+        numbers: keys of the JSON summary, printed in their order: counts, seconds (``_s``), bytes (``_bytes``), texts.
+        findings: sentences that name topic, partition, offset or file. Any finding makes the exit code 1.
+        notes: sentences that need no action.
+        tables: printed for people only.
+        details: further keys of the JSON summary.
     """
 
     numbers: Mapping[str, object]
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = field(default=())
+    tables: tuple[Table, ...] = ()
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRequest:
+    """Arguments of a command over tables.
+
+    Attributes:
+        table: name or folder; None for all tables.
+        version: None for the newest.
+        limit: number of versions to list.
+        dry_run: change nothing.
+    """
+
+    table: str | None = None
+    version: int | None = None
+    limit: int = 20
+    dry_run: bool = False
 
 
 class Progress(Protocol):
-    """Is told how far a job is. Calls are cheap, and made from the thread that runs the job."""
+    """Receives a job's progress. Calls are cheap, and made from the thread that runs the job."""
 
     def step(self, what: str) -> None:
-        """Say what begins now, such as ``reading the footers of 120 files``."""
+        """Report the step that begins now, such as ``reading the footers of 120 files``."""
 
     def done(self, count: int, of: int, what: str) -> None:
-        """Say how much of the step is done, such as 40 of 120 ``files``; as often as you like."""
+        """Report how much of the step is done, such as 40 of 120 ``files``."""
 
 
 class Silent:
-    """Progress that nobody looks at."""
+    """Progress that is not shown."""
 
     def step(self, what: str) -> None:
         """Do nothing."""
@@ -83,12 +114,25 @@ Run = Callable[[Sessions, JobSettings, Progress], Summary]
 """A job: ``run(spark, settings, progress)``; ``spark()`` is the session."""
 
 
+Command = Callable[[JobName, JobSettings, TableRequest], Summary]
+"""A command over tables: ``run(name, settings, request)``."""
+
+
 def load_job(name: JobName) -> Run:
     """Return the function of a job; loads what it needs. Raises ConfigError where that is not installed."""
+    return cast("Run", _load(name, name))
+
+
+def load_commands() -> Command:
+    """Return the function of all commands over tables. Raises ConfigError where what they need is not installed."""
+    return cast("Command", _load("table_commands", "the tables"))
+
+
+def _load(module: str, who: str) -> object:
     try:
-        return cast("Run", importlib.import_module(f"consumerd.spark.{name}").run)
+        return importlib.import_module(f"consumerd.spark.{module}").run
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in {"", "consumerd"}:
             raise
-        raise ConfigError(f"{name} needs {missing}, which is not installed: pip install 'consumerd[spark]'") from error
+        raise ConfigError(f"{who} needs {missing}, which is not installed: pip install 'consumerd[spark]'") from error

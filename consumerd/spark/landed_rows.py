@@ -1,9 +1,9 @@
 """Reads landed files as Arrow batches, of both formats and the same columns: what Spark's tasks do with them.
 
-Columns are those of ``wire.arrow``. Topic, partition and broker, which files of format 2 have as columns, are known from
-the metadata; they are only held against these. JSON lines do not say what a timestamp is, so ``timestamp_type`` is null there where
-there is a timestamp. What cannot be read, or is not what the file's metadata say, is a :class:`DamagedFile`: a file that was
-cut off or changed after it had been published.
+Columns are those of ``wire.arrow``. Topic, partition and broker, which files of format 2 have as columns, are known
+from the metadata; they are only held against these. JSON lines do not say what a timestamp is, so ``timestamp_type`` is
+null there where there is a timestamp. What cannot be read, or is not what the file's metadata say, is a
+:class:`DamagedFile`: a file that was cut off or changed after it had been published.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class LandedContent:
 def read_rows(file: LandedContent, wanted: RangeSet | None = None) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in order, as batches of up to a row group each.
 
-    With ``wanted`` no rows but those of these offsets are of interest: parts of the file that have none of them may be left
-    out. Raises DamagedFile, OSError.
+    With ``wanted`` no rows but those of these offsets are of interest: parts of the file that have none of them may be
+    left out. Raises DamagedFile, OSError.
     """
     if find_line_compression(file.extension):
         yield from _read_lines(file)

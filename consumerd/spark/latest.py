@@ -1,48 +1,73 @@
-"""The latest value of each key of a decoded topic, as a table.
+"""The table ``latest`` of a topic: one row per key, with its newest value.
 
-A record is later than another of its key if its topic was made later; then, in one partition, by incarnation, offset and index;
-of two partitions (they share a key only where the number of partitions has changed, or the partitioner) by its timestamp.
-Keys of a topic that was deleted and made again are gone with it. Records without a key are nobody's latest.
+Order of two records with the same key
+    1. By the creation of their topic. Keys of a topic that was deleted and re-created are removed with it.
+    2. In one partition: by truncation, offset and index.
+    3. In different partitions: by timestamp, or by landing time for records without one (Kafka 0.8 and 0.9). A key is in two
+       partitions only if the number of partitions or the partitioner has changed.
 
-A null value deletes its key: the row stays, ``deleted``, since older records may still come in (another root, a chain found
-late), and must not bring the key back. :func:`read_latest` leaves these rows out.
+Records without a key are ignored. A null value deletes its key. Its row stays, with ``deleted`` set, because older
+records of the key may still arrive (another root, a chain found late) and must not restore it. :func:`read_latest`
+leaves these rows out.
+
+Refresh
+    Of the records decoded since the last run, the newest of each key is compared with the table's row. Files that have
+    rows of changed keys are rewritten without them, and the new rows are appended in files of their own.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from consumerd.errors import ConfigError
 from consumerd.spark.job import Sessions
-from consumerd.spark.table.commit import Operation
+from consumerd.spark.table.commit import Operation, encode_file
 from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.files import WRITTEN, make_writer, parse_written
-from consumerd.spark.table.parquet_files import FileSettings
+from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
 from consumerd.spark.table.reading import read_files, read_increment, read_table
-from consumerd.spark.table.transaction import Table, create_table
+from consumerd.spark.table.transaction import Table, Transaction, create_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOB: Final = "latest"
-COLUMNS: Final = ("key", "value", "event_time", "timestamp", "incarnation", "broker", "partition", "offset", "index")
+COLUMNS: Final = (
+    *("key", "value", "event_time", "timestamp", "incarnation", "broker", "partition", "offset", "index", "landed"),
+)
+
+_IDENTITY: Final = ("incarnation", "broker", "partition", "offset", "index")
+_PLACE: Final = (*_IDENTITY, "timestamp", "landed")
+"""Columns that identify a record and decide which of two is newer."""
+_SETTINGS: Final = FileSettings(bounds=("partition", "offset"))
+_REWRITTEN: Final = "replaced string, file string"
+_BROADCAST: Final = 500_000
+"""Limit of changed keys that are broadcast to all tasks. Above it, the table is sorted by key."""
+_ROWS_A_FILE: Final = 250_000
+_TASKS_A_CORE: Final = 2
 
 
 def read_latest(spark: SparkSession, path: str | Path) -> DataFrame:
-    """Return the keys that are there with their latest values. Raises TableError, OSError."""
+    """Return the existing keys with their latest values. Raises TableError, OSError."""
     frame = read_table(spark, path)
     return frame.where(~frame["deleted"]).drop("deleted")
 
 
 def refresh(spark: Sessions, silver: Table, path: str | Path, *, topic: str) -> int:
-    """Bring a topic's table of latest values up to its decoded table, and return how many rows it has.
+    """Update a topic's table of latest values from its decoded table; return the number of rows.
 
     Raises ConfigError for keys that cannot be compared, TableError, TableConflict, OSError, and what Spark raises.
     """
@@ -58,47 +83,189 @@ def refresh(spark: Sessions, silver: Table, path: str | Path, *, topic: str) -> 
         return base.rows
     plan = f"latest:{silver.record.id}:{after}-{newest.version}"
     with table.begin(plan=plan, job=JOB, operation=Operation.REPLACE) as transaction:
-        done = transaction.find_done()
-        if done is not None:
-            return done.rows
-        session = spark()
-        added = _select(_whole_or_new(session, silver, after, newest.version))
-        before = read_files(session, table, transaction.base.files.values(), columns.json()) if after else None
-        rows = added if before is None else before.unionByName(added, allowMissingColumns=True)
-        transaction.remove(transaction.base.files)
-        # columns may have been added, which the table learns by this commit
-        write = make_writer(transaction, FileSettings(bounds=("partition", "offset")))
-        written = find_latest(rows).select(*columns.names).mapInArrow(write, WRITTEN).collect()
-        transaction.add(parse_written(row["file"]) for row in written)
-        old = table.schema(transaction.base)
-        commit = transaction.commit(
-            progress={source: newest.version}, schema=None if columns.json() == old else columns.json()
-        )
-    return commit.rows
+        if transaction.find_done() is None:
+            merge = _Merge(spark(), transaction, columns)
+            new = None if after == 0 else _read_new(merge.session, silver, after, newest.version)
+            if new is None:
+                merge.replace_all(_select(read_table(merge.session, silver.path, newest.version)))
+            else:
+                merge.add(_select(new))
+            # columns may have been added, which the table learns by this commit
+            old = table.schema(transaction.base)
+            transaction.commit(
+                progress={source: newest.version}, schema=None if columns.json() == old else columns.json()
+            )
+    return table.snapshot().rows
+
+
+class _Merge:
+    """Changes of a table of latest values, within one transaction."""
+
+    def __init__(self, session: SparkSession, transaction: Transaction, columns: StructType) -> None:
+        self.session = session
+        self._transaction = transaction
+        self._columns = columns
+        self._table = transaction.table
+        self._files = {PurePosixPath(path).name: file for path, file in transaction.base.files.items()}
+
+    def replace_all(self, rows: DataFrame) -> None:
+        """Replace the table by the latest of these rows."""
+        self._transaction.remove(self._transaction.base.files)
+        self._write(find_latest(rows))
+
+    def add(self, rows: DataFrame) -> None:
+        """Add rows: the table then has the latest of these and of its own."""
+        new = _number(rows).persist()
+        try:
+            made = new.agg(F.max("_made")).collect()[0][0]
+            there = self._made()
+            if made is None or (there is not None and made < there):
+                return  # no key, or a topic that has been made again since
+            if there is None or made > there or len(self._files) != len(self._transaction.base.files):
+                before = [] if there is None or made > there else [self._read()]
+                self.replace_all(functools.reduce(DataFrame.unionByName, before, rows.select(*self._columns.names)))
+                return
+            self._merge(_of_partitions(new.where(F.col("_made") == made)))
+        finally:
+            new.unpersist()
+
+    def _merge(self, candidates: DataFrame) -> None:
+        """Merge candidates of the topic's current incarnation: at most one per key and partition, numbered by ``_number``."""
+        with ExitStack() as kept:
+
+            def keep(frame: DataFrame) -> DataFrame:
+                kept.callback(frame.unpersist)
+                return frame.persist()
+
+            new = keep(candidates)
+            count = new.count()
+            keys = new.select("key").distinct()
+            # of the table, the rows whose keys are among the new ones, and where they are; values are not read for it
+            place = (F.col("_metadata.file_name").alias("_file"), F.col("_metadata.row_index").alias("_row"))
+            there = _number(self._read().select("key", *_PLACE, *place))
+            known = keep(there.join(F.broadcast(keys) if count <= _BROADCAST else keys, "key", "left_semi"))
+            nowhere = (F.lit(None).cast("string").alias("_file"), F.lit(None).cast("bigint").alias("_row"))
+            compared = known.unionByName(new.select("key", *_PLACE, "_made", "_cut", *nowhere))
+            later = keep(_of_keys(_of_partitions(compared)).where(F.col("_file").isNull()))
+            same = [new[name].eqNullSafe(later[name]) for name in ("key", *_IDENTITY)]
+            self._write(new.join(later, same, "left_semi").coalesce(1 + count // _ROWS_A_FILE))
+            gone = known.join(later.select("key"), "key", "left_semi")
+            self._rewrite(gone.groupBy("_file").agg(F.sort_array(F.collect_list("_row")).alias("rows")))
+
+    def _made(self) -> int | None:
+        """Return the czxid of the topic whose keys the table has, None for an empty table."""
+        first = _number(self._read().select("key", "incarnation")).select("_made").head()
+        return None if first is None else int(first[0])
+
+    def _read(self) -> DataFrame:
+        return read_files(self.session, self._table, self._transaction.base.files.values(), self._columns.json())
+
+    def _write(self, rows: DataFrame) -> None:
+        write = make_writer(self._transaction, _SETTINGS)
+        written = rows.select(*(f"`{name}`" for name in self._columns.names)).mapInArrow(write, WRITTEN).collect()
+        self._transaction.add(parse_written(row["file"]) for row in written)
+
+    def _rewrite(self, gone: DataFrame) -> None:
+        """Rewrite files without some rows: ``gone`` has file names and ascending row numbers."""
+        tasks = min(len(self._files), _TASKS_A_CORE * self.session.sparkContext.defaultParallelism)
+        write = _make_rewriter(self._transaction)
+        for row in gone.repartition(max(tasks, 1), "_file").mapInArrow(write, _REWRITTEN).collect():
+            self._transaction.remove([self._files[row["replaced"]].path])
+            if row["file"] is not None:
+                self._transaction.add([parse_written(row["file"])])
+
+
+def _make_rewriter(transaction: Transaction) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for ``mapInArrow`` that rewrites files without some rows, and yields ``_REWRITTEN``.
+
+    Files keep their columns and the order of their rows. They are read by pyarrow, outside of the JVM.
+    """
+    table, staging, attempt = str(transaction.table.path), str(transaction.staging), transaction.attempt
+
+    def rewrite(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        task = 0 if context is None else context.taskAttemptId()
+        for number, (name, rows) in enumerate(
+            (name, rows)
+            for batch in batches
+            for name, rows in zip(batch["_file"].to_pylist(), batch["rows"], strict=True)
+        ):
+            writer = PartitionedWriter(
+                Path(staging), prefix=f"{attempt}-{task:05d}-{number:05d}", partition_by=(), settings=_SETTINGS
+            )
+            try:
+                for batch in read_without(Path(table) / name, rows.values):
+                    writer.append(batch)
+                files = writer.finish()
+            except BaseException:
+                writer.abort()
+                raise
+            texts: list[str | None] = [json.dumps(encode_file(file)) for file in files]
+            texts = texts or [None]  # no row is left
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([name] * len(texts), pa.string()), pa.array(texts, pa.string())], names=["replaced", "file"]
+            )
+
+    return rewrite
+
+
+def read_without(path: Path, rows: pa.Array) -> Iterator[pa.RecordBatch]:
+    """Yield a Parquet file's rows except those with the given ascending numbers. Raises OSError, ArrowException."""
+    gone = rows.to_numpy(zero_copy_only=False)
+    first = 0
+    with pq.ParquetFile(path) as parquet:
+        for number in range(parquet.num_row_groups):
+            table = parquet.read_row_group(number, use_threads=False).combine_chunks()
+            here = gone[np.searchsorted(gone, first) : np.searchsorted(gone, first + len(table))] - first
+            first += len(table)
+            if len(here):
+                kept = np.ones(len(table), dtype=bool)
+                kept[here] = False
+                table = table.filter(pa.array(kept))
+            yield from table.to_batches()
 
 
 def find_latest(rows: DataFrame) -> DataFrame:
-    """Return, of rows with a key, the latest of each."""
+    """Return the latest row of each key."""
+    of_keys = _of_keys(_of_partitions(_number(rows)))
+    made = _number(rows).agg(F.max("_made").alias("_newest"))
+    return of_keys.join(F.broadcast(made), of_keys["_made"] == made["_newest"]).drop("_made", "_cut", "_newest")
+
+
+def _number(rows: DataFrame) -> DataFrame:
+    """Return the rows with a key, and their incarnation as ``_made`` (czxid) and ``_cut`` (truncation)."""
     parts = F.split(F.col("incarnation"), r"\.")
-    numbered = rows.where(F.col("key").isNotNull()).select(
+    return rows.where(F.col("key").isNotNull()).select(
         "*",
         parts[0].cast("bigint").alias("_made"),
         F.coalesce(F.try_element_at(parts, F.lit(2)).cast("int"), F.lit(0)).alias("_cut"),
     )
-    everything = F.struct(*(F.col(f"`{name}`") for name in numbered.columns)).alias("row")
+
+
+def _of_partitions(numbered: DataFrame) -> DataFrame:
+    """Return the latest row of each key and partition."""
     within = F.struct("_made", "_cut", "offset", "index")
-    among = F.struct("row._made", "row.timestamp", "row._cut", "row.offset", "row.partition")
-    of_partitions = numbered.groupBy("key", "broker", "partition").agg(F.max_by(everything, within).alias("row"))
-    of_keys = of_partitions.groupBy("key").agg(F.max_by("row", among).alias("row")).select("row.*")
-    made = numbered.agg(F.max("_made").alias("_newest"))
-    return of_keys.join(F.broadcast(made), of_keys["_made"] == made["_newest"]).drop("_made", "_cut", "_newest")
+    return numbered.groupBy("key", "broker", "partition").agg(_last(numbered, within)).select("row.*")
 
 
-def _whole_or_new(session: SparkSession, silver: Table, after: int, until: int) -> DataFrame:
-    if after:
-        with contextlib.suppress(VersionVacuumed):  # then all of it: a record that counts twice is no later than itself
-            return read_increment(session, silver.path, after=after, until=until).frame
-    return read_table(session, silver.path, until)
+def _of_keys(of_partitions: DataFrame) -> DataFrame:
+    """Return the latest row of each key, given one row per key and partition."""
+    moment = F.coalesce("timestamp", "landed")
+    among = F.struct("_made", moment, "_cut", "offset", "partition")
+    return of_partitions.groupBy("key").agg(_last(of_partitions, among)).select("row.*")
+
+
+def _last(rows: DataFrame, order: Column) -> Column:
+    everything = F.struct(*(F.col(f"`{name}`") for name in rows.columns))
+    return F.max_by(everything, order).alias("row")
+
+
+def _read_new(session: SparkSession, silver: Table, after: int, until: int) -> DataFrame | None:
+    """Return the rows decoded between two versions, None if files or commits have been vacuumed."""
+    try:
+        return read_increment(session, silver.path, after=after, until=until).frame
+    except VersionVacuumed:
+        return None
 
 
 def _select(silver: DataFrame) -> DataFrame:

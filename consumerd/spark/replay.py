@@ -1,8 +1,10 @@
 """The job ``replay``: records of bronze, or of the quarantine, back into a topic, by a range of offsets or a window of time.
 
-Nothing is sent without a target that is named. Records of a partition are sent in the order of their offsets by one task, which
-keeps their order as far as the target has them in one partition, too. They are sent at least once: a task that is tried again
-repeats records. Kafka gives them new offsets and, where the target's brokers do so, new timestamps.
+Nothing is sent without a target that is named. Records of a partition are sent in the order of their incarnations and
+offsets by one task, which keeps their order as far as the target has them in one partition, too. The same offsets are
+other records in each incarnation, so that a range of them is of the newest one, unless another is named. They are sent
+at least once: a task that is tried again repeats records. Kafka gives them new offsets and, where the target's brokers
+do so, new timestamps.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
 
 from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Replay
 from consumerd.errors import ConfigError
-from consumerd.model import find_topic_fault
+from consumerd.model import Incarnation, find_topic_fault
 from consumerd.spark.job import Progress, Sessions, Summary, Table
 from consumerd.spark.table.reading import read_table
 from consumerd.spark.table.transaction import open_table
@@ -33,31 +35,31 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     replay = settings.pipeline.replay
     topic, target = _check(replay)
     cluster = {} if replay.dry_run else _cluster(settings)
-    place = settings.bronze_to_read() if replay.source == "bronze" else settings.location(replay.source)
+    place = settings.location(replay.source)
     table = open_table(place)
     version = table.snapshot().version
     progress.step(f"choosing records of {topic} in version {version} of {table.path}")
     session = spark()
-    chosen = choose(read_table(session, table.path, version), replay)
+    chosen, incarnation = choose_incarnation(choose(read_table(session, table.path, version), replay), replay)
     partitions = _count(chosen)
-    records = sum(row[3] for row in partitions)
+    records = sum(row[4] for row in partitions)
     numbers = {
         "source": str(table.path),
         "version": version,
         "topic": topic,
         "target": target,
         "records": records,
-        "bytes": sum(row[4] for row in partitions),
+        "bytes": sum(row[5] for row in partitions),
         "sent": 0,
     }
     if records and not replay.dry_run:
         progress.step(f"sending {records} records to {target}")
         send(session, chosen, target=target, cluster=cluster, keep_partition=replay.keep_partition)
         numbers["sent"] = records
-    heads = ("partition", "first", "last", "records", "bytes")
+    heads = ("partition", "incarnation", "first", "last", "records", "bytes")
     return Summary(
         numbers={**numbers, "elapsed_s": round(time.monotonic() - started, 3)},
-        notes=_notes(replay, records),
+        notes=_notes(replay, records, incarnation),
         tables=(Table(title=f"{topic} to {target}", heads=heads, rows=tuple(partitions)),),
     )
 
@@ -72,13 +74,30 @@ def choose(frame: DataFrame, replay: Replay) -> DataFrame:
         chosen = chosen.where(column("offset") >= replay.start_offset)
     if replay.end_offset is not None:
         chosen = chosen.where(column("offset") < replay.end_offset)
+    # 0.8's records have no time of their own
+    moment = F.coalesce(column("timestamp"), column("landed"))
     if replay.start_time is not None:
-        chosen = chosen.where(column("timestamp") >= F.lit(replay.start_time))
+        chosen = chosen.where(moment >= F.lit(replay.start_time))
     if replay.end_time is not None:
-        chosen = chosen.where(column("timestamp") < F.lit(replay.end_time))
+        chosen = chosen.where(moment < F.lit(replay.end_time))
     if replay.reason is not None:
         chosen = chosen.where(column("cause") == replay.reason)
     return chosen
+
+
+def choose_incarnation(chosen: DataFrame, replay: Replay) -> tuple[DataFrame, str | None]:
+    """Return the rows of the incarnation that is meant, and its name where it was found rather than given."""
+    if replay.incarnation == "all":
+        return chosen, None
+    if replay.incarnation is not None:
+        return chosen.where(F.col("incarnation") == replay.incarnation), None
+    if replay.start_offset is None and replay.end_offset is None:
+        return chosen, None
+    found = [Incarnation.parse(row[0]) for row in chosen.select("incarnation").distinct().collect()]
+    if not found:
+        return chosen, None
+    newest = str(max(found))
+    return chosen.where(F.col("incarnation") == newest), newest if len(found) > 1 else None
 
 
 def send(
@@ -93,7 +112,7 @@ def send(
     register(session)
     columns = (*_SENT, "partition") if keep_partition else _SENT
     ordered = chosen.repartition("broker", "partition").sortWithinPartitions(
-        "broker", "partition", "incarnation", "offset", "index"
+        "broker", "partition", *_incarnation_order(), "offset", "index"
     )
     writer = ordered.select(*columns).write.format("consumerd").mode("append")
     writer.options(**{**cluster, "topic": target}).save()
@@ -130,14 +149,29 @@ def _cluster(settings: JobSettings) -> dict[str, str]:
     )
 
 
-def _count(chosen: DataFrame) -> list[tuple[int, int, int, int, int]]:
-    """Return partition, first and last offset, records and bytes."""
+def _incarnation_order() -> tuple[Column, Column]:
+    """Return what rows are sorted by to have incarnations in their order, which is not that of their texts."""
+    parts = F.split("incarnation", r"\.")
+    return parts[0].cast("bigint"), F.coalesce(F.get(parts, F.lit(1)).cast("int"), F.lit(0))
+
+
+def _count(chosen: DataFrame) -> list[tuple[int, str, int, int, int, int]]:
+    """Return partition, incarnation, first and last offset, records and bytes."""
     size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
-    found = chosen.groupBy("partition").agg(F.min("offset"), F.max("offset"), F.count("*"), F.sum(size))
-    return [(row[0], row[1], row[2], row[3], row[4]) for row in found.orderBy("partition").collect()]
+    found = chosen.groupBy("partition", "incarnation").agg(F.min("offset"), F.max("offset"), F.count("*"), F.sum(size))
+    ordered = found.orderBy("partition", *_incarnation_order())
+    return [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in ordered.collect()]
 
 
-def _notes(replay: Replay, records: int) -> tuple[str, ...]:
+def _notes(replay: Replay, records: int, newest: str | None) -> tuple[str, ...]:
     if not records:
         return (f"nothing of topic {replay.topic} is chosen: no such topic in the table, or nothing in the range",)
-    return ("a dry run: nothing was sent",) if replay.dry_run else ()
+    notes = []
+    if newest is not None:
+        notes.append(
+            f"the table has these offsets of several incarnations of {replay.topic}: chosen is {newest}, the newest; name another "
+            "with --incarnation, or all"
+        )
+    if replay.dry_run:
+        notes.append("a dry run: nothing was sent")
+    return tuple(notes)

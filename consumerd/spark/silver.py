@@ -1,11 +1,15 @@
-"""The job ``silver``: bronze decoded, a table a topic; what cannot be decoded, and what is late, in quarantine.
+"""The job ``silver``: decodes bronze into one table per topic, and bad and late records into the quarantine.
 
-A run decodes what has been appended to bronze since the last one, in one commit a topic. Rows are decoded once: a task writes the
-good ones for the topic's table and the bad ones for the quarantine. The quarantine is committed first, be there bad ones or
-none, then the topic's table; both commits bear the name of one plan, which says from which version of bronze to which. A run that
-dies between them is followed by one with the same plan, which finds the quarantine done; and of two runs at the same time the one
-whose quarantine comes second is refused. Decoding anew that died between them is begun once more. Nothing is
-committed unless bronze = silver + quarantine, by the counts of the files.
+A run decodes the records that were appended to bronze since the last run, in one commit per topic. Each task writes
+good records for the topic's table and bad ones for the quarantine. Two commits follow, both with the name of one plan,
+which says from which version of bronze to which:
+
+1. the quarantine, even without bad records;
+2. the topic's table.
+
+If a run dies between them, the next run makes the same plan and finds the quarantine's commit. Of two concurrent runs,
+the one whose quarantine commit comes second is refused. A rebuild that died between them is begun again. Nothing is
+committed unless the counts say bronze = silver + quarantine.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,16 +30,16 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
 
-from consumerd.config.job import JobSettings
+from consumerd.config.job import QUARANTINE, JobSettings
 from consumerd.errors import ConfigError
 from consumerd.spark import latest
 from consumerd.spark.decoding.loading import load_decoder
 from consumerd.spark.decoding.records import RecordDecoder
 from consumerd.spark.job import Progress, Sessions, Summary
+from consumerd.spark.silver_progress import EXPIRED, REBUILDS, bronze_source, expired_key
 from consumerd.spark.silver_tables import (
     BOUNDS,
     IDENTITY,
-    QUARANTINE,
     QUARANTINE_FOLDERS,
     QUARANTINE_SCHEMA,
     READ,
@@ -44,12 +49,13 @@ from consumerd.spark.silver_tables import (
     silver_schema,
     to_spark,
 )
-from consumerd.spark.table.commit import Commit, DataFile, Operation, encode_file
+from consumerd.spark.table.commit import Commit, DataFile, Operation, encode_file, files_of, rows_of
 from consumerd.spark.table.errors import TableConflict, TableError, VersionVacuumed
 from consumerd.spark.table.files import parse_written
-from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, escape_value, to_utc
+from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, to_utc
 from consumerd.spark.table.reading import read_files
 from consumerd.spark.table.snapshot import Snapshot
+from consumerd.spark.table.task_rows import FileToRead, divide_files, read_batches
 from consumerd.spark.table.transaction import Table, Transaction, create_table, open_table
 
 if TYPE_CHECKING:
@@ -58,11 +64,17 @@ if TYPE_CHECKING:
 JOB: Final = "silver"
 _WRITTEN: Final = "quarantined boolean, file string"
 _TRIES: Final = 3
+_STALE_VERSIONS: Final = 50
+"""Versions of bronze without a record of the topic after which an empty commit notes the progress.
+
+Without it, bronze's log could expire beyond the last progress, and all rows would have to be compared.
+"""
+_TASKS_A_CORE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTables:
-    """Where a topic's records come from, and where they go."""
+    """The three tables of a topic."""
 
     topic: str
     bronze: Table
@@ -71,34 +83,57 @@ class TopicTables:
 
     @property
     def source(self) -> str:
-        """How the topic's table names bronze in its progress."""
-        return f"bronze:{self.bronze.record.id}"
+        """Key of bronze in the progress of the topic's table."""
+        return bronze_source(self.bronze.record.id)
 
     @property
     def quarantine_source(self) -> str:
-        """How the quarantine names bronze in its progress, which is one of each topic."""
+        """Key of bronze and this topic in the quarantine's progress."""
         return f"{self.source}:{self.topic}"
+
+    @property
+    def quarantine_rebuilds(self) -> str:
+        """Key of this topic's rebuilds in the quarantine's progress."""
+        return f"{REBUILDS}:{self.topic}"
+
+    def expired(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
+        """Return how many rows retention has removed from bronze that silver and the quarantine still have."""
+        of_topic = expired_key(self.topic)
+        removed = silver.progress.get(EXPIRED, 0) + quarantine.progress.get(of_topic, 0)
+        return bronze.progress.get(of_topic, 0) - removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """What a commit is to decode: the rows that were appended to bronze behind version ``after``, up to ``until``."""
+    """The rows of bronze that one commit decodes.
+
+    Attributes:
+        name: the same for both commits, and for a later run with the same work.
+        operation: APPEND, or REPLACE for a rebuild.
+        after: version of bronze up to which the topic is decoded.
+        until: version of bronze up to which this plan decodes it.
+        files: the topic's files that were appended in between; all its files if ``known`` is a number.
+        known: number of rows in ``files`` that are decoded already, where logs do not say which; None otherwise.
+        quarantined: version of bronze that the quarantine had reached when the plan was made.
+    """
 
     name: str
     operation: Operation
     after: int
     until: int
     files: tuple[DataFile, ...]
+    known: int | None = None
+    quarantined: int = 0
 
     @property
     def rows(self) -> int:
-        """How many records that is."""
-        return sum(file.rows for file in self.files)
+        """Number of records to decode."""
+        return rows_of(self.files) - (self.known or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedTopic:
-    """What a run has done with a topic."""
+    """Result of a run for one topic."""
 
     topic: str
     read: int = 0
@@ -116,7 +151,7 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     if not chosen:
         raise ConfigError("pipeline.silver.topics: no topic is named, so there is nothing to decode")
     decoders = {topic: load_decoder(topic, topics[topic]) for topic in chosen}
-    bronze = open_table(settings.bronze_to_read())
+    bronze = open_table(settings.location("bronze"))
     rebuild = settings.pipeline.silver.rebuild
     done: list[DecodedTopic] = []
     findings: list[str] = []
@@ -141,7 +176,7 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
 def open_tables(
     topic: str, decoder: RecordDecoder, *, bronze: Table, silver: str | Path, quarantine: str | Path
 ) -> TopicTables:
-    """Return a topic's tables, which are made if there are none. Raises ConsumerdError, OSError."""
+    """Return a topic's tables; create those that do not exist. Raises ConsumerdError, OSError."""
     columns = to_spark(silver_schema(decoder)).json()
     quarantined = to_spark(QUARANTINE_SCHEMA).json()
     return TopicTables(
@@ -153,11 +188,14 @@ def open_tables(
 
 
 def decode_new(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, *, rebuild: bool = False) -> DecodedTopic:
-    """Decode what bronze has of a topic and its table has not; all of it, in place of what was decoded, with ``rebuild``.
+    """Decode the records of a topic that bronze has and silver has not.
 
-    Raises TableError where the table's columns are not those of the decoder any more, where bronze is another table than
-    before, or where counts differ; TableConflict where other jobs do the same all the time; VersionVacuumed,
-    ConsumerdError, OSError, and what Spark raises where a task fails.
+    Args:
+        rebuild: decode all records again, and replace the topic's table and its part of the quarantine.
+
+    Raises TableError if the decoder's columns do not fit the table, if bronze is another table than before, or if
+    counts differ; TableConflict if other jobs keep doing the same; VersionVacuumed, ConsumerdError, OSError, and
+    Spark's exceptions if a task fails.
     """
     done = DecodedTopic(topic=tables.topic)
     conflicts = 0
@@ -181,34 +219,40 @@ def decode_new(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, *, 
 
 
 def check_counts(tables: TopicTables) -> list[str]:
-    """Hold bronze against silver and quarantine, as of the version that was decoded last, by what their logs count."""
+    """Return findings if the logs' counts contradict bronze = silver + quarantine."""
     silver = tables.silver.snapshot()
     version = silver.progress.get(tables.source, 0)
-    bronze = _count(tables.bronze.snapshot(version).files.values(), tables.topic)
-    quarantined = _count(tables.quarantine.snapshot().files.values(), tables.topic)
-    if bronze == silver.rows + quarantined:
+    try:
+        then = tables.bronze.snapshot(version)
+    except VersionVacuumed:
+        return []  # nobody knows any more
+    quarantine = tables.quarantine.snapshot()
+    bronze, quarantined = (rows_of(files_of(one.files.values(), tables.topic)) for one in (then, quarantine))
+    removed = tables.expired(then, silver, quarantine)
+    if bronze + removed == silver.rows + quarantined:
         return []
     told = (
-        f"topic {tables.topic}: bronze has {bronze} records at version {version}, but there are {silver.rows} decoded ones and "
-        f"{quarantined} in quarantine; decode the topic anew with pipeline.silver.rebuild"
+        f"topic {tables.topic}: bronze has {bronze} records at version {version}, and retention has removed {removed} that "
+        f"were decoded, but there are {silver.rows} decoded ones and {quarantined} in quarantine; decode the topic anew "
+        "with pipeline.silver.rebuild"
     )
     return [told]
 
 
 def _plan(tables: TopicTables, *, rebuild: bool) -> TopicPlan | None:
-    """Return what is to be decoded next, None where there is nothing."""
+    """Return the next plan, None if there is nothing to decode."""
     quarantine = tables.quarantine.snapshot()
     snapshot = tables.silver.snapshot()
     newest = tables.bronze.snapshot().version
     if rebuild or _is_half_rebuilt(tables, snapshot, quarantine):
         return TopicPlan(
-            name=f"{_rebuilding(tables.topic)}{uuid.uuid4().hex}",
+            name=f"silver:{tables.topic}:rebuild:{uuid.uuid4().hex}",
             operation=Operation.REPLACE,
             after=0,
             until=newest,
-            files=_of_topic(tables.bronze.snapshot(newest).files.values(), tables.topic),
+            files=files_of(tables.bronze.snapshot(newest).files.values(), tables.topic),
         )
-    others = [name for name in snapshot.progress if name != tables.source]
+    others = snapshot.progress.keys() - {tables.source, REBUILDS, EXPIRED}
     after = snapshot.progress.get(tables.source, 0)
     if others or after > newest:
         raise TableError(
@@ -218,45 +262,67 @@ def _plan(tables: TopicTables, *, rebuild: bool) -> TopicPlan | None:
     quarantined = quarantine.progress.get(tables.quarantine_source, 0)
     until = quarantined if quarantined > after else newest
     files = _appended(tables, after, until)
-    if not files:
-        return None
-    return TopicPlan(
+    plan = TopicPlan(
         name=f"silver:{tables.topic}:{tables.bronze.record.id}:{after}-{until}:{snapshot.last_replace}",
         operation=Operation.APPEND,
         after=after,
         until=until,
-        files=files,
+        files=files or (),
+        quarantined=quarantined,
     )
+    # The quarantine is ahead in two cases: a run of this plan died after its first commit (then the quarantine has the
+    # plan), or the topic's table was restored to an earlier version.
+    if files is None or (quarantined > after and plan.name not in quarantine.plans):
+        return _compare(tables, plan, snapshot, quarantine)
+    return plan if files or until - after >= _STALE_VERSIONS else None
 
 
-def _rebuilding(topic: str) -> str:
-    return f"silver:{topic}:rebuild:"
+def _compare(tables: TopicTables, plan: TopicPlan, silver: Snapshot, quarantine: Snapshot) -> TopicPlan:
+    """Return a plan that finds new rows by comparing all identities, because logs do not name them."""
+    bronze = tables.bronze.snapshot()
+    name = (
+        f"silver:{tables.topic}:{tables.bronze.record.id}:{plan.after}-{bronze.version}:{silver.last_replace}:compared"
+    )
+    known = silver.rows + rows_of(files_of(quarantine.files.values(), tables.topic))
+    known -= tables.expired(bronze, silver, quarantine)
+    if name in quarantine.plans:  # an earlier run of this plan came as far as that
+        known -= tables.quarantine.log.read(quarantine.plans[name]).rows
+    return replace(
+        plan, name=name, until=bronze.version, files=files_of(bronze.files.values(), tables.topic), known=known
+    )
 
 
 def _is_half_rebuilt(tables: TopicTables, silver: Snapshot, quarantine: Snapshot) -> bool:
-    """Tell whether a run that was to decode everything anew has come as far as the quarantine: it holds bad records of all
-    versions then, and the topic's table good ones of the old settings.
+    """Tell whether a rebuild died between its two commits.
+
+    The quarantine then has the bad records of all versions, and the topic's table still has the old rows.
     """
-    began = _rebuilding(tables.topic)
-    newest = max(
-        ((version, name) for name, version in quarantine.plans.items() if name.startswith(began)), default=None
-    )
-    return newest is not None and newest[1] not in silver.plans
+    return quarantine.progress.get(tables.quarantine_rebuilds, 0) > silver.progress.get(REBUILDS, 0)
 
 
-def _appended(tables: TopicTables, after: int, until: int) -> tuple[DataFile, ...]:
+def _appended(tables: TopicTables, after: int, until: int) -> tuple[DataFile, ...] | None:
+    """Return the topic's files that were appended after a version; None if bronze's log does not reach back so far.
+
+    Raises TableError if bronze's rows were changed or removed after that version.
+    """
     if after == 0:
-        return _of_topic(tables.bronze.snapshot(until).files.values(), tables.topic)
-    found: list[DataFile] = []
-    for commit in tables.bronze.log.read_after(after, until):
-        if commit.operation is Operation.REPLACE:
-            raise TableError(
-                f"{tables.bronze.path}: version {commit.version} has changed rows; decode {tables.topic} anew with "
-                "pipeline.silver.rebuild"
-            )
-        if commit.operation is Operation.APPEND:
-            found += _of_topic(commit.added, tables.topic)
-    return tuple(found)
+        return files_of(tables.bronze.snapshot(until).files.values(), tables.topic)
+    changed = tables.bronze.snapshot().last_replace
+    if changed > after:
+        raise TableError(
+            f"{tables.bronze.path}: version {changed} has changed rows; decode {tables.topic} anew with "
+            "pipeline.silver.rebuild"
+        )
+    try:
+        commits = list(tables.bronze.log.read_after(after, until))
+    except VersionVacuumed:
+        return None
+    return tuple(
+        file
+        for commit in commits
+        if commit.operation is Operation.APPEND
+        for file in files_of(commit.added, tables.topic)
+    )
 
 
 def _carry_out(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, plan: TopicPlan) -> Commit:
@@ -273,65 +339,87 @@ def _carry_out(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, pla
             raise TableError(
                 f"{tables.silver.path}: by its settings, {misfit}; decode it anew with pipeline.silver.rebuild"
             )
+        rebuilds = quarantine.base.progress.get(tables.quarantine_rebuilds, 0)
         if plan.operation is Operation.REPLACE:
+            rebuilds += 1
             silver.remove(silver.base.files)
-            quarantine.remove(file.path for file in _of_topic(quarantine.base.files.values(), tables.topic))
-        good, bad, moved = _decode(spark(), tables, decoder, plan, (silver, quarantine))
+            quarantine.remove(file.path for file in files_of(quarantine.base.files.values(), tables.topic))
+        # a table that begins with this commit never had what retention has removed from bronze before
+        begins = plan.after == 0 and plan.known is None
+        expired = tables.bronze.snapshot(plan.until).progress.get(expired_key(tables.topic), 0)
+        good, bad, moved = _decode(spark, tables, decoder, plan, (silver, quarantine))
         done = quarantine.find_done()
         # what has moved was read without the records that an earlier run of the plan has put into quarantine
-        quarantined = done.rows if done is not None and moved else _rows(bad)
-        counts = {"read": plan.rows, "decoded": _rows(good), "quarantined": quarantined}
+        quarantined = done.rows if done is not None and moved else rows_of(bad)
+        counts = {"read": plan.rows, "decoded": rows_of(good), "quarantined": quarantined}
         if counts["read"] != counts["decoded"] + counts["quarantined"]:
             raise TableError(
                 f"{tables.bronze.path}: versions {plan.after} to {plan.until} have {counts['read']} records of "
-                f"{tables.topic}, but {counts['decoded']} were decoded and {counts['quarantined']} were not; nothing was committed"
+                f"{tables.topic}, but {counts['decoded']} were decoded and {counts['quarantined']} were not; nothing was "
+                "committed"
             )
         if done is None:
             quarantine.add(bad)
-            done = quarantine.commit(progress={tables.quarantine_source: plan.until}, counts=counts)
+            progress = {tables.quarantine_source: plan.until, tables.quarantine_rebuilds: rebuilds}
+            progress |= {expired_key(tables.topic): 0} if begins else {}
+            done = quarantine.commit(progress=progress, counts=counts)
         if done.rows != quarantined:
             raise TableError(
-                f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and now there "
-                f"are {quarantined}: its settings have changed between two runs; decode it anew with pipeline.silver.rebuild"
+                f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and now "
+                f"there are {quarantined}: its settings have changed between two runs; decode it anew with "
+                "pipeline.silver.rebuild"
             )
         silver.add(good)
         columns = schema.json()
         return silver.commit(
-            progress={tables.source: plan.until}, counts=counts, schema=None if columns == old else columns
+            progress={tables.source: plan.until, REBUILDS: rebuilds} | ({EXPIRED: expired} if begins else {}),
+            counts=counts,
+            schema=None if columns == old else columns,
         )
 
 
 def _check_bases(tables: TopicTables, plan: TopicPlan, silver: Transaction, quarantine: Transaction) -> None:
-    """Raise TableConflict where another run has come between this one's plan and its beginning."""
+    """Raise TableConflict if another run has committed since this one made its plan."""
     if plan.operation is Operation.REPLACE:
         return
     decoded = silver.base.progress.get(tables.source, 0)
     quarantined = quarantine.base.progress.get(tables.quarantine_source, 0)
     if (
         decoded != plan.after
-        or (quarantined > plan.after and plan.name not in quarantine.base.plans)
+        or (quarantined != plan.quarantined and plan.name not in quarantine.base.plans)
         or _is_half_rebuilt(tables, silver.base, quarantine.base)
     ):
         raise TableConflict(
             f"{tables.silver.path}: another run has decoded {tables.topic} up to version {max(decoded, quarantined)} of "
-            f"{tables.bronze.path} while this one made its plan; nothing of this run is visible, run it again (and where that "
-            "does not help, decode it anew with pipeline.silver.rebuild)"
+            f"{tables.bronze.path} while this one made its plan; nothing of this run is visible, run it again (and if "
+            "that does not help, decode it anew with pipeline.silver.rebuild)"
         )
 
 
 def _decode(
-    spark: SparkSession,
+    sessions: Sessions,
     tables: TopicTables,
     decoder: RecordDecoder,
     plan: TopicPlan,
     transactions: tuple[Transaction, Transaction],
 ) -> tuple[list[DataFile], list[DataFile], bool]:
-    """Have tasks decode and write; return the files of good and of bad records, and whether compaction has moved the plan's."""
+    """Decode and write in Spark's tasks; return the files of good records, of bad ones, and whether rows were compared.
+
+    Identities are compared if compaction has moved the plan's rows, or if bronze's log does not name them any more.
+    """
     if not plan.files:
         return [], [], False
-    frame, moved = _read_planned(spark, tables, plan, transactions)
-    write = _make_task(decoder, *transactions)
-    rows = frame.select(*(f"`{name}`" for name in READ)).mapInArrow(write, _WRITTEN).collect()
+    spark = sessions()
+    moved = plan.known is not None or any(not (tables.bronze.path / file.path).exists() for file in plan.files)
+    if moved:
+        left = _read_undecoded(spark, tables, plan, transactions).select(*(f"`{name}`" for name in READ.names))
+        rows = left.mapInArrow(_make_task(decoder, *transactions), _WRITTEN).collect()
+    else:
+        groups = divide_files(
+            [_to_read(tables, file) for file in plan.files], _TASKS_A_CORE * spark.sparkContext.defaultParallelism
+        )
+        task = _make_task(decoder, *transactions, groups=groups)
+        rows = spark.range(0, len(groups), 1, len(groups)).mapInArrow(task, _WRITTEN).collect()
     good, bad = (
         [parse_written(row["file"]) for row in rows if row["quarantined"] is quarantined]
         for quarantined in (False, True)
@@ -339,18 +427,22 @@ def _decode(
     return good, bad, moved
 
 
-def _read_planned(
+def _to_read(tables: TopicTables, file: DataFile) -> FileToRead:
+    return FileToRead(
+        path=str(tables.bronze.path / file.path),
+        size=file.size,
+        constants={"topic": tables.topic, "day": date.fromisoformat(file.values[1])},
+    )
+
+
+def _read_undecoded(
     spark: SparkSession, tables: TopicTables, plan: TopicPlan, transactions: tuple[Transaction, Transaction]
-) -> tuple[DataFrame, bool]:
-    """Return a plan's rows; where compaction and vacuum have taken their files, what of bronze is in neither table yet, and True."""
+) -> DataFrame:
+    """Return the rows of bronze that are in neither table yet, found by their identities."""
     snapshot = tables.bronze.snapshot(plan.until)
     schema = tables.bronze.schema(snapshot)
     try:
-        return read_files(spark, tables.bronze, plan.files, schema), False
-    except VersionVacuumed:
-        pass
-    try:
-        everything = read_files(spark, tables.bronze, _of_topic(snapshot.files.values(), tables.topic), schema)
+        everything = read_files(spark, tables.bronze, files_of(snapshot.files.values(), tables.topic), schema)
     except VersionVacuumed as error:
         raise VersionVacuumed(f"{error}; or decode {tables.topic} anew with pipeline.silver.rebuild") from error
     silver, quarantine = (one.base.files.values() for one in transactions)
@@ -358,18 +450,26 @@ def _read_planned(
         read_files(spark, table, files, table.schema(base)).select(*IDENTITY)
         for table, files, base in (
             (tables.silver, silver, transactions[0].base),
-            (tables.quarantine, _of_topic(quarantine, tables.topic), transactions[1].base),
+            (tables.quarantine, files_of(quarantine, tables.topic), transactions[1].base),
         )
     ]
     known = done[0].unionByName(done[1]).alias("known")
     same = [everything[name].eqNullSafe(F.col(f"known.{name}")) for name in IDENTITY]
-    return everything.join(known, same, "left_anti"), True
+    return everything.join(known, same, "left_anti")
 
 
 def _make_task(
-    decoder: RecordDecoder, silver: Transaction, quarantine: Transaction
+    decoder: RecordDecoder,
+    silver: Transaction,
+    quarantine: Transaction,
+    *,
+    groups: Sequence[Sequence[FileToRead]] | None = None,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a task does, for ``mapInArrow``: decode batches, write both kinds, return the files as ``_WRITTEN``."""
+    """Return the function for ``mapInArrow`` that decodes and writes batches, and yields their files as ``_WRITTEN``.
+
+    Args:
+        groups: files by partition number, which the task reads itself; its input rows then have no meaning.
+    """
     columns = silver_schema(decoder).names, QUARANTINE_SCHEMA.names
     folders = SILVER_FOLDERS, QUARANTINE_FOLDERS
     stagings = [(str(one.staging), one.attempt) for one in (silver, quarantine)]
@@ -387,7 +487,7 @@ def _make_task(
             for (staging, attempt), partition_by in zip(stagings, folders, strict=True)
         ]
         try:
-            for batch in batches:
+            for batch in batches if groups is None else _read_own(groups, batches):
                 divided = decoder.divide(to_utc(batch))
                 for writer, rows, names in zip(writers, (divided.good, divided.bad), columns, strict=True):
                     writer.append(rows.select(names))
@@ -401,23 +501,19 @@ def _make_task(
     return write
 
 
+def _read_own(groups: Sequence[Sequence[FileToRead]], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    context = TaskContext.get()
+    assert context is not None  # this runs in tasks only
+    for file in groups[context.partitionId()]:
+        yield from read_batches(file, READ)
+
+
 def _returned(good: Sequence[DataFile], bad: Sequence[DataFile]) -> pa.RecordBatch:
     flags = pa.array([False] * len(good) + [True] * len(bad), pa.bool_())
     texts = pa.array([json.dumps(encode_file(file)) for file in (*good, *bad)], pa.string())
     return pa.RecordBatch.from_arrays([flags, texts], names=["quarantined", "file"])
-
-
-def _of_topic(files: Iterable[DataFile], topic: str) -> tuple[DataFile, ...]:
-    folder = escape_value(topic)
-    return tuple(file for file in files if file.values[:1] == (folder,))
-
-
-def _count(files: Iterable[DataFile], topic: str) -> int:
-    return _rows(_of_topic(files, topic))
-
-
-def _rows(files: Iterable[DataFile]) -> int:
-    return sum(file.rows for file in files)
 
 
 def _summarize(done: Sequence[DecodedTopic], findings: Sequence[str], seconds: float) -> Summary:

@@ -12,7 +12,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from consumerd.spark.decoding.records import MOMENT, RecordDecoder
 
 SILVER: Final = "silver"
-QUARANTINE: Final = "quarantine"
 SILVER_FOLDERS: Final = ("day",)
 QUARANTINE_FOLDERS: Final = ("topic", "day")
 BOUNDS: Final = ("incarnation", "partition", "offset", "timestamp", "event_time")
@@ -33,20 +32,22 @@ _PLACE: Final = [
 IDENTITY: Final = ("incarnation", "broker", "partition", "offset", "index")
 """What tells a topic's records apart."""
 
-READ: Final = (
-    "incarnation",
-    "broker",
-    "partition",
-    "offset",
-    "index",
-    "timestamp",
-    "timestamp_type",
-    "key",
-    "value",
-    "headers",
-    "landed",
-    "topic",
-    "day",
+READ: Final = pa.schema(
+    [
+        ("incarnation", pa.string()),
+        ("broker", pa.int32()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("index", pa.int32()),
+        ("timestamp", MOMENT),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+        ("landed", MOMENT),
+        ("topic", pa.string()),
+        ("day", pa.date32()),
+    ]
 )
 """The columns of bronze that decoding needs."""
 

@@ -1,23 +1,34 @@
-"""The job ``stats``: how much came, when, how late and of how many keys, by topic and hour of bronze.
+"""The job ``stats``: records, bytes, lag, sizes and keys of bronze, by topic and hour.
 
-An hour is that of the record's timestamp, in UTC, and where it has none that of its landing. The table holds one row a topic and
-hour and is replaced as a whole; a reader of an older version reads on.
+The table has one row per topic and hour (UTC) of the record's timestamp, or of its landing time without one. A run
+counts the hours that have new records again, as a whole; it counts all hours if rows of bronze were changed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
+import uuid
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from consumerd.config.job import JobSettings
 from consumerd.spark.job import Progress, Sessions, Summary, Table
-from consumerd.spark.table.commit import Operation
+from consumerd.spark.table.commit import DataFile, Operation
+from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.files import write_frame
-from consumerd.spark.table.reading import read_table
-from consumerd.spark.table.transaction import create_table, open_table
+from consumerd.spark.table.folder_values import escape_value, unescape_value
+from consumerd.spark.table.reading import read_files, read_increment, read_table
+from consumerd.spark.table.snapshot import Snapshot
+from consumerd.spark.table.transaction import Table as DeltaTable
+from consumerd.spark.table.transaction import Transaction, create_table, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,74 +38,176 @@ FOLDERS: Final = ("topic",)
 _ACCURACY: Final = 10_000
 _HOUR_S: Final = 3600
 _SHOWN: Final = 48
-"""Rows that the summary shows, the newest ones."""
+"""Newest rows that the summary shows."""
 
 _COLUMNS: Final = {
-    "hour": "timestamp",
-    "records": "bigint",
-    "null_keys": "bigint",
-    "null_values": "bigint",
-    "bytes": "bigint",
-    "value_bytes_p50": "int",
-    "value_bytes_p90": "int",
-    "value_bytes_p99": "int",
-    "value_bytes_max": "int",
-    "lag_ms_p50": "bigint",
-    "lag_ms_p90": "bigint",
-    "lag_ms_p99": "bigint",
-    "lag_ms_max": "bigint",
-    "distinct_keys": "bigint",
-    "topic": "string",
+    "hour": TimestampType(),
+    "records": LongType(),
+    "null_keys": LongType(),
+    "null_values": LongType(),
+    "bytes": LongType(),
+    "value_bytes_p50": IntegerType(),
+    "value_bytes_p90": IntegerType(),
+    "value_bytes_p99": IntegerType(),
+    "value_bytes_max": IntegerType(),
+    "lag_ms_p50": LongType(),
+    "lag_ms_p90": LongType(),
+    "lag_ms_p99": LongType(),
+    "lag_ms_max": LongType(),
+    "distinct_keys": LongType(),
+    "topic": StringType(),
 }
-"""Columns of the table. ``bytes`` are those of keys and values; lag is the time from a record's timestamp to its landing;
-quantiles are approximate, to one in ten thousand, and so is the number of keys, to ``pipeline.stats.distinct_error``.
+"""Columns of the table.
+
+``bytes`` are those of keys and values. Lag is the time from a record's timestamp to its landing. Quantiles are approximate, to one
+in ten thousand. ``distinct_keys`` has the relative error ``pipeline.stats.distinct_error``.
 """
+_SCHEMA: Final = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
+_ASKED: Final = "asked"
+"""Key in the table's progress: a digest of the topics that were counted, and the error asked for."""
+_MOST_HOURS: Final = 10_000
+"""Limit of hours that are counted again one by one. Above it, all are."""
+_US_PER_S: Final = 1_000_000
 
 
 def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
-    """Make the table anew from bronze. See ``job.Run``."""
+    """Count the hours that have new records. See ``job.Run``."""
     started = time.monotonic()
-    bronze = open_table(settings.bronze_to_read())
-    version = bronze.snapshot().version
-    error = settings.pipeline.stats.distinct_error
-    progress.step(f"counting version {version} of {bronze.path}")
-    session = spark()
-    rows = hourly_stats(read_table(session, bronze.path, version), distinct_error=error)
-    if (topics := settings.landing_topics()) is not None:
-        rows = rows.where(F.col("topic").isin(sorted(topics)))
-    table = create_table(
-        settings.location("stats"), name=JOB, schema=_schema(session).schema.json(), partition_by=FOLDERS
-    )
-    plan = f"stats:{bronze.record.id}:{version}:{time.time_ns()}"  # what topics are wanted may differ from run to run
-    with table.begin(plan=plan, job=JOB, operation=Operation.REPLACE) as transaction:
-        transaction.remove(transaction.base.files)
-        ordered = rows.select(*_COLUMNS).repartition("topic").sortWithinPartitions("topic", "hour")
-        transaction.add(write_frame(transaction, ordered, bounds=("hour",)))
-        commit = transaction.commit(progress={f"bronze:{bronze.record.id}": version})
-    written = read_table(session, table.path, commit.version)
-    total = written.agg(F.sum("records").alias("records"), F.sum("bytes").alias("bytes")).collect()[0]
+    bronze = open_table(settings.location("bronze"))
+    topics, error = settings.landing_topics(), settings.pipeline.stats.distinct_error
+    table = create_table(settings.location("stats"), name=JOB, schema=_SCHEMA.json(), partition_by=FOLDERS)
+    snapshot = bronze.snapshot()
+    asked = _number_of(bronze.record.id, error, *sorted(topics or ()))
+    source = f"bronze:{bronze.record.id}"
+    plan = f"stats:{bronze.record.id}:{snapshot.version}:{uuid.uuid4().hex}"  # beside others of the same version
+    counted: int | None = 0
+    if not _is_counted(table.snapshot(), source, snapshot.version, asked):
+        progress.step(f"counting version {snapshot.version} of {bronze.path}")
+        with table.begin(plan=plan, job=JOB, operation=Operation.REPLACE) as transaction:
+            base = transaction.base
+            after = base.progress.get(source, 0) if base.progress.get(_ASKED) == asked else 0
+            counted = _count(spark(), bronze, snapshot, after, transaction, topics, error)
+            transaction.commit(progress={source: snapshot.version, _ASKED: asked})
+    rows = _read_all(table)
     return Summary(
         numbers={
             "table": str(table.path),
-            "version": commit.version,
-            "bronze_version": version,
-            "hours": commit.rows,
-            "records": total["records"] or 0,
-            "bytes": total["bytes"] or 0,
+            "version": table.log.latest(),
+            "bronze_version": snapshot.version,
+            "hours": len(rows),
+            "hours_counted": len(rows) if counted is None else counted,
+            "records": pc.sum(rows["records"]).as_py() or 0,
+            "bytes": pc.sum(rows["bytes"]).as_py() or 0,
             "elapsed_s": round(time.monotonic() - started, 3),
         },
-        tables=(_show(written),),
+        notes=("bronze has nothing new",) if counted == 0 else (),
+        tables=(_show(rows),),
     )
 
 
+def _is_counted(stats: Snapshot, source: str, version: int, asked: int) -> bool:
+    return stats.progress.get(_ASKED) == asked and stats.progress.get(source) == version
+
+
+def _count(
+    session: SparkSession,
+    bronze: DeltaTable,
+    snapshot: Snapshot,
+    after: int,
+    transaction: Transaction,
+    topics: frozenset[str] | None,
+    error: float,
+) -> int | None:
+    """Replace the figures of hours with new records; return their number, None if all were counted."""
+    hours = None if after == 0 else _new_hours(session, bronze, after, snapshot.version, topics)
+    if hours is None:
+        transaction.remove(transaction.base.files)
+        rows = hourly_stats(
+            _of_topics(read_table(session, bronze.path, snapshot.version), topics), distinct_error=error
+        )
+    elif hours:
+        rows = _count_again(session, bronze, snapshot, hours, error, transaction)
+    else:
+        return 0
+    ordered = rows.select(*_COLUMNS).repartition("topic").sortWithinPartitions("topic", "hour")
+    transaction.add(write_frame(transaction, ordered, bounds=("hour",)))
+    return None if hours is None else len(hours)
+
+
+Hour = tuple[str, int]
+"""A topic and when the hour begins, in seconds since the epoch."""
+
+
+def _new_hours(
+    session: SparkSession, bronze: DeltaTable, after: int, until: int, topics: frozenset[str] | None
+) -> list[Hour] | None:
+    """Return the hours of rows that were appended between two versions, None to count all hours."""
+    if bronze.snapshot(until).last_replace > after:
+        return None
+    try:
+        new = read_increment(session, bronze.path, after=after, until=until)
+    except VersionVacuumed:
+        return None
+    hours = _of_topics(new.frame, topics).select("topic", _begin().alias("begin")).distinct()
+    found = hours.limit(_MOST_HOURS + 1).collect()
+    return None if len(found) > _MOST_HOURS else [(row["topic"], row["begin"]) for row in found]
+
+
+def _count_again(
+    session: SparkSession,
+    bronze: DeltaTable,
+    snapshot: Snapshot,
+    hours: Sequence[Hour],
+    error: float,
+    transaction: Transaction,
+) -> DataFrame:
+    """Return the rows of these hours' topics, with these hours counted again; remove the old files."""
+    topics = {escape_value(topic) for topic, _ in hours}
+    old = [file for file in transaction.base.files.values() if file.values[0] in topics]
+    transaction.remove(file.path for file in old)
+    wanted = F.broadcast(session.createDataFrame(hours, "topic string, begin bigint"))
+    files = [file for file in snapshot.files.values() if _may_have(file, hours)]
+    read = read_files(session, bronze, files, bronze.schema(snapshot)).withColumn("begin", _begin())
+    counted = hourly_stats(read.join(wanted, ["topic", "begin"], "left_semi").drop("begin"), distinct_error=error)
+    before = read_files(session, transaction.table, old, _SCHEMA.json()).withColumn("begin", F.unix_seconds("hour"))
+    return before.join(wanted, ["topic", "begin"], "left_anti").drop("begin").unionByName(counted)
+
+
+def _may_have(file: DataFile, hours: Iterable[Hour]) -> bool:
+    """Tell whether a file of bronze may have rows of these hours, by its bounds."""
+    times = [file.bounds.get(name) for name in ("timestamp", "landed")]
+    if None in times:
+        return any(file.values[0] == escape_value(topic) for topic, _ in hours)
+    return any(
+        int(held.low) < (begin + _HOUR_S) * _US_PER_S and int(held.high) >= begin * _US_PER_S
+        for topic, begin in hours
+        if file.values[0] == escape_value(topic)
+        for held in times
+        if held is not None
+    )
+
+
+def _of_topics(bronze: DataFrame, topics: frozenset[str] | None) -> DataFrame:
+    return bronze if topics is None else bronze.where(F.col("topic").isin(sorted(topics)))
+
+
+def _begin() -> Column:
+    """Return the beginning of a row's hour, in seconds since the epoch."""
+    seconds = F.unix_seconds(F.coalesce("timestamp", "landed"))
+    return (F.floor(seconds / _HOUR_S) * _HOUR_S).cast("bigint")
+
+
+def _number_of(*asked: object) -> int:
+    """Return a digest as a number, because a table's progress has numbers."""
+    return int.from_bytes(hashlib.sha256(repr(asked).encode()).digest()[:6])
+
+
 def hourly_stats(bronze: DataFrame, *, distinct_error: float = 0.05) -> DataFrame:
-    """Return figures by topic and hour of a frame with bronze's columns; see ``_COLUMNS``."""
+    """Return figures by topic and hour (``_COLUMNS``) of a DataFrame with bronze's columns."""
     value_bytes = F.length("value")
     lag_ms = F.unix_millis("landed") - F.unix_millis("timestamp")
     size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(value_bytes, F.lit(0))
-    seconds = F.unix_seconds(F.coalesce("timestamp", "landed"))
-    hour = F.timestamp_seconds(F.floor(seconds / _HOUR_S) * _HOUR_S)
-    found = bronze.groupBy("topic", hour.alias("hour")).agg(
+    found = bronze.groupBy("topic", F.timestamp_seconds(_begin()).alias("hour")).agg(
         F.count("*").alias("records"),
         F.count_if(F.col("key").isNull()).alias("null_keys"),
         F.count_if(F.col("value").isNull()).alias("null_values"),
@@ -114,12 +227,23 @@ def hourly_stats(bronze: DataFrame, *, distinct_error: float = 0.05) -> DataFram
     return found.select("*", *quantiles).select(*(F.col(name).cast(kind) for name, kind in _COLUMNS.items()))
 
 
-def _schema(session: SparkSession) -> DataFrame:
-    return session.createDataFrame([], ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items()))
+def _read_all(table: DeltaTable) -> pa.Table:
+    """Read the whole table, which is small, newest hours first."""
+    parts = [
+        pq.read_table(table.path / file.path, partitioning=None).append_column(
+            "topic", pa.repeat(unescape_value(file.values[0]), file.rows)
+        )
+        for file in table.snapshot().files.values()
+    ]
+    if not parts:
+        return pa.table({name: [] for name in _COLUMNS})
+    return pa.concat_tables(parts, promote_options="default").sort_by([("hour", "descending"), ("topic", "ascending")])
 
 
-def _show(stats: DataFrame) -> Table:
+def _show(rows: pa.Table) -> Table:
     heads = ("topic", "hour", "records", "bytes", "value_bytes_p50", "lag_ms_p50", "lag_ms_p99", "distinct_keys")
-    shown = stats.select("topic", F.date_format("hour", "yyyy-MM-dd HH:mm").alias("hour"), *heads[2:])
-    newest = shown.orderBy(F.desc("hour"), "topic").limit(_SHOWN).collect()
-    return Table(title="By topic and hour", heads=heads, rows=tuple(tuple(row) for row in newest))
+    newest = rows.select(heads).slice(0, _SHOWN).to_pylist()
+    shown = tuple(
+        (row["topic"], row["hour"].strftime("%Y-%m-%d %H:%M"), *(row[name] for name in heads[2:])) for row in newest
+    )
+    return Table(title="By topic and hour", heads=heads, rows=shown)

@@ -1,13 +1,25 @@
-"""How numbers and lists are said to people. Pure."""
+"""Numbers, lists and times as texts for people. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 
 def counted(count: int, noun: str) -> str:
     """Return the number with its noun (one whose plural is made with an s): ``1 member``, ``2 members``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def format_time(time_ms: int) -> str:
+    """Return a time in ms since the epoch as ISO 8601 in UTC, in whole seconds: ``2026-11-22T10:00:00+00:00``.
+
+    A time that no calendar has (a damaged record may hold one) is returned as a number with its unit.
+    """
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms since 1970"
 
 
 def join_shown(items: Iterable[object], at_most: int) -> str:

@@ -1,27 +1,34 @@
-"""Bronze as a Delta table, with the releases of Spark and Delta that work together: each record once, whoever dies when."""
+"""The pipeline's tables as Spark's own Delta reads and changes them, with the releases of both that work together."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from consumerd import failpoints
+from tests.support.bronze import run_bronze
+from tests.support.delta_readers import Rows, rows_of
+from tests.support.lake import TABLES, make_lake
 from tests.support.landing_zone import LandingZone
 from tests.support.spark_delta import SparkWithDelta, spark_with_delta
 from tests.support.spark_reads import SparkJob, SparkRead, run_reads
 from tests.support.tools import require_jars
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.records]
+pytest.importorskip("pyspark")
 
-_ROOT = Path(__file__).resolve().parents[2]
+from pyspark.sql import SparkSession
+
+from consumerd.spark import local_session
+from consumerd.spark.compact import compact_table
+from consumerd.spark.job import Silent
+from consumerd.spark.table.reading import read_table
+from consumerd.spark.table.transaction import open_table
+from consumerd.spark.table.vacuum import vacuum
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.records]
 
 
 @pytest.fixture(scope="module")
@@ -31,71 +38,87 @@ def delta() -> SparkWithDelta:
         return spark_with_delta()
 
 
-def run_job(delta: SparkWithDelta, zone: LandingZone, place: Path, points: str | None = None) -> Any:
-    """Run the job in a process; return its summary, or None where it was killed."""
-    config = place.with_name("config.yaml")
-    settings = {
-        "pipeline": {
-            "landing": {"roots": [str(zone.path)]},
-            "bronze": {"path": str(place), "format": "delta"},
-            "spark": {"master": "local[2]", "settings": delta.settings},
-        }
-    }
-    config.write_text(json.dumps(settings))
-    environment = delta.pyspark.environment()
-    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(_ROOT)])
-    if points is not None:
-        environment[failpoints.VARIABLE] = points
-    done = subprocess.run(
-        [sys.executable, "-m", "consumerd.spark", "bronze", "--config", str(config), "--json"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=place.parent,
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """Our own session: it knows nothing of Delta."""
+    session = local_session("interop", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_lake(spark, tmp_path_factory.mktemp("pipeline"))
+
+
+def read(delta: SparkWithDelta, folder: Path, reads: Sequence[SparkRead], statements: Sequence[str] = ()) -> list[Rows]:
+    """Carry out statements and then reads with Delta, in one process, and return the rows of each."""
+    job = SparkJob(reads=reads, statements=statements, settings=delta.settings)
+    run_reads(job, folder, environment=delta.pyspark.environment(), timeout_s=1000.0)
+    return [rows_of(pq.read_table(read.to, partitioning=None)) for read in reads]
+
+
+def test_delta_reads_every_table_at_every_version(
+    delta: SparkWithDelta, spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    """And what vacuum has kept, from a checkpoint of ours on."""
+    reads, expected = [], []
+
+    def expect(path: Path, version: int) -> None:
+        options = {"path": str(path), "versionAsOf": str(version)}
+        reads.append(SparkRead(format="delta", options=options, to=str(tmp_path / f"rows-{len(reads)}")))
+        expected.append(rows_of(read_table(spark, path, version).toArrow()))
+
+    for name in TABLES:
+        newest = open_table(lake / name).snapshot()
+        for version in range(1, newest.version + 1):
+            expect(lake / name, version)
+        kept = Path(shutil.copytree(lake / name, tmp_path / "kept" / name))
+        vacuum(open_table(kept), keep_ms=0, now_ms=newest.time_ms, keep_log_ms=0)
+        assert open_table(kept).log.oldest() > 0
+        expect(kept, newest.version)
+
+    assert read(delta, tmp_path / "job", reads) == expected
+
+
+def test_a_stream_from_a_table_has_each_row_once(delta: SparkWithDelta, spark: SparkSession, tmp_path: Path) -> None:
+    """A compaction rewrites files and adds no rows: the log says so, and a stream of Delta passes it over."""
+    zone, path = LandingZone(tmp_path / "landing"), tmp_path / "bronze"
+    for turn in range(3):
+        zone.land("orders", 0, turn * 100, turn * 100 + 100, files=2)
+        run_bronze(spark, [zone], path)
+        if turn == 1:
+            compact_table(lambda: spark, open_table(path), target_bytes=1 << 20, progress=Silent())
+    options = {"path": str(path), "startingVersion": "1"}
+    streamed = SparkRead(format="delta", options=options, to=str(tmp_path / "rows"), streaming=True)
+
+    [rows] = read(delta, tmp_path / "job", [streamed])
+
+    assert rows == rows_of(read_table(spark, path).toArrow())
+
+
+def test_jobs_go_on_with_a_table_that_delta_has_changed(
+    delta: SparkWithDelta, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its OPTIMIZE and DELETE are commits as others are: nothing of what they removed comes again, and nothing is lost."""
+    zone, path = LandingZone(tmp_path / "landing"), tmp_path / "bronze"
+    for turn in range(2):
+        zone.land("orders", 0, turn * 100, turn * 100 + 100, files=2)
+        run_bronze(spark, [zone], path)
+    statements = [f"OPTIMIZE delta.`{path}`", f"DELETE FROM delta.`{path}` WHERE offset < 50"]
+    to = str(tmp_path / "rows-1")
+    [changed] = read(
+        delta, tmp_path / "job-1", [SparkRead(format="delta", options={"path": str(path)}, to=to)], statements
     )
-    if points is not None:
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        return None
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert changed == rows_of(read_table(spark, path).toArrow())
+    assert len(changed) == 150
 
+    zone.land("orders", 0, 200, 300)
+    summary = run_bronze(spark, [zone], path)
+    compact_table(lambda: spark, open_table(path), target_bytes=1 << 20, progress=Silent())
+    after = SparkRead(format="delta", options={"path": str(path)}, to=str(tmp_path / "rows-2"))
+    [rows] = read(delta, tmp_path / "job-2", [after])
 
-def read(delta: SparkWithDelta, place: Path) -> list[tuple[int, bytes | None]]:
-    """Return the table's offsets and values, in order."""
-    folder = place.with_name("read")
-    to = folder / f"rows-{len(list(folder.glob('rows-*')))}"
-    reads = [SparkRead(format="delta", options={"path": str(place)}, to=str(to))]
-    run_reads(SparkJob(reads=reads, settings=delta.settings), folder, environment=delta.pyspark.environment())
-    rows = pq.read_table(to, columns=["offset", "value"])
-    return sorted(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True))
-
-
-def expected(zone: LandingZone) -> list[tuple[int, bytes | None]]:
-    return sorted((identity.offset, record.value) for identity, record in zone.expected.items())
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        pytest.param("after_table_commit=kill", marks=pytest.mark.full),  # it is in the outbox, and not in Delta
-        "before_table_commit=kill@2",  # it is in Delta, and in the outbox still: only Delta's own record of it helps
-        pytest.param("after_table_commit=kill@2", marks=pytest.mark.full),
-    ],
-)
-def test_job_killed_and_run_again_has_each_record_once(delta: SparkWithDelta, tmp_path: Path, points: str) -> None:
-    """Delta's commit and ours are two, and between two a process can die."""
-    zone = LandingZone(tmp_path / "landing")
-    zone.land("orders", 0, 0, 300, files=3)
-    zone.land("orders", 0, 200, 400, request="again")
-    place = tmp_path / "delta"
-    run_job(delta, zone, place, points)
-    run_job(delta, zone, place)
-    assert expected(zone) == read(delta, place)
-
-    zone.land("orders", 0, 400, 500)
-    summary = run_job(delta, zone, place)
-    assert expected(zone) == read(delta, place)
-    assert summary["rows"] == 100
-    assert not list((place / "_outbox").glob("topic=*/day=*/*.parquet"))
+    assert summary.numbers["rows"] == 100
+    assert rows == rows_of(read_table(spark, path).toArrow())
+    assert sorted(read_table(spark, path).toArrow().column("offset").to_pylist()) == [*range(50, 300)]

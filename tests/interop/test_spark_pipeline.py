@@ -1,4 +1,4 @@
-"""The whole pipeline on a real broker: members land while jobs run, and all of them are killed, again and again.
+"""The whole pipeline on a real broker, with daemons and jobs killed at each of their steps.
 
 Files are read by pyarrow, none of our code but the tables' logs, and compared with the producer's own ledger.
 """
@@ -62,7 +62,7 @@ class Jobs:
     config: Path
 
     def run(self, job: str, *, fail_points: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a job to its end, whatever that is."""
+        """Run a job and return how it ended."""
         command = [sys.executable, "-m", "consumerd.spark", job, "--config", str(self.config), "--json"]
         if job != "audit":
             command += ["--master", "local[1]"]
@@ -76,7 +76,7 @@ class Jobs:
         )
 
     def finish(self, job: str, *, code: int = 0) -> dict[str, Any]:
-        """Run a job that ends well, with an exit code that says what it has found."""
+        """Run a job, require its exit code, and return its summary."""
         ended = self.run(job)
         assert ended.returncode == code, ended.stderr + ended.stdout
         summary: dict[str, Any] = json.loads(ended.stdout)
@@ -96,7 +96,7 @@ def _all_gone(tmp_path: Path) -> Iterator[None]:
 
 
 def read_rows(path: Path) -> list[tuple[tuple[int, int], Row]]:
-    """Return a table's rows as its newest version has them: partition and offset, key and value as bytes."""
+    """Return the rows of a table's newest version: (partition, offset), (key, value)."""
     table = open_table(path)
     rows = []
     for file in table.snapshot().files:
@@ -109,7 +109,7 @@ def read_rows(path: Path) -> list[tuple[tuple[int, int], Row]]:
 def test_bronze_is_what_was_produced_and_silver_what_is_in_bronze_whoever_dies(
     shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """In each round a member of the group dies while it lands, bronze dies at one of its steps, and silver at another."""
+    """In each round a daemon, bronze and silver are killed, each at one of its steps."""
     cluster = shared_clusters(MAIN_RELEASE)
     topic = unique("pipeline")
     cluster.create_topic(topic, PARTITIONS)

@@ -6,6 +6,9 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
+_TABLE = "tests/unit/spark/table/"
+_RETENTION = "tests/unit/spark/test_retention.py::"
+
 AROUND: Final = (
     # -- the pipeline on Spark
     Mutant(
@@ -51,10 +54,137 @@ AROUND: Final = (
     Mutant(
         name="a-commit-under-another-number",
         promise=0,
-        file="spark/table/log.py",
-        old="        if commit.version != version:\n",
-        new="        if commit.version < 0:\n",
+        file="spark/table/actions.py",
+        old='    if get_number(ours, "version") != version:\n',
+        new='    if get_number(ours, "version") < 0:\n',
         tests=("tests/unit/spark/table/test_log.py::test_commit_under_another_number_is_refused",),
+    ),
+    Mutant(
+        name="a-commit-that-was-cut-short-is-read",
+        promise=0,
+        file="spark/table/actions.py",
+        old='    if get_number(ours, "actions") != count:\n',
+        new='    if get_number(ours, "actions") < 0:\n',
+        tests=("tests/unit/spark/table/test_actions.py::test_a_commit_that_lacks_lines_is_damaged",),
+    ),
+    Mutant(
+        name="a-compaction-that-brings-streams-its-rows-again",
+        promise=0,
+        file="spark/table/actions.py",
+        old="    data_change = commit.operation is not Operation.COMPACT\n",
+        new="    data_change = True\n",
+        tests=("tests/unit/spark/table/test_actions.py::test_a_compaction_says_to_others_that_it_changes_no_rows",),
+    ),
+    Mutant(
+        name="a-log-that-ends-above-its-checkpoint",
+        promise=0,
+        file="spark/table/log.py",
+        old="        gone = [commit_name(one) for one in sorted(_versions(names)) if one < found[0].version]\n",
+        new="        gone = [commit_name(one) for one in sorted(_versions(names)) if one < found[0].version + 3]\n",
+        tests=("tests/unit/spark/table/test_log.py::test_log_ends_below_a_checkpoint",),
+    ),
+    Mutant(
+        name="retention-takes-the-newest-file-of-a-chain",
+        promise=0,
+        file="spark/retention.py",
+        old="        for file in chain.files[:-1]:\n            span = file.span\n            assert span is not None",
+        new="        for file in chain.files:\n            span = file.span\n            span = span or Span(file.position, file.position)",
+        also=(("import EMPTY, RangeSet\n", "import EMPTY, RangeSet, Span\n"),),
+        tests=(_RETENTION + "test_landed_files_go_from_a_chains_beginning_and_its_newest_stays[parquet]",),
+    ),
+    Mutant(
+        name="retention-makes-holes-in-chains",
+        promise=0,
+        file="spark/retention.py",
+        old="                break\n            yield chain, file\n",
+        new="                continue\n            yield chain, file\n",
+        tests=("tests/unit/spark/test_retention.py::test_a_young_file_keeps_those_behind_it",),
+    ),
+    Mutant(
+        name="retention-takes-what-silver-has-not-decoded",
+        promise=0,
+        file="spark/retention.py",
+        old="            if file.path not in kept and",
+        new="            if",
+        tests=("tests/unit/spark/test_retention.py::test_rows_that_silver_has_not_decoded_stay_in_bronze",),
+    ),
+    Mutant(
+        name="rows-that-retention-has-removed-are-missed-in-counts",
+        promise=0,
+        file="spark/silver.py",
+        old="    known -= tables.expired(bronze, silver, quarantine)\n",
+        new="",
+        tests=("tests/spark/test_silver.py::test_counts_hold_where_retention_has_removed_rows",),
+        dies_of=r"consumerd\.spark\.table\.errors\.TableError",
+    ),
+    Mutant(
+        name="a-failed-job-forgets-its-last-success",
+        promise=0,
+        file="spark/job_metrics.py",
+        old="            gauges.set(_LAST_SUCCESS, before)\n",
+        new="            pass\n",
+        tests=("tests/unit/spark/test_job_metrics.py::test_a_failure_leaves_the_time_of_the_last_success",),
+    ),
+    Mutant(
+        name="a-wrong-conclusion-about-a-release-is-kept",
+        promise=0,
+        file="net/connection.py",
+        old="        if self._refused is not None and self._cause is None and self.in_flight:\n",
+        new="        if self._refused is not None and self._cause is not None and self.in_flight:\n",
+        tests=(
+            "tests/unit/net/test_dialer.py::test_broker_that_closes_on_what_it_was_assumed_to_speak_is_asked_again",
+        ),
+    ),
+    Mutant(
+        name="an-attempt-that-is-taken-for-dead-may-still-commit",
+        promise=0,
+        file="spark/table/attempts.py",
+        old="        files.unlink(table / STAGING_FOLDER / attempt / COMMIT_FILE)\n",
+        new="        pass\n",
+        tests=(
+            _TABLE + "test_attempts.py::"
+            "test_job_that_commits_while_another_takes_it_for_dead_has_its_files_or_is_refused[job]",
+        ),
+        dies_of="FileNotFoundError",
+    ),
+    Mutant(
+        name="what-a-dead-attempt-has-committed-is-removed",
+        promise=0,
+        file="spark/table/attempts.py",
+        old="            if name in snapshot.files or name in snapshot.removed:\n",
+        new="            if name in snapshot.removed:\n",
+        tests=(
+            _TABLE + "test_transaction.py::test_job_killed_at_any_point_and_run_again_has_its_rows_once"
+            "[after_table_commit=kill]",
+        ),
+        dies_of="FileNotFoundError",
+    ),
+    Mutant(
+        name="vacuum-takes-what-a-job-is-about-to-commit",
+        promise=0,
+        file="spark/table/vacuum.py",
+        old="listed - living - known",
+        new="listed - known",
+        tests=("tests/unit/spark/table/test_vacuum.py::test_vacuum_at_any_step_of_a_commit_leaves_its_files",),
+        dies_of="FileNotFoundError",
+    ),
+    Mutant(
+        name="locks-are-not-proved",
+        promise=0,
+        file="spark/table/transaction.py",
+        old="    check_locks(log.path / LOG_FOLDER, make_lock)\n",
+        new="",
+        tests=(
+            "tests/unit/spark/table/test_attempts.py::test_a_file_system_that_grants_its_locks_to_everybody_is_refused",
+        ),
+    ),
+    Mutant(
+        name="a-log-with-a-hole-begins-below-it",
+        promise=0,
+        file="spark/table/log.py",
+        old="    while oldest - 1 in there:\n        oldest -= 1\n    return oldest\n",
+        new="    return min(there, default=0)\n",
+        tests=(_TABLE + "test_log.py::test_commits_that_a_power_cut_has_left_below_a_missing_one_have_expired",),
     ),
     Mutant(
         name="a-version-that-is-taken-twice",
@@ -63,6 +193,30 @@ AROUND: Final = (
         old="        if outcome is Outcome.TAKEN:\n            return False\n",
         new="",
         tests=("tests/unit/spark/table/test_log.py::test_version_is_given_once_though_many_want_it",),
+    ),
+    Mutant(
+        name="latest-values-of-before-stay-beside-new-ones",
+        promise=0,
+        file="spark/latest.py",
+        old='            self._transaction.remove([self._files[row["replaced"]].path])\n',
+        new="",
+        tests=("tests/spark/test_latest.py::test_files_without_a_changed_key_stay_as_they_are",),
+    ),
+    Mutant(
+        name="an-older-record-removes-the-latest-value",
+        promise=0,
+        file="spark/latest.py",
+        old='            gone = known.join(later.select("key"), "key", "left_semi")\n',
+        new="            gone = known\n",
+        tests=("tests/spark/test_latest.py::test_a_key_whose_later_record_is_there_already_stays",),
+    ),
+    Mutant(
+        name="hours-counted-again-without-all-their-files",
+        promise=0,
+        file="spark/stats.py",
+        old="        int(held.low) < (begin + _HOUR_S) * _US_PER_S and",
+        new="        int(held.low) < begin * _US_PER_S and",
+        tests=("tests/spark/test_stats.py::test_only_hours_with_new_records_are_counted_again",),
     ),
     Mutant(
         name="latest-values-that-ignore-truncations-in-a-partition",
@@ -76,15 +230,15 @@ AROUND: Final = (
         name="latest-values-that-ignore-truncations-among-partitions",
         promise=0,
         file="spark/latest.py",
-        old='"row.timestamp", "row._cut", "row.offset"',
-        new='"row.timestamp", "row.offset"',
+        old='moment, "_cut", "offset"',
+        new='moment, "offset"',
         tests=("tests/spark/test_latest.py::test_a_record_after_a_truncation_is_later_than_any_before",),
     ),
     Mutant(
         name="a-replay-in-no-order",
         promise=0,
         file="spark/replay.py",
-        old='.sortWithinPartitions(\n        "broker", "partition", "incarnation", "offset", "index"\n    )\n',
+        old='.sortWithinPartitions(\n        "broker", "partition", *_incarnation_order(), "offset", "index"\n    )\n',
         new="\n",
         tests=("tests/spark/test_replay.py::test_records_are_sent_in_the_order_of_their_offsets",),
     ),

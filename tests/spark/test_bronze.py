@@ -10,12 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from consumerd.config.pipeline import Bronze
+from consumerd.errors import ConfigError
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
-from consumerd.spark.bronze import open_target
+from consumerd.spark.bronze import open_bronze
+from consumerd.spark.bronze_schema import BOUNDS, Taken
+from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.bronze_tasks import bronze_rows
-from consumerd.spark.job import Summary
+from consumerd.spark.job import Sessions, Summary
 from consumerd.spark.landing.plan import LandingPlan
 from consumerd.spark.table.errors import TableConflict
+from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_increment, read_table
 from consumerd.spark.table.transaction import open_table
 from consumerd.wire.records import NO_TIMESTAMP, Record
@@ -69,7 +73,10 @@ def test_zone_with_everything_gives_each_record_once(
 def test_a_chain_that_was_upgraded_in_place_gives_each_record_once(
     spark: SparkSession, tmp_path: Path, table: Path, kind: Kind
 ) -> None:
-    """Files of format 2 follow those of format 1 in their chain; runs of bronze before the upgrade, between, and over all."""
+    """Files of format 2 follow files of format 1 in one chain.
+
+    Bronze runs before and after the upgrade into one table, and once over all files into another.
+    """
     zone = landed_1.upgraded_zone(kind, tmp_path)
     before = run_bronze(spark, [zone], table)
     assert expected_rows(zone) == read_bronze(spark, table)
@@ -179,23 +186,20 @@ def test_damaged_files_are_named_and_all_else_is_taken(
     assert expected_rows(zone) == read_bronze(spark, table)
 
 
-class Interrupted:
+class Interrupted(BronzeTable):
     """A table to which another job commits the same while this one works, a few times."""
 
     def __init__(self, spark: SparkSession, zone: LandingZone, path: Path, times: int) -> None:
-        self._target = open_target(str(path), Bronze())
+        super().__init__(open_bronze(str(path), Bronze()).table, FileSettings(bounds=BOUNDS))
         self._spark, self._zone, self._path, self._times = spark, zone, path, times
-        self.place = str(path)
-        self.covered = self._target.covered
-        self.recover = self._target.recover
 
-    def take(self, spark, plan: LandingPlan):  # type: ignore[no-untyped-def]  # as the port says
+    def take(self, spark: Sessions, plan: LandingPlan) -> Taken:
         if self._times:
             self._times -= 1
             run_bronze(self._spark, [self._zone], self._path)
             start = len(self._zone.expected)
             self._zone.land("orders", 5, start, start + 10)  # so that there is something left to take
-        return self._target.take(spark, plan)
+        return super().take(spark, plan)
 
 
 def test_second_job_at_the_same_time_plans_anew_or_is_refused(
@@ -229,3 +233,78 @@ def test_jobs_in_a_race_leave_each_record_once(spark: SparkSession, zone: Landin
 
     assert expected_rows(zone) == read_bronze(spark, table)
     assert plain_offsets(open_table(table)) == list(range(400))
+
+
+# -- an identity is the record's: of its cluster, and taken only with its last records
+
+
+def test_records_of_another_cluster_are_refused_and_the_table_stays_as_it_is(
+    spark: SparkSession, tmp_path: Path, table: Path
+) -> None:
+    """The same offsets of the same topic are other records there; taken for duplicates, they would be left out."""
+    first = LandingZone(tmp_path / "first", cluster="2-1700000000000")
+    second = LandingZone(tmp_path / "second", cluster="2-1800000000000")
+    first.land("orders", 0, 0, 100)
+    second.land("orders", 0, 0, 150)
+    run_bronze(spark, [first], table)
+
+    with pytest.raises(
+        ConfigError, match=r"holds records of cluster 2-1700000000000, .*second is of 2-1800000000000.*pipeline\.path"
+    ):
+        run_bronze(spark, [second], table)
+    with pytest.raises(ConfigError, match=r"pipeline\.path"):
+        run_bronze(spark, [first, second], table)
+    assert expected_rows(first) == read_bronze(spark, table)
+
+    run_bronze(spark, [second], tmp_path / "other")
+    assert expected_rows(second) == read_bronze(spark, tmp_path / "other")
+
+
+def test_runs_of_two_clusters_that_begin_at_the_same_time_do_not_both_commit(
+    spark: SparkSession, tmp_path: Path, table: Path
+) -> None:
+    """Both have found the table empty."""
+    first = LandingZone(tmp_path / "first", cluster="2-1700000000000")
+    second = LandingZone(tmp_path / "second", cluster="2-1800000000000")
+    first.land("orders", 0, 0, 10)
+    second.land("payments", 0, 0, 10)
+    slow = open_bronze(str(table), Bronze())
+    slow.covered()
+    run_bronze(spark, [first], table)
+    with pytest.raises(TableConflict):
+        slow.take(lambda: spark, plan_intake([second.path]))
+    assert expected_rows(first) == read_bronze(spark, table)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_damage_that_a_later_commit_meets_leaves_the_file_that_has_the_records_free(
+    spark: SparkSession, zone: LandingZone, table: Path, kind: Kind
+) -> None:
+    """An operator had them landed again: the first landing gives what the second one's damaged file does not."""
+    zone.kind = kind
+    zone.land("orders", 0, 0, 100)
+    zone.land("orders", 0, 0, 100, files=2, request="again")
+    damaged = zone.files("orders", 0, 2)[1]
+    flip_bytes(damaged, at=200)  # of its data: its metadata are well
+
+    summary = run_bronze(spark, [zone], table, commit_bytes=1)
+
+    assert expected_rows(zone) == read_bronze(spark, table)
+    assert 1 == len(summary.findings)
+
+
+def test_run_that_dies_between_two_commits_has_passed_over_nothing_that_the_second_was_to_give(
+    spark: SparkSession, zone: LandingZone, table: Path, tmp_path: Path
+) -> None:
+    """By the next run the file that was to give them is gone, and another chain has them."""
+    zone.land("orders", 0, 0, 100)
+    zone.land("orders", 0, 0, 100, files=2, request="again")
+    target = open_bronze(str(table), Bronze())
+    plan = plan_intake([zone.path], covered=target.covered())
+    target.take(lambda: spark, next(iter(plan.split(1))))
+    second = zone.files("orders", 0, 2)[1]
+    second.rename(tmp_path / second.name)
+
+    run_bronze(spark, [zone], table)
+
+    assert expected_rows(zone) == read_bronze(spark, table)

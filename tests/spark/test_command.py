@@ -107,3 +107,34 @@ def test_spark_submit_says_where_spark_is(tmp_path: Path) -> None:
 
     assert 0 == submitted.returncode, submitted.stderr
     assert 10 in json.loads(submitted.stdout.splitlines()[-1]).values()
+
+
+HOG = """
+import signal, sys
+from consumerd.spark import cli, job
+from consumerd.spark.job import Summary
+
+def run(spark, settings, progress):
+    spark().range(1).selectExpr("length(repeat(cast(id as string), 600000000))").collect()
+    return Summary(numbers={})
+
+cli.load_job = lambda name: run
+sys.exit(cli.main(["bronze", "--config", sys.argv[1], "--json", "--quiet"]))
+"""
+
+
+def test_a_jvm_that_runs_out_of_memory_is_told_as_that(tmp_path: Path) -> None:
+    """Not as a connection that is refused; with the setting that helps."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"sinks: {{lake: {{type: parquet, path: {tmp_path / 'landing'}}}}}\n"
+        f"pipeline: {{path: {tmp_path / 'lake'}, spark: {{driver_memory: 512m, master: 'local[1]'}}}}\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", HOG, config], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    summary = json.loads(ended.stdout)
+    assert (1, "failed") == (ended.returncode, summary["status"]), ended.stderr[-2000:]
+    assert "Spark's JVM has run out of memory: give it more than 512m with pipeline.spark.driver_memory" in str(summary)
+    assert "stop-spark" not in ended.stderr

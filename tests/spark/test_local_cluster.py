@@ -6,9 +6,11 @@ whatever is in the driver's folder: where it works, its temporary files, its set
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from consumerd.spark.session import launch_environment
 from consumerd.spark.table.transaction import open_table
 from tests.support.embedded import EmbeddedProcess
 from tests.support.landing_zone import Identity, LandingZone
@@ -151,3 +154,43 @@ def _identities(table: pa.Table) -> Iterator[tuple[str, str, int, int]]:
         *_columns(table, "incarnation", "partition", "offset", "index"), strict=True
     ):
         yield str(incarnation), str(partition), int(str(offset)), int(str(index))
+
+
+def test_the_shipped_script_submits_a_job_to_executors_with_an_environment_of_their_own(
+    driver: Path, tmp_path: Path, settings: Mapping[str, str]
+) -> None:
+    """The archive is unpacked by executors alone: the driver has its own Python."""
+    zone = LandingZone(tmp_path / "landing")
+    zone.land("orders", 0, 0, 500, files=4)
+    archive = tmp_path / "environment.tar.gz"
+    launcher = tmp_path / "python"
+    launcher.write_text(f'#!/bin/sh\nexport SHIPPED=yes\nexec {sys.executable} "$@"\n')
+    launcher.chmod(0o755)
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(launcher, "bin/python")
+    given = environment(driver, tmp_path)
+    script = Path(__file__).resolve().parents[2] / "deploy" / "spark" / "spark-submit.sh"
+    confs = {**settings, "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
+    launch = launch_environment(MASTER)
+    submitted = subprocess.run(
+        [script, "standalone", "bronze", "--landing", zone.path, "--path", tmp_path / "lake", "--json"],
+        cwd=driver,
+        env={
+            **given,
+            **launch,
+            "MASTER": "local-cluster[1,1,1024]",
+            "ENVIRONMENT": str(archive),
+            "DRIVER_PYTHON": sys.executable,
+            "EXECUTOR_MEMORY": "512m",
+            "EXECUTOR_CORES": "1",
+            "PYSPARK_SUBMIT_ARGS": "",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": " ".join(f"-D{key}={value}" for key, value in confs.items() if " " not in value),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert 0 == submitted.returncode, submitted.stderr[-3000:]
+    assert 500 in json.loads(submitted.stdout.splitlines()[-1]).values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +16,12 @@ from consumerd.config.pipeline import Pipeline
 from consumerd.errors import ConfigError
 from consumerd.spark import replay, silver
 from consumerd.spark.job import Silent, Summary
+from consumerd.wire.records import NO_TIMESTAMP
 from tests.support.bronze import run_bronze
 from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedThread
 from tests.support.landing_zone import FIRST_MS, LandingZone
+from tests.support.record_batches import record
 from tests.support.zookeeper import run_server
 
 pytestmark = pytest.mark.records
@@ -94,7 +97,7 @@ def test_ranges_windows_and_the_quarantine_go_back(
         (dry.numbers["records"], dry.numbers["sent"]),
         (one.numbers["records"], one.numbers["sent"]),
     )
-    assert (0, 10, 29, 20) == dry.tables[0].rows[0][:4]
+    assert (0, "7", 10, 29, 20) == dry.tables[0].rows[0][:5]
     assert ("a dry run: nothing was sent",) == dry.notes
     assert [[], []] == nothing
     assert [values[0][10:30], []] == read_values(broker, "ranges", 2)
@@ -110,7 +113,7 @@ def test_records_are_sent_in_the_order_of_their_offsets(spark: SparkSession, bro
     broker.create_topic("shuffled", 2)
     rows = [
         (None, f"{partition}:{incarnation}:{offset}".encode(), None, None, None, partition, incarnation, offset, 0)
-        for incarnation in ("5.1", "5")
+        for incarnation in ("5.10", "40", "5.2", "5")
         for offset in range(49, -1, -1)
         for partition in (0, 1)
     ]
@@ -127,10 +130,66 @@ def test_records_are_sent_in_the_order_of_their_offsets(spark: SparkSession, bro
         keep_partition=True,
     )
 
-    expected = [f"{incarnation}:{offset}" for incarnation in ("5", "5.1") for offset in range(50)]
+    expected = [f"{incarnation}:{offset}" for incarnation in ("5", "5.2", "5.10", "40") for offset in range(50)]
     assert [[f"{partition}:{one}".encode() for one in expected] for partition in (0, 1)] == read_values(
         broker, "shuffled", 2
     )
+
+
+def test_offsets_are_those_of_one_incarnation(
+    spark: SparkSession, zone: LandingZone, broker: EmbeddedThread, tmp_path: Path
+) -> None:
+    """After an election, and in a topic that was made again, they are other records."""
+    zone.land("orders", 0, 0, 50)
+    zone.land("orders", 0, 30, 60, truncated=True)
+    zone.land("orders", 0, 0, 50, czxid=10)
+    run_bronze(spark, [zone], tmp_path / "lake" / "bronze")
+    broker.create_topic("incarnations", 1)
+    chosen = {
+        "topic": "orders",
+        "target": "incarnations",
+        "bootstrap_servers": broker.bootstrap,
+        "partition": 0,
+        "start_offset": 35,
+        "end_offset": 40,
+    }
+
+    def dry(**more: object) -> tuple[list[str], tuple[str, ...]]:
+        summary = run(spark, settings(tmp_path, **chosen, **more, dry_run=True))
+        return [str(row[1]) for row in summary.tables[0].rows], summary.notes
+
+    newest, notes = dry()
+    assert ["10"] == newest
+    assert "these offsets of several incarnations of orders: chosen is 10, the newest" in notes[0]
+    assert (["7.1"], ("a dry run: nothing was sent",)) == dry(incarnation="7.1")
+    assert ["7", "7.1", "10"] == dry(incarnation="all")[0]
+
+    sent = run(spark, settings(tmp_path, **chosen, incarnation="7.1"))
+    assert 5 == sent.numbers["sent"]
+    expected = [
+        record.value
+        for identity, record in sorted(zone.expected.items())
+        if identity.incarnation == "7.1" and 35 <= identity.offset < 40
+    ]
+    assert [expected] == read_values(broker, "incarnations", 1)
+
+
+def test_records_without_a_time_are_in_the_window_in_which_they_were_landed(
+    spark: SparkSession, zone: LandingZone, tmp_path: Path
+) -> None:
+    """Those of 0.8 have none."""
+    zone.make = lambda _place, _incarnation, offset: record(offset, timestamp=NO_TIMESTAMP)
+    (path,) = zone.land("orders", 0, 0, 50)
+    landed = FIRST_MS // 1000
+    os.utime(path, (landed, landed))
+    run_bronze(spark, [zone], tmp_path / "lake" / "bronze")
+    around = {"topic": "orders", "target": "again", "dry_run": True}
+
+    def count(first: int, last: int) -> object:
+        start, end = (datetime.fromtimestamp(landed + second, UTC) for second in (first, last))
+        return run(spark, settings(tmp_path, **around, start_time=start, end_time=end)).numbers["records"]
+
+    assert (50, 0) == (count(-1, 1), count(1, 60))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,40 +11,29 @@ from pyspark.sql import SparkSession
 
 from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Pipeline
-from consumerd.model import Incarnation, TopicPartition
 from consumerd.spark import silver
 from consumerd.spark.compact import compact_table
 from consumerd.spark.decoding.records import BAD_KEY, BAD_VALUE, LATE
 from consumerd.spark.job import Silent, Summary
 from consumerd.spark.latest import read_latest
-from consumerd.spark.table.commit import Operation
+from consumerd.spark.retention import remove_days
+from consumerd.spark.table import log as table_log
+from consumerd.spark.table.commit import LOG_FOLDER, Operation
 from consumerd.spark.table.errors import TableError
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_table
 from consumerd.spark.table.transaction import open_table
 from consumerd.spark.table.vacuum import vacuum
-from consumerd.wire.records import Record
 from tests.support.bronze import run_bronze
+from tests.support.lake import make_order
 from tests.support.landing_zone import FIRST_MS, LandingZone
-from tests.support.record_batches import record
+
+WEEK_MS = 7 * 24 * 3600 * 1000
 
 pytestmark = pytest.mark.records
 
 FIELDS = {"n": "bigint not null", "at": "epoch_ms"}
 DAY_MS = 86_400_000
-
-
-def make_order(partition: TopicPartition, incarnation: Incarnation, offset: int) -> Record:
-    """Return an order; of every ten one is no JSON, one has a bad key, one is late and one deletes its key."""
-    at = FIRST_MS + offset * 1000
-    kind = offset % 10
-    value: bytes | None = json.dumps({"n": offset, "at": at - (DAY_MS if kind == 3 else 0)}).encode()
-    if kind == 1:
-        value = b"{"
-    if kind == 4:
-        value = None
-    key = b"\xff" if kind == 2 else b"k%d" % (offset % 20)
-    return record(offset, value, key=key, timestamp=at)
 
 
 @pytest.fixture
@@ -193,7 +182,7 @@ def test_a_run_that_died_between_the_two_commits_is_finished(
     # as it was before the last commit, which is the topic's table's
     newest = open_table(lake / "silver" / "orders")
     version = newest.snapshot().version
-    (newest.log.path / "_log" / f"{version:020d}.json").unlink()
+    (newest.log.path / LOG_FOLDER / f"{version:020d}.json").unlink()
     zone.land("orders", 0, 150, 200)
     run_bronze(spark, [zone], lake / "bronze")
 
@@ -216,11 +205,44 @@ def test_what_compaction_and_vacuum_have_moved_is_still_decoded_once(
             run(spark, given)
     bronze = open_table(lake / "bronze")
     compact_table(lambda: spark, bronze, target_bytes=1 << 20, min_files=2, settings=FileSettings(), progress=Silent())
-    vacuum(bronze, keep_ms=0, now_ms=bronze.log.read(bronze.snapshot().version).time_ms + 1)
+    vacuum(bronze, keep_ms=0, keep_log_ms=WEEK_MS, now_ms=bronze.log.read(bronze.snapshot().version).time_ms + 1)
 
     assert (60, 42, 18) == numbers(run(spark, given))
     assert of_kinds(80, GOOD) == offsets(spark, lake / "silver" / "orders")
     assert of_kinds(80, BAD) == offsets(spark, lake / "quarantine")
+
+
+def test_counts_hold_where_retention_has_removed_rows(
+    spark: SparkSession, zone: LandingZone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of bronze first, of silver and the quarantine later: what comes next, a rebuild, and a log that does not reach back."""
+    monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 1)
+    lake, given, later = tmp_path / "lake", settings(tmp_path, latest=False), 200_000
+    tables = {name: lake / name for name in ("bronze", "silver/orders", "quarantine")}
+    cutoff = datetime.fromtimestamp(FIRST_MS / 1000 + later, UTC).date()
+
+    def land_and_decode(start: int, end: int, given: JobSettings = given) -> list[int]:
+        zone.land("orders", 0, start, end)
+        run_bronze(spark, [zone], lake / "bronze")
+        summary = run(spark, given)
+        assert [one for one in summary.findings if "in quarantine" not in one or "retention" in one] == []
+        return offsets(spark, lake / "silver" / "orders") + offsets(spark, lake / "quarantine")
+
+    first, second = range(20), range(later, later + 20)  # more than two days apart
+    land_and_decode(0, 20)
+    land_and_decode(later, later + 20)
+    remove_days(open_table(tables["bronze"]), cutoff, name="bronze")
+    assert sorted(land_and_decode(later + 20, later + 30)) == [*first, *second, *range(later + 20, later + 30)]
+    for start in (30, 35):
+        zone.land("orders", 0, later + start, later + start + 5)
+        run_bronze(spark, [zone], lake / "bronze")
+    assert open_table(tables["bronze"]).log.expire(2**60) > 0
+    assert sorted(land_and_decode(later + 40, later + 50)) == [*first, *range(later, later + 50)]
+    for name in ("silver/orders", "quarantine"):
+        remove_days(open_table(tables[name]), cutoff, name=name)
+    assert sorted(land_and_decode(later + 50, later + 60)) == [*range(later, later + 60)]
+    assert sorted(land_and_decode(later + 60, later + 70, rebuilding(given))) == [*range(later, later + 70)]
+    assert sorted(land_and_decode(later + 70, later + 80)) == [*range(later, later + 80)]
 
 
 def test_columns_may_be_added_but_not_changed(spark: SparkSession, zone: LandingZone, tmp_path: Path) -> None:
@@ -264,5 +286,6 @@ def test_counts_that_differ_are_a_finding(spark: SparkSession, zone: LandingZone
     [finding] = run(spark, given).findings
 
     assert finding.startswith(
-        "topic orders: bronze has 20 records at version 1, but there are 14 decoded ones and 0 in"
+        "topic orders: bronze has 20 records at version 1, and retention has removed 0 that were decoded, "
+        "but there are 14 decoded ones and 0 in quarantine"
     )

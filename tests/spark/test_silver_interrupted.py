@@ -18,13 +18,17 @@ from consumerd.config.job import JobSettings
 from consumerd.spark.compact import compact_table
 from consumerd.spark.job import Silent
 from consumerd.spark.latest import read_latest
+from consumerd.spark.table.commit import LOG_FOLDER
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.transaction import Table, open_table
 from consumerd.spark.table.vacuum import vacuum
-from tests.spark.test_silver import BAD, GOOD, make_order, numbers, of_kinds, offsets, run, settings
+from tests.spark.test_silver import BAD, GOOD, numbers, of_kinds, offsets, run, settings
 from tests.support.bronze import run_bronze
+from tests.support.lake import make_order
 from tests.support.landing_zone import LandingZone
 from tests.support.processes import end_all_in
+
+WEEK_MS = 7 * 24 * 3600 * 1000
 
 pytestmark = pytest.mark.records
 
@@ -58,11 +62,11 @@ def land(spark: SparkSession, zone: LandingZone, lake: Path, start: int, end: in
 def forget_newest(path: Path) -> None:
     """Make a table what it was before its last commit, as if the job had died just before that."""
     table = open_table(path)
-    (table.log.path / "_log" / f"{table.snapshot().version:020d}.json").unlink()
+    (table.log.path / LOG_FOLDER / f"{table.snapshot().version:020d}.json").unlink()
 
 
 def vacuum_now(table: Table) -> None:
-    vacuum(table, keep_ms=0, now_ms=table.log.read(table.snapshot().version).time_ms + 1)
+    vacuum(table, keep_ms=0, keep_log_ms=WEEK_MS, now_ms=table.log.read(table.snapshot().version).time_ms + 1)
 
 
 def compact_and_vacuum(spark: SparkSession, path: Path) -> None:

@@ -59,3 +59,49 @@ def test_hours_count_what_has_landed(spark: SparkSession, tmp_path: Path) -> Non
     figures = "records", "bytes", "hours"
     total = 5010, sum(counts[3] for counts in expected.values()), len(expected)
     assert [total] * 2 == [tuple(one.numbers[name] for name in figures) for one in (summary, again)]
+
+
+def test_only_hours_with_new_records_are_counted_again(spark: SparkSession, tmp_path: Path) -> None:
+    """And the table is as one that is made anew, though some records are late, and some have no time of their own."""
+    zone, lake = LandingZone(tmp_path / "landing", make=make_record), tmp_path / "lake"
+    settings = JobSettings(pipeline=Pipeline(path=str(lake)))
+    zone.land("orders", 0, 0, 20_000)
+    zone.land("pay ments", 0, 0, 10)
+    run_bronze(spark, [zone], lake / "bronze")
+    first = stats.run(lambda: spark, settings, Silent())
+    zone.land("orders", 1, 100, 200)
+    zone.land("orders", 0, 20_000, 20_500)
+    run_bronze(spark, [zone], lake / "bronze")
+
+    second = stats.run(lambda: spark, settings, Silent())
+    third = stats.run(lambda: spark, settings, Silent())
+    found = rows_of(spark, lake / "stats")
+    anew = JobSettings(pipeline=Pipeline.model_validate({"path": str(lake), "stats": {"path": str(tmp_path / "anew")}}))
+    stats.run(lambda: spark, anew, Silent())
+
+    assert first.numbers["hours_counted"] == first.numbers["hours"]
+    assert 0 < second.numbers["hours_counted"] < second.numbers["hours"]
+    assert second.numbers["records"] == 20_610
+    assert third.numbers["hours_counted"] == 0
+    assert third.notes == ("bronze has nothing new",)
+    assert found == rows_of(spark, tmp_path / "anew")
+
+
+def test_all_is_counted_again_where_another_choice_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    """Of topics, or of how exactly keys are counted; and back again."""
+    zone, lake = LandingZone(tmp_path / "landing", make=make_record), tmp_path / "lake"
+    zone.land("orders", 0, 0, 5000)
+    zone.land("payments", 0, 0, 10)
+    run_bronze(spark, [zone], lake / "bronze")
+    given = [
+        JobSettings(pipeline=Pipeline.model_validate({"path": str(lake), "landing": {"topics": topics}}))
+        for topics in ([], ["payments"], [])
+    ]
+
+    records = [stats.run(lambda: spark, one, Silent()).numbers["records"] for one in given]
+
+    assert records == [5010, 10, 5010]
+
+
+def rows_of(spark: SparkSession, path: Path) -> list[str]:
+    return sorted(map(str, read_table(spark, path).collect()))

@@ -27,6 +27,7 @@ class _Cluster:
         self.hidden: dict[TopicPartition, int] = {}
         self.grown: dict[TopicPartition, LogRange] = {}
         self.starts: dict[TopicPartition, int] = {}
+        self.made: dict[str, int] = {}
         self.open = 0
         self.slept = 0.0
         self.now = 0.0
@@ -57,6 +58,9 @@ class _Cluster:
 
     def log_ranges(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         return {one: self.logs[one] for one in partitions}
+
+    def czxids(self, topics: Collection[str]) -> Mapping[str, int]:
+        return {topic: self.made[topic] for topic in topics if topic in self.made}
 
     def resolve_start(self, _options: ReadOptions, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {one: self.starts.get(one, self.logs[one].latest) for one in partitions}
@@ -264,3 +268,69 @@ def test_the_connection_is_made_once_and_given_up_at_the_end() -> None:
     reader.stop()
 
     assert 0 == cluster.open
+
+
+def test_a_topic_that_was_made_again_is_read_from_its_beginning_however_far_it_has_grown() -> None:
+    """Its offsets are other records; a position of the old one would pass over the new one's head."""
+    cluster = _Cluster()
+    cluster.logs, cluster.made = {A: LogRange(0, 100), B: LogRange(0, 10)}, {"orders": 7}
+    reader = _reader(cluster, startingOffsets="earliest", failOnDataLoss="false")
+    cluster.starts = {A: 0, B: 0}
+    begun = reader.latestOffset({}, ALL)
+    assert begun == {"orders": {"0": 0, "1": 0}, "orders@7": {}}
+    read = reader.latestOffset(begun, ALL)
+    assert read == {"orders": {"0": 100, "1": 10}, "orders@7": {}}
+    assert ["orders/0 [0, 100)", "orders/1 [0, 10)"] == _ranges(reader, begun, read)
+
+    cluster.logs, cluster.made = {A: LogRange(5, 300), B: LogRange(0, 10)}, {"orders": 9}
+    with capture_logs() as logs:
+        gone = reader.latestOffset(read, ALL)
+    assert gone == {"orders@9": {}}
+    assert ["records_lost"] * 2 == [one["event"] for one in logs]
+    assert "orders/0: the topic was deleted and made again since it was read up to 100" in logs[0]["reason"]
+    assert [] == _ranges(reader, read, gone)
+    new = reader.latestOffset(gone, ALL)
+    assert new == {"orders": {"0": 5, "1": 0}, "orders@9": {}}
+    end = reader.latestOffset(new, ALL)
+    assert ["orders/0 [5, 300)", "orders/1 [0, 10)"] == _ranges(reader, new, end)
+    assert end == reader.latestOffset(end, ALL)
+
+
+def test_a_topic_that_was_made_again_ends_a_query_that_may_lose_nothing() -> None:
+    """The records of the old one that were not read are gone."""
+    cluster = _Cluster()
+    cluster.logs, cluster.made = {A: LogRange(0, 300)}, {"orders": 9}
+    with pytest.raises(
+        OffsetError, match=r"orders/0: the topic was deleted and made again since it was read up to 100.*failOnDataLoss"
+    ):
+        _reader(cluster).latestOffset({"orders": {"0": 100}, "orders@7": {}}, ALL)
+
+
+def test_a_checkpoint_of_sparks_own_source_learns_which_topic_it_is_of() -> None:
+    """With the next trigger, and without rows where there are none."""
+    cluster = _Cluster()
+    cluster.logs, cluster.made = {A: LogRange(0, 100)}, {"orders": 7}
+    reader = _reader(cluster)
+    noted = reader.latestOffset({"orders": {"0": 100}}, ALL)
+    assert noted == {"orders": {"0": 100}, "orders@7": {}}
+    assert noted == reader.latestOffset(noted, ALL)
+
+
+def test_what_is_known_of_a_topic_stays_where_only_brokers_are_known() -> None:
+    """Whoever gives ZooKeeper again is told of what happened meanwhile."""
+    cluster = _Cluster()
+    cluster.logs = {A: LogRange(0, 100)}
+    end = _reader(cluster).latestOffset({"orders": {"0": 90}, "orders@7": {}}, ALL)
+    assert end == {"orders": {"0": 100}, "orders@7": {}}
+
+
+def test_partitions_that_are_not_there_for_a_moment_keep_their_places() -> None:
+    """A topic that is gone altogether may come back, with the same records."""
+    cluster = _Cluster()
+    cluster.made = {"orders": 7}
+    start = {"orders": {"0": 90}, "orders@7": {}}
+    assert start == _reader(cluster, failOnDataLoss="false").latestOffset(start, ALL)
+
+
+def _ranges(reader: ConsumerdStreamReader, start: Any, end: Any) -> list[str]:
+    return [str(part.task.range) for part in reader.partitions(start, end)]  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,12 @@ from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from consumerd.spark import register
+from consumerd.spark import append_batches, read_table, register
+from consumerd.spark.table.transaction import open_table
 from consumerd.wire.apikeys import ApiKey
+from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedThread
+from tests.support.topic_nodes import connected
 from tests.support.zookeeper import run_server
 
 pytestmark = pytest.mark.records
@@ -120,6 +123,44 @@ def test_killed_in_the_middle_of_triggers_each_offset_is_sunk_once(
     _run(frame, tmp_path)
 
     assert _all(topic, 400, 400) == _sunk(spark, tmp_path)
+
+
+def _append(frame: DataFrame, append: Callable[[DataFrame, int], None], folder: Path) -> None:
+    """Give each micro-batch to a function, from the checkpoint on, until there is nothing new."""
+    writer = frame.writeStream.foreachBatch(append).option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(300)
+    finally:
+        query.stop()
+
+
+def test_batches_are_in_a_table_once_though_spark_repeats_them(
+    spark: SparkSession, broker: EmbeddedThread, topic: str, tmp_path: Path
+) -> None:
+    """The example of docs/spark.md: a query dies before a commit, right behind one, and is begun again each time."""
+    _fill(broker, topic, 100)
+    frame = _read(spark, broker, subscribe=topic, maxOffsetsPerTrigger=60).select("topic", "partition", "offset")
+    append = append_batches(tmp_path / "lake", name="raw", partition_by=["topic"], bounds=["offset"])
+
+    def dying(at: int, *, behind: bool) -> Callable[[DataFrame, int], None]:
+        def run(batch: DataFrame, batch_id: int) -> None:
+            if batch_id != at or behind:
+                append(batch, batch_id)
+            if batch_id == at:
+                raise ZeroDivisionError
+
+        return run
+
+    for at, behind in ((0, True), (1, False), (2, True)):
+        with pytest.raises(StreamingQueryException):
+            _append(frame, dying(at, behind=behind), tmp_path)
+    _append(frame, append, tmp_path)
+    rows = read_table(spark, tmp_path / "lake").select("topic", "partition", "offset").collect()
+
+    assert _all(topic, 100, 100) == Counter(map(tuple, rows))
+    plans = [commit.plan for commit in open_table(tmp_path / "lake").log.read_after(0)]
+    assert len(plans) == len(set(plans)) > 3
 
 
 def test_a_query_goes_on_where_its_checkpoint_is(
@@ -234,3 +275,27 @@ def test_offsets_that_are_gone_end_the_query_or_are_passed_over(
     _run(_read(spark, broker, subscribe=topic, failOnDataLoss="false"), tmp_path)
 
     assert _all(topic, 12, 12) - _all(topic, 10, 0) == _sunk(spark, tmp_path)
+
+
+def test_a_topic_that_was_made_again_is_read_whole_however_far_it_has_grown(
+    spark: SparkSession, broker: EmbeddedThread, topic: str, tmp_path: Path
+) -> None:
+    """Known by the topic's node in ZooKeeper: the checkpoint's offset is well within the new log."""
+    options = {"zookeeper": broker.zookeeper, "subscribe": topic}
+    _fill(broker, topic, 50)
+    _run(_read(spark, broker, **options), tmp_path)
+
+    broker.do(lambda cluster: cluster.broker.topics.delete(topic))
+    with connected(broker.zookeeper) as registry:
+        wait_until(lambda: registry.exists(f"/brokers/topics/{topic}") is None, "the topic to be gone", 30)
+    broker.create_topic(topic, 2)
+    _fill(broker, topic, 120)
+    with pytest.raises(StreamingQueryException, match="was deleted and made again since it was read up to 50"):
+        _run(_read(spark, broker, **options), tmp_path)
+    _run(_read(spark, broker, **options, failOnDataLoss="false"), tmp_path)
+    _run(_read(spark, broker, **options), tmp_path)
+
+    expected = Counter(
+        {(topic, partition, offset): 2 if offset < 50 else 1 for partition in (0, 1) for offset in range(120)}
+    )
+    assert expected == _sunk(spark, tmp_path)

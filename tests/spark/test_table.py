@@ -80,3 +80,14 @@ def test_columns_of_another_table_are_refused(spark: SparkSession, tmp_path: Pat
 
     assert table.snapshot().version == 0
     assert not list((table.path / "_staging").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["lake[1]", "{a,b}", "a*b", "a?b", "a\\b", "a b", "a%20b", "a#b", "env=prod", "ünï", "_hidden"]
+)
+def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """What stands there is written and read, whatever a shell would make of it."""
+    table = make_table(spark, tmp_path / name / "table")
+    commit(table, make_frame(spark, 0, 30), "first")
+
+    assert list(range(30)) == sorted(row["id"] for row in read_table(spark, table.path).collect())

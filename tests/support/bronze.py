@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from consumerd.config.pipeline import Bronze
-from consumerd.spark.bronze import open_target, take_over
-from consumerd.spark.bronze_target import Target
+from consumerd.spark.bronze import open_bronze, take_over
+from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.job import Silent, Summary
 from consumerd.spark.table.reading import read_table
 from consumerd.wire.records import NO_TIMESTAMP, Record
@@ -25,13 +25,13 @@ def run_bronze(
     path: Path,
     *,
     commit_bytes: int = 1 << 30,
-    target: Target | None = None,
+    target: BronzeTable | None = None,
 ) -> Summary:
     """Take over what is new in a zone's roots."""
     return take_over(
         lambda: spark,
         [zone.path for zone in zones],
-        target or open_target(str(path), Bronze()),
+        target or open_bronze(str(path), Bronze()),
         progress=Silent(),
         commit_bytes=commit_bytes,
     )

@@ -49,9 +49,13 @@ class SparkRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkJob:
-    """Reads, one after the other, and the session for them. ``settings`` come over those that all such sessions have."""
+    """Statements of SQL and then reads, one after the other, and the session for them.
+
+    ``settings`` come over those that all such sessions have.
+    """
 
     reads: Sequence[SparkRead]
+    statements: Sequence[str] = ()
     master: str = "local[2]"
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -90,6 +94,8 @@ def main() -> None:
     job = SparkJob(**{**fields, "reads": [SparkRead(**read) for read in fields["reads"]]})
     spark = start_session(job.master, job.settings)
     try:
+        for statement in job.statements:
+            spark.sql(statement).collect()
         schemas = [_read(spark, number, read) for number, read in enumerate(job.reads)]
     finally:
         spark.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.spark.landing.coverage import NOTHING, Coverage
 from consumerd.spark.table.commit import Commit, Operation
+from consumerd.spark.table.locks import FileLock, LockMaker
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
 from consumerd.spark.table.transaction import Table, Transaction, create_table
 
@@ -29,9 +31,35 @@ SCHEMA: Final = json.dumps(
 """Spark's JSON of the columns that :func:`make_rows` gives."""
 
 
-def make_table(path: Path, files: FileSystem | None = None) -> Table:
+def make_table(path: Path, files: FileSystem | None = None, make_lock: LockMaker = FileLock) -> Table:
     """Return the table at a path, made if there is none."""
-    return create_table(path, name="rows", schema=SCHEMA, partition_by=("topic", "day"), files=files)
+    return create_table(
+        path, name="rows", schema=SCHEMA, partition_by=("topic", "day"), files=files, make_lock=make_lock
+    )
+
+
+class LockForEverybody:
+    """The lock of a file system that grants it to everybody who asks."""
+
+    def __init__(self, path: Path) -> None: ...
+
+    def try_exclusive(self) -> bool:
+        """See Lock."""
+        return True
+
+    def share(self) -> None:
+        """See Lock."""
+
+    def close(self) -> None:
+        """See Lock."""
+
+
+class NoLock(LockForEverybody):
+    """The lock of a file system that has none."""
+
+    def try_exclusive(self) -> bool:
+        """See Lock."""
+        raise OSError(errno.ENOLCK, "no locks available")
 
 
 def make_rows(offsets: Iterable[int], *, topic: str = "orders", day: str = "2026-11-22") -> pa.RecordBatch:

@@ -1,7 +1,7 @@
 """Who leads the partitions of a few topics, asked of the brokers alone: what a reader needs to know of a cluster.
 
-No ZooKeeper, no watches: the brokers are asked at the start and whenever somebody meets a sign that what is known is out of
-date. Fits ``client.leaders.Leaders`` and ``fetch.ports.LeaderDirectory``.
+No ZooKeeper, no watches: the brokers are asked at the start and whenever somebody meets a sign that what is known is
+out of date. Fits ``client.leaders.Leaders`` and ``fetch.ports.LeaderDirectory``.
 """
 
 from __future__ import annotations

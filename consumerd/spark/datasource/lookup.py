@@ -1,7 +1,7 @@
 """What a cluster has, asked on the driver: topics and partitions, ends of logs, times, groups' positions.
 
-:class:`ClusterLookup` runs its connections on an event loop of its own in a thread, so that it can be used from anywhere,
-a notebook with a running loop included, and stays connected between the triggers of a stream.
+:class:`ClusterLookup` runs its connections on an event loop of its own in a thread, so that it can be used from
+anywhere, a notebook with a running loop included, and stays connected between the triggers of a stream.
 
 A group's positions are read, and judged, by :class:`~consumerd.offsets.positions.GroupPositions`, as for the daemon.
 """
@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar, assert_never
 
 from consumerd.aio.clock import boottime
+from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange, LogRangeReader
 from consumerd.cluster.from_brokers import BrokerSource
@@ -52,7 +53,7 @@ from consumerd.spark.datasource.options import (
     SubscribePattern,
 )
 from consumerd.zk.aiozk_client import AiozkClient
-from consumerd.zk.layout import group_path
+from consumerd.zk.layout import group_path, topic_path
 
 T = TypeVar("T")
 
@@ -67,7 +68,8 @@ _BETWEEN_S: Final = 0.25
 class ClusterLookup:
     """A cluster as the driver asks it; ``with`` connects and disconnects.
 
-    Each call blocks, ``timeout_s`` at most. They raise ConfigError (TLS files), ConnectionLost, CoordinationError, BrokerError.
+    Each call blocks, ``timeout_s`` at most. They raise ConfigError (TLS files), ConnectionLost, CoordinationError,
+    BrokerError.
     """
 
     def __init__(self, cluster: ClusterOptions, *, read_committed: bool = False, timeout_s: float = 60.0) -> None:
@@ -99,6 +101,10 @@ class ClusterLookup:
     def log_ranges(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Return what each partition's log holds: ``[earliest, latest)``."""
         return self._call(lambda connections: connections.log_ranges(partitions))
+
+    def czxids(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Return the ``czxid`` of each topic that is there, which tells its makings apart; nothing where only brokers are known."""
+        return self._call(lambda connections: connections.czxids(topics))
 
     def resolve_start(self, options: ReadOptions, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset that ``options.starting`` means in each partition, whether or not the log (still) holds it.
@@ -186,6 +192,14 @@ class Connections:
     async def log_ranges(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Return what the logs hold."""
         return await (await self._range_reader(partitions)).read(partitions) if partitions else {}
+
+    async def czxids(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Return the topics' czxids; see :meth:`ClusterLookup.czxids`."""
+        zk = self.zk
+        if zk is None:
+            return {}
+        found = await map_bounded(topics, lambda topic: zk.exists(topic_path(topic)))
+        return {topic: stat.czxid for topic, stat in found.items() if stat is not None}
 
     async def resolve(
         self,

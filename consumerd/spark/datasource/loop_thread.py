@@ -1,7 +1,8 @@
 """An event loop in a thread, so that what is asynchronous can be called from code that is not.
 
-Spark calls readers as ordinary functions: on the driver perhaps below a notebook's loop, which must not be entered again,
-on executors from a generator that rests while rows are taken from it. Connections, though, need a loop that goes on.
+Spark calls readers as ordinary functions: on the driver perhaps below a notebook's loop, which must not be entered
+again, on executors from a generator that rests while rows are taken from it. Connections, though, need a loop that goes
+on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Offsets by partition, as values and as the JSON that Spark's own Kafka source writes: ``{"topic": {"0": 5}}``.
 
 Pure. An offset here is the next one to be read, as everywhere in consumerd, so that the end of a range is exclusive.
+
+A checkpoint says besides which making of a topic its offsets are of, by the ``czxid`` of the topic's node where
+ZooKeeper is
+known: ``{"orders": {"0": 5}, "orders@7": {}}``. No topic has such a name, and Spark's own source, which reads offsets of
+partitions, finds none there: a query may go over to it, and back.
 """
 
 from __future__ import annotations
@@ -8,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from consumerd.errors import ConfigError
@@ -20,16 +26,33 @@ JsonOffsets = dict[str, dict[str, int]]
 
 _MOST: Final = (1 << 63) - 1
 _MOST_PARTITION: Final = (1 << 31) - 1
+_MADE: Final = "@"
+_CZXID: Final = re.compile("[0-9]{1,19}")
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 """Nothing else, such as 00: one partition would have two names."""
 
 
-def to_json(offsets: PartitionOffsets) -> JsonOffsets:
-    """Return offsets as they stand in a checkpoint, topics and partitions in order."""
+def to_json(offsets: PartitionOffsets, czxids: Mapping[str, int] = MappingProxyType({})) -> JsonOffsets:
+    """Return offsets as they stand in a checkpoint, topics and partitions in order; ``czxids`` by topic."""
     found: JsonOffsets = {}
     for partition in sorted(offsets):
         found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    for topic in sorted(czxids):
+        found[f"{topic}{_MADE}{czxids[topic]}"] = {}
     return found
+
+
+def read_checkpoint(document: JsonOffsets) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+    """Read what :func:`to_json` has made, or Spark's own source: offsets, and the topics' czxids. Raises ConfigError."""
+    offsets: JsonOffsets = {}
+    czxids: dict[str, int] = {}
+    for name, by_partition in document.items():
+        topic, made, czxid = name.partition(_MADE)
+        if made and not by_partition and _CZXID.fullmatch(czxid):
+            czxids[topic] = int(czxid)
+        else:
+            offsets[name] = by_partition
+    return from_json(offsets, what="the checkpoint"), czxids
 
 
 def from_json(document: object, *, what: str, least: int = 0) -> dict[TopicPartition, int]:

@@ -1,7 +1,8 @@
 """A DataFrame's columns as records to be written: which columns count, and what each may hold.
 
-The columns and their types are those of Spark's own Kafka sink ("Structured Streaming + Kafka Integration Guide", Writing
-Data to Kafka): ``value`` (needed), ``key``, ``topic``, ``partition``, ``headers``. Others are passed over, as there; so is
+The columns and their types are those of Spark's own Kafka sink ("Structured Streaming + Kafka Integration Guide",
+Writing Data to Kafka): ``value`` (needed), ``key``, ``topic``, ``partition``, ``headers``. Others are passed over, as
+there; so is
 ``timestamp``, unless it is asked for. Knows Arrow, and of pyspark no more than how a schema is asked for its columns.
 """
 

@@ -1,7 +1,7 @@
 """Which ranges of offsets a read consists of, and how they are divided among tasks.
 
-Pure. A range goes to one task as a whole unless ``minPartitions`` or ``maxRecordsPerPartition`` asks for more; offsets are
-what is counted, since nobody knows how many of them still hold a record before they are read.
+Pure. A range goes to one task as a whole unless ``minPartitions`` or ``maxRecordsPerPartition`` asks for more; offsets
+are what is counted, since nobody knows how many of them still hold a record before they are read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class OffsetRange:
 def plan_ranges(starts: PartitionOffsets, ends: PartitionOffsets) -> list[OffsetRange]:
     """Return the ranges between two sets of offsets, in the order of partitions; empty ones are left out.
 
-    Every partition of ``ends`` must have a start. Raises OffsetError that names the partition where an end is below its start.
+    Every partition of ``ends`` must have a start. Raises OffsetError that names the partition where an end is below its
+    start.
     """
     ranges = []
     for partition in sorted(ends):

@@ -1,12 +1,14 @@
 """Reads one range of offsets on an executor, from the leader itself, into Arrow batches.
 
-Nothing here needs Spark or the driver: a :class:`ReadTask` says it all. What fetches is the daemon's own ``fetch``, in a
-loop of its own in a thread; so while Spark takes one batch the next is decoded and the one after it is on its way, and
-moved leaders, doubtful answers and oversized messages are dealt with as there. What is added: it ends at an offset, and it
-gives up when nothing comes for a while, since Spark tries a task again, elsewhere perhaps, and a daemon would not.
+Nothing here needs Spark or the driver: a :class:`ReadTask` says it all. What fetches is the daemon's own ``fetch``, in
+a loop of its own in a thread; so while Spark takes one batch the next is decoded and the one after it is on its way,
+and moved leaders, doubtful answers and oversized messages are dealt with as there. What is added: it ends at an offset,
+and it gives up when nothing comes for a while, since Spark tries a task again, elsewhere perhaps, and a daemon would
+not.
 
-A range whose end lies above the log's end, though it did not when it was planned, has lost records (an unclean election,
-or a topic that was made again): a partition that brings nothing more is asked what its log holds before the task fails.
+A range whose end lies above the log's end, though it did not when it was planned, has lost records (an unclean
+election, or a topic that was made again): a partition that brings nothing more is asked what its log holds before the
+task fails.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ _DOUBT_S: Final = 10.0
 class ReadTask:
     """One range, and all that is needed to read it. ``cluster.bootstrap`` is always there; ZooKeeper is not asked.
 
-    With ``fail_on_data_loss`` offsets that the log no longer holds are an error; without, they are left out and reported
-    on the executor's stderr. Can be pickled.
+    With ``fail_on_data_loss`` offsets that the log no longer holds are an error; without, they are left out and
+    reported on the executor's stderr. Can be pickled.
     """
 
     range: OffsetRange
@@ -76,10 +78,11 @@ class ReadTask:
 def read_range(task: ReadTask, *, report: Callable[[Lost], None] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range under ``schema.arrow_schema``, in the order of their offsets.
 
-    Fetches ahead in a thread, which ends with the iterator. ``report`` hears of what is left out; by default it goes to stderr.
+    Fetches ahead in a thread, which ends with the iterator. ``report`` hears of what is left out; by default it goes to
+    stderr.
 
-    Raises OffsetOutOfRange (``failOnDataLoss``), RecordTooLarge, CorruptMessageError, and RequestTimedOut when nothing came
-    for ``patience_s``; each names the partition and the offset.
+    Raises OffsetOutOfRange (``failOnDataLoss``), RecordTooLarge, CorruptMessageError, and RequestTimedOut when nothing
+    came for ``patience_s``; each names the partition and the offset.
     """
     say = report_lost if report is None else report
     with LoopThread(open_range(task, say), name=f"consumerd {task.range}") as thread:

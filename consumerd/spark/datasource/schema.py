@@ -6,7 +6,7 @@
     headers array<struct<key: string, value: binary>>     (with includeHeaders)
 
 As in Spark's source, a record without a time (messages up to 0.9, say) has the timestamp -1 ms and the type -1, and one
-without headers null instead of an empty array.
+without headers null instead of an empty array. A time that Spark cannot hold is null.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ COLUMNS: Final = (
 HEADERS: Final = "headers array<struct<key: string, value: binary>>"
 
 _MICROSECONDS: Final = 1000
+_MOST_MS: Final = (2**63 - 1) // _MICROSECONDS
+"""Beyond it, in the year 294247, is nothing that Spark could hold: what says it counted nanoseconds, say."""
 _LEAST_ROWS: Final = 1024
 
 
@@ -73,9 +75,12 @@ class RowMaker:
         records = batch.to_arrow()
         count = len(batch)
         topics, partitions = self._constants(count)
-        timestamps = pc.multiply(
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(batch.timestamps)]), _MICROSECONDS
-        )
+        times = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(batch.timestamps)])
+        extent = pc.min_max(times)
+        if count and not -_MOST_MS <= extent["min"].as_py() <= extent["max"].as_py() <= _MOST_MS:
+            fits = pc.and_(pc.greater_equal(times, -_MOST_MS), pc.less_equal(times, _MOST_MS))
+            times = pc.if_else(fits, times, None)
+        timestamps = pc.multiply(times, _MICROSECONDS)
         columns = [
             records.column("key"),
             records.column("value"),

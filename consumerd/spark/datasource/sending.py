@@ -7,11 +7,12 @@ written at least once. A partition's records stand in the log in the order of th
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from consumerd.aio.clock import monotonic
@@ -20,10 +21,21 @@ from consumerd.client.opening import run_producer
 from consumerd.client.partitioner import PARTITIONERS
 from consumerd.client.producer import Producer
 from consumerd.client.producer_hooks import ProducerHooks
-from consumerd.errors import ConsumerdError, OversizedRecord, ProduceError, TopicMissing
+from consumerd.cluster.view import Broker
+from consumerd.errors import (
+    ConnectionLost,
+    ConsumerdError,
+    CoordinationError,
+    OversizedRecord,
+    ProduceError,
+    TopicMissing,
+)
 from consumerd.model import TopicPartition
+from consumerd.net.pool import ConnectionPool, Purpose
 from consumerd.spark.datasource.connecting import first_brokers, make_pool
+from consumerd.spark.datasource.lookup import open_connections
 from consumerd.spark.datasource.loop_thread import LoopThread
+from consumerd.spark.datasource.options import ClusterOptions
 from consumerd.spark.datasource.outgoing import OutgoingColumns, OutgoingRecord
 from consumerd.spark.datasource.write_options import WriteOptions, in_options
 from consumerd.wire.modern.building import NewRecord
@@ -31,6 +43,7 @@ from consumerd.wire.modern.building import NewRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_LOOKUP_S: Final = 30.0
 _MAX_FRAME_BYTES: Final = 16 << 20
 """What an answer to Metadata or Produce takes at most."""
 
@@ -77,8 +90,8 @@ class _Tally(ProducerHooks):
 def send_batches(batches: Iterator[pa.RecordBatch], columns: OutgoingColumns, options: WriteOptions) -> SentCounts:
     """Write all rows and return once they are acknowledged; ``options.cluster.bootstrap`` is set.
 
-    Bounded, a batch, by the producer's times. Raises ProduceError, in whose message settings have the names of options, and
-    what ``batches`` raises.
+    Bounded, a batch, by the producer's times. Raises ProduceError, in whose message settings have the names of options,
+    and what ``batches`` raises.
     """
     tally = _Tally()
     rows = 0
@@ -117,15 +130,37 @@ async def _enqueue(producer: Producer, records: Iterator[OutgoingRecord], first_
 
 @asynccontextmanager
 async def _open_producer(options: WriteOptions, hooks: ProducerHooks) -> AsyncIterator[Producer]:
-    brokers = first_brokers(options.cluster)
-    async with (
-        make_pool(options.cluster, max_frame_bytes=_MAX_FRAME_BYTES) as pool,
-        run_producer(
+    async with make_pool(options.cluster, max_frame_bytes=_MAX_FRAME_BYTES) as pool:
+        brokers = await find_brokers(pool, options.cluster)
+        async with run_producer(
             pool,
             lambda: brokers,
             settings=options.settings,
             partitioner=PARTITIONERS[options.partitioner](random.random, monotonic),
             hooks=hooks,
-        ) as producer,
-    ):
-        yield producer
+        ) as producer:
+            yield producer
+
+
+async def find_brokers(pool: ConnectionPool, cluster: ClusterOptions) -> tuple[Broker, ...]:
+    """Return the brokers whose addresses are given; if none of them answers, those registered in ZooKeeper.
+
+    The driver looks addresses up once, when a query begins. In the months that a stream may run, all of these brokers may
+    be replaced. Bounded by the connections' time-outs. Raises ProduceError if ZooKeeper cannot be asked either.
+    """
+    brokers = first_brokers(cluster)
+    if cluster.zookeeper is None:
+        return brokers
+    for broker in brokers:
+        with contextlib.suppress(ConnectionLost):
+            await pool.get(broker, Purpose.PRODUCE)
+            return brokers
+    alone = replace(cluster, bootstrap=None)
+    try:
+        async with open_connections(alone, read_committed=False, timeout_s=_LOOKUP_S) as connections:
+            return connections.known_brokers()
+    except (CoordinationError, ConnectionLost) as error:
+        raise ProduceError(
+            f"none of {cluster.bootstrap} answers, the brokers that were there when the query began, and they cannot be "
+            f"looked up again: {error}; start the query again"
+        ) from error

@@ -1,15 +1,16 @@
 """The stream reader that Spark sees: one process of the driver asks it for offsets as long as a query runs.
 
-What a checkpoint holds is what Spark's own Kafka source writes, ``{"topic": {"0": 5}}``; ``triggers`` says what lies between two
-of them. A query's first trigger has no rows: it notes where the query begins. (So the deprecated trigger ``once`` reads nothing
-the first time; ``availableNow`` reads all there is.)
+What a checkpoint holds is what Spark's own Kafka source writes, ``{"topic": {"0": 5}}``, and where ZooKeeper is known
+which making of a topic that is (``offsets``); ``triggers`` says what lies between two of them. A query's first trigger
+has no rows: it notes where the query begins. (So the deprecated trigger ``once`` reads nothing the first time;
+``availableNow`` reads all there is.)
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -21,7 +22,7 @@ from consumerd.errors import NotFound, OffsetError
 from consumerd.model import TopicPartition
 from consumerd.spark.datasource.batch import make_partitions, read_partition
 from consumerd.spark.datasource.lookup import ClusterLookup
-from consumerd.spark.datasource.offsets import JsonOffsets, PartitionOffsets, from_json, to_json
+from consumerd.spark.datasource.offsets import JsonOffsets, PartitionOffsets, read_checkpoint, to_json
 from consumerd.spark.datasource.options import Assign, Edge, ReadOptions, Subscribe, SubscribePattern
 from consumerd.spark.datasource.triggers import TriggerPlan, plan_trigger, ranges_between
 from consumerd.spark.datasource.worker_logs import log_warnings
@@ -86,19 +87,25 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         Raises OffsetError for offsets that are lost (``failOnDataLoss``), NotFound, ConnectionLost and their kin.
         """
-        position = from_json(start, what="the checkpoint")
-        if not position:
-            return to_json(self._begin())
+        position, known = read_checkpoint(start)
+        if not position and not known:
+            begun = self._begin()
+            return to_json(begun, self._find_czxids(begun, {}))
         logs = self._look(position)
         self._latest = _ends(logs)
+        czxids = self._find_czxids([*position, *logs], known)
+        remade = {topic for topic, czxid in known.items() if czxids.get(topic, czxid) != czxid}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        plan = plan_trigger(position, logs, most=most, target=self._target)
+        plan = plan_trigger(position, logs, most=most, target=self._target, remade=remade)
         self._report(plan)
-        if not plan.end or plan.end == position or self._waits_for_more(plan):
+        if not remade and (not plan.end or self._waits_for_more(plan)):
+            return start
+        end = to_json(plan.end, czxids)
+        if end == start:
             return start
         if plan.taken:
             self._last_taken = self._now()
-        return to_json(plan.end)
+        return end
 
     def reportLatestOffset(self) -> JsonOffsets | None:  # noqa: N802 - Spark's name
         """Return the ends of the logs as they were last seen."""
@@ -108,7 +115,7 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         """Return the ranges between two offsets, divided as the options say."""
-        ranges = ranges_between(from_json(start, what="the checkpoint"), from_json(end, what="the checkpoint"))
+        ranges = ranges_between(read_checkpoint(start)[0], read_checkpoint(end)[0])
         if not ranges:
             return []
         return list(make_partitions(ranges, self._options, bootstrap=self._connected().bootstrap()))
@@ -140,6 +147,11 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             # while nothing is in the checkpoint: from then on no other startingOffsets would count
             self._report(plan_trigger(starts, lookup.log_ranges(partitions)))
         return starts
+
+    def _find_czxids(self, partitions: Iterable[TopicPartition], known: Mapping[str, int]) -> Mapping[str, int]:
+        """Return which makings of the topics these are: as ZooKeeper says, else as it was known."""
+        topics = sorted({one.topic for one in partitions} | known.keys())
+        return {**known, **self._connected().czxids(topics)}
 
     def _look(self, known: PartitionOffsets | None = None) -> Mapping[TopicPartition, LogRange]:
         """Return the logs of what is selected. What is ``known`` is lost only if it is not there several times."""

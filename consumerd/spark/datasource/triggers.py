@@ -15,7 +15,7 @@ for them again when the first trigger is repeated, and by then ``latest``, a tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from consumerd.client.log_range import LogRange
@@ -44,10 +44,11 @@ def plan_trigger(
     *,
     most: int | None = None,
     target: PartitionOffsets | None = None,
+    remade: Collection[str] = (),
 ) -> TriggerPlan:
     """Plan a trigger from ``start`` over the logs as they are now.
 
-    It takes ``most`` offsets (None: all), but one at least of each partition that has some, and none from ``target`` on, where
+    Partitions of topics that were ``remade`` are gone with this trigger, and new ones with the next. It takes ``most`` offsets (None: all), but one at least of each partition that has some, and none from ``target`` on, where
     there is one; partitions that it does not name are left as they are. Offsets that a log has lost do not count.
     """
     end: dict[TopicPartition, int] = {}
@@ -55,6 +56,15 @@ def plan_trigger(
     ranges: list[OffsetRange] = []
     for partition in sorted(start.keys() | logs.keys()):
         position, log = start.get(partition), logs.get(partition)
+        if partition.topic in remade:
+            if position is not None:
+                losses.append(
+                    OffsetError(
+                        f"{partition}: the topic was deleted and made again since it was read up to {position}; what was not read of "
+                        "the old one is gone, and the new one is read from its beginning"
+                    )
+                )
+            continue
         if log is None:
             losses.append(
                 OffsetError(f"{partition}: the partition is not there any more; it was read up to {position}")

@@ -1,7 +1,8 @@
 """What a writer can be asked for, in the words of Spark's own Kafka sink, so that a job moves over by its format's name.
 
-Pure. ``topic`` and the settings of Java's producer, with the prefix ``kafka.``, count as there; those that have no meaning here
-are refused by name, but for a few that promise no more than what is done anyway. ``partitioner`` and ``keepTimestamps`` are ours.
+Pure. ``topic`` and the settings of Java's producer, with the prefix ``kafka.``, count as there; those that have no
+meaning here are refused by name, but for a few that promise no more than what is done anyway. ``partitioner`` and
+``keepTimestamps`` are ours.
 """
 
 from __future__ import annotations

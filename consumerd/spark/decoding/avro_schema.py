@@ -1,8 +1,8 @@
 """Avro schemas: read from files, checked for what columns cannot hold, and their columns.
 
-A record is a struct, an enum text, fixed bytes; a union is one type and null, which makes a column nullable. Logical types are
-decimal, date and timestamps of milliseconds and microseconds; others are passed over, so that a time of day is its number and a
-UUID its text.
+A record is a struct, an enum text, fixed bytes; a union is one type and null, which makes a column nullable. Logical
+types are decimal, date and timestamps of milliseconds and microseconds; others are passed over, so that a time of day
+is its number and a UUID its text.
 """
 
 from __future__ import annotations

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
+
+FIRST_US: Final = -62_135_596_800_000_000
+LAST_US: Final = 253_402_300_799_999_999
+"""The years 1 to 9999, which are those that Python and Spark show."""
 
 
 class BadValue(ValueError):

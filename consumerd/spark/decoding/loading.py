@@ -19,8 +19,8 @@ from consumerd.spark.decoding.records import RecordDecoder
 def load_decoder(topic: str, settings: SilverTopic) -> RecordDecoder:
     """Return how a topic's records are decoded.
 
-    Raises ConfigError for a schema's file that cannot be read or be made columns of, and for an event time that is no point
-    in time.
+    Raises ConfigError for a schema's file that cannot be read or be made columns of, and for an event time that is no
+    point in time.
     """
     key = f"pipeline.silver.topics.{topic}"
     decoder = RecordDecoder(

@@ -1,8 +1,8 @@
 """JSON objects of declared fields.
 
-Strict, by msgspec: a number is no text and text no number, whole numbers fit their width, times of day have a zone unless
-they are ``timestamp_ntz``, bytes are base64. A field that is missing is null, which ``not null`` makes bad; fields that are not
-declared are passed over.
+Strict, by msgspec: a number is no text and text no number, whole numbers fit their width, times of day have a zone
+unless they are ``timestamp_ntz``, bytes are base64. A field that is missing is null, which ``not null`` makes bad;
+fields that are not declared are passed over.
 """
 
 from __future__ import annotations

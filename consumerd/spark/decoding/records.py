@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumerd.spark.decoding.columns import ColumnDecoder, Decoded
+from consumerd.spark.decoding.columns import FIRST_US, LAST_US, ColumnDecoder, Decoded
 
 MOMENT: Final = pa.timestamp("us", "UTC")
 
@@ -20,9 +20,6 @@ BAD_VALUE: Final = "bad value"
 BAD_TIME: Final = "bad event time"
 LATE: Final = "late"
 EARLY: Final = "early"
-_FIRST_US: Final = -62_135_596_800_000_000
-_LAST_US: Final = 253_402_300_799_999_999
-"""The years 1 to 9999."""
 
 CAUSES: Final = (BAD_KEY, BAD_VALUE, BAD_TIME, LATE, EARLY)
 """Why a record is in quarantine; its ``reason`` says more. Of several the first counts."""
@@ -99,7 +96,7 @@ class RecordDecoder:
 def _is_shown(moments: pa.Array) -> pa.Array:
     """Tell which are null, or within the years that Python and Spark can show."""
     since = moments.cast(pa.int64())
-    return pc.fill_null(pc.and_(pc.greater_equal(since, _FIRST_US), pc.less_equal(since, _LAST_US)), True)  # noqa: FBT003 - Arrow's signature
+    return pc.fill_null(pc.and_(pc.greater_equal(since, FIRST_US), pc.less_equal(since, LAST_US)), True)  # noqa: FBT003 - Arrow's signature
 
 
 def _above(milliseconds: pa.Array, limit: int) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """Decoding value by value, by way of Python objects.
 
-A value's result never depends on its neighbours: what Arrow refuses in a batch is looked for by halves, down to the row.
+A value's result never depends on its neighbours: what Arrow refuses in a batch is looked for by halves, down to the
+row.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from consumerd.spark.decoding.columns import BadValue, Decoded
+from consumerd.spark.decoding.columns import FIRST_US, LAST_US, BadValue, Decoded
 
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError, OverflowError)
 
@@ -47,7 +49,9 @@ def _convert(
         array = pa.array(objects, type=read_as)
         if not isinstance(array, pa.Array):
             raise pa.ArrowInvalid("more than a column can hold")
-        pieces.append(array.cast(returned_as))
+        returned = array.cast(returned_as)
+        _check_moments(returned)
+        pieces.append(returned)
     except _REFUSALS as error:
         if len(objects) <= 1:
             reasons[first_row] = f"does not fit its column: {_describe(error)}"
@@ -56,6 +60,22 @@ def _convert(
         half = len(objects) // 2
         _convert(objects[:half], first_row, types, pieces, reasons)
         _convert(objects[half:], first_row + half, types, pieces, reasons)
+
+
+def _check_moments(array: pa.Array) -> None:
+    """Raise OverflowError for a moment that Python and Spark do not show: a zone may lead out of the years that dates have."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        extent = pc.min_max(array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()))
+        if extent["min"].is_valid and not FIRST_US <= extent["min"].as_py() <= extent["max"].as_py() <= LAST_US:
+            raise OverflowError("not within the years 1 to 9999")
+    elif pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            _check_moments(array.field(number))
+    elif pa.types.is_map(kind):
+        _check_moments(array.items)
+    elif pa.types.is_list(kind):
+        _check_moments(array.values)
 
 
 def _describe(error: Exception) -> str:

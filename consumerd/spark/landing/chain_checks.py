@@ -133,11 +133,10 @@ def _is_over(chain: LandedChain) -> bool | None:
 
 def _is_explained(before: LandedChain, chain: LandedChain) -> bool:
     former, latter = before.record, chain.record
-    if latter.incarnation.czxid != former.incarnation.czxid:
-        return latter.incarnation.czxid > former.incarnation.czxid and latter.incarnation.truncation == 0
+    if latter.incarnation != former.incarnation:
+        # any later one will do: a replica with a path of its own has seen none of what others landed in between
+        return latter.incarnation > former.incarnation
     assert before.end is not None
-    if latter.incarnation.truncation != former.incarnation.truncation:
-        return latter.incarnation.truncation == former.incarnation.truncation + 1 and latter.origin <= before.end
     if latter.continues(former):
         return latter.origin == before.end
     return latter.request_id is not None

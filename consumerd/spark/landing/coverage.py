@@ -1,4 +1,4 @@
-"""What a table has taken over from a landing zone. Pure, and small: ranges, not lists of files.
+"""Coverage: the landed offsets that a table has taken over, as ranges. Pure.
 
 A table keeps, with each commit, the :class:`Coverage` that the commit adds; what it has taken so far is their sum.
 """
@@ -17,15 +17,17 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What is in a table, or what a commit adds to it.
+    """Offsets that a table has, or that a commit adds to it.
 
-    ``covered``: offsets of each log whose record, if there is one, is in the table; nobody may add it again.
-    ``doubtful``: offsets of which some are in the table and some are not, and only the table tells which: those of a
-    file that has summed its gaps up (beyond ``sinks.chain.MAX_GAPS``).
-    ``taken``: chain positions of the files that have been dealt with, whether a record came of them or not; their names
-    suffice to pass over them.
+    Attributes:
+        cluster: identity of the cluster, None if nothing is covered, or in commits of earlier releases.
+        covered: offsets by log. The record of such an offset, if it exists, is in the table, and may not be added again.
+        doubtful: offsets of which only the table can say whether it has their records. They come from files with more
+            gaps than ``sinks.chain.MAX_GAPS``, which record only a sum.
+        taken: offsets of files that are done, by chain. Such a file is skipped by its name.
     """
 
+    cluster: str | None = None
     covered: Mapping[LogId, RangeSet] = field(default_factory=dict)
     doubtful: Mapping[LogId, RangeSet] = field(default_factory=dict)
     taken: Mapping[ChainRef, RangeSet] = field(default_factory=dict)
@@ -35,7 +37,8 @@ class Coverage:
 
     def encode(self) -> dict[str, object]:
         """Return the coverage as JSON."""
-        return {
+        cluster: dict[str, object] = {} if self.cluster is None else {"cluster": self.cluster}
+        return cluster | {
             "covered": {str(log): ranges.encode() for log, ranges in self.covered.items()},
             "doubtful": {str(log): ranges.encode() for log, ranges in self.doubtful.items()},
             "taken": {str(chain): ranges.encode() for chain, ranges in self.taken.items()},
@@ -46,7 +49,11 @@ class Coverage:
         """Read what :meth:`encode` has made. Raises ValueError."""
         if not isinstance(value, Mapping):
             raise ValueError(f"coverage {value!r}, expected an object")  # noqa: TRY004 - what is wrong is the JSON, not the caller's code
+        cluster = value.get("cluster")
+        if not isinstance(cluster, str | None):
+            raise ValueError(f"cluster is {cluster!r}, expected a string")  # noqa: TRY004 - as above
         return cls(
+            cluster=cluster,
             covered=_parse(value, "covered", LogId.parse),
             doubtful=_parse(value, "doubtful", LogId.parse),
             taken=_parse(value, "taken", ChainRef),
@@ -57,11 +64,15 @@ NOTHING: Final = Coverage()
 
 
 def sum_up(parts: Iterable[Coverage]) -> Coverage:
-    """Return all that is covered by any of ``parts``."""
+    """Return the union of coverages. Raises ValueError if they are of several clusters."""
     known = list(parts)
+    clusters = sorted({part.cluster for part in known if part.cluster is not None})
+    if len(clusters) > 1:
+        raise ValueError(f"covers logs of several clusters, {' and '.join(clusters)}")
     covered = _merge(part.covered for part in known)
     doubtful = _merge(part.doubtful for part in known)
     return Coverage(
+        cluster=next(iter(clusters), None),
         covered=covered,
         doubtful={log: left for log, ranges in doubtful.items() if (left := ranges - covered.get(log, EMPTY))},
         taken=_merge(part.taken for part in known),

@@ -1,8 +1,8 @@
 """Accounts for every offset of every log of a landing zone. Pure.
 
-By names alone every offset of a file counts as landed, and a file that is missing from the middle of a chain cannot be told
-from a longer predecessor; footers tell both. Positions must have been read *before* the names: what is committed has
-landed before, so that a position beyond all chains is one that nobody has landed, and not one that came in between.
+By names alone every offset of a file counts as landed, and a file that is missing from the middle of a chain cannot be
+told from a longer predecessor; footers tell both. Positions must have been read *before* the names: what is committed
+has landed before, so that a position beyond all chains is one that nobody has landed, and not one that came in between.
 """
 
 from __future__ import annotations
@@ -63,10 +63,13 @@ def examine(
         report, found = _examine_log(log, sorted(by_log[log], key=lambda chain: chain.priority), known)
         logs.append(report)
         findings += found
+    for former, latter in itertools.pairwise(sorted(by_log)):
+        if _is_truncation(former, latter):
+            findings.append(_describe_truncation(former, by_log[former], latter, by_log[latter]))
     findings += _find_unlanded(positions or {}, newest)
     return AuditReport(
         depth=depth,
-        cluster=landing.roots[0].record.cluster,
+        cluster=landing.cluster,
         groups=tuple(sorted({root.record.group for root in landing.roots})),
         roots=tuple(str(root.path) for root in landing.roots),
         logs=tuple(logs),
@@ -247,6 +250,29 @@ def _describe_jumps(log: LogId, chains: Sequence[LandedChain], jumped: RangeSet)
         else:
             detail = f"{log}: {span} lies between two chains, and none of the roots that were given has it"
             yield _find(FindingKind.JUMP, Severity.ERROR, log, detail, span)
+
+
+def _is_truncation(former: LogId, latter: LogId) -> bool:
+    same = former.topic_partition == latter.topic_partition
+    return same and former.incarnation.czxid == latter.incarnation.czxid
+
+
+def _describe_truncation(
+    former: LogId, before: Sequence[LandedChain], latter: LogId, after: Sequence[LandedChain]
+) -> Finding:
+    """Tell that a log had lost its end, and which of what was landed it does not hold any more."""
+    first = min(after, key=lambda chain: chain.record.origin)
+    origin, end = first.record.origin, max(_account(chain).span.end for chain in before)
+    asked = first.record.request_id
+    reason = first.record.reason if asked is None else f"{first.record.reason} {asked}"
+    lost = f"{Span(origin, end)} was landed from it before" if origin < end else "nothing that it lost was landed"
+    detail = (
+        f"{latter}: an unclean election took the log's end away; {first.folder} goes on at {origin} ({reason}); {lost}, as "
+        f"{former}. Both are kept"
+    )
+    return _find(
+        FindingKind.LOG_TRUNCATED, Severity.WARNING, latter, detail, Span(origin, max(origin, end)), chain=first.number
+    )
 
 
 def _knows_end(chains: Sequence[LandedChain]) -> bool:

@@ -42,6 +42,8 @@ class FindingKind(enum.StrEnum):
     """A recorded gap that no other chain fills; ``detail`` begins with its reason."""
     JUMP = "jump"
     """Offsets between two chains of one log that neither holds."""
+    LOG_TRUNCATED = "log truncated"
+    """An unclean election took the log's end away; the offsets ``[start, end)`` were landed and are other records in the log now."""
     COMMITTED_AHEAD = "committed ahead"
     COMMITTED_BEHIND = "committed behind"
     RECORD_MISSING = "record missing"

@@ -1,7 +1,7 @@
 """Reads what files say of themselves: Parquet footers, and what stands in ``_meta`` beside JSON lines.
 
-Many at a time, in threads: it is the disk that takes long. Blocks; changes nothing, since daemons may be at work. So that
-what they publish meanwhile is no riddle, a chain that makes no sense as it was listed is listed once more.
+Many at a time, in threads: it is the disk that takes long. Blocks; changes nothing, since daemons may be at work. So
+that what they publish meanwhile is no riddle, a chain that makes no sense as it was listed is listed once more.
 """
 
 from __future__ import annotations

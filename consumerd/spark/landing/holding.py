@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from consumerd.model import GapReason
 from consumerd.sinks.chain import FileMetadata
 from consumerd.spark.landing.ranges import EMPTY, RangeSet
+
+FEW_PIECES: Final = 8
+"""How many ranges of a file are worth to be known one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +33,12 @@ class Holding:
         doubtful = RangeSet.of((gap.start, gap.end) for gap in lacking if gap.offsets < gap.end - gap.start)
         held = span - absent
         return cls(held - doubtful, held & doubtful)
+
+    def sum_up(self, most_pieces: int) -> Holding:
+        """Return what is remembered of a file with more holes than that, as those of a compacted topic have: that only itself, or the
+        table that has its rows, tells which offsets it holds. Ranges of each would fill a driver's memory for good.
+        """
+        if len(self.certain.spans) + len(self.doubtful.spans) <= most_pieces:
+            return self
+        held = self.certain | self.doubtful
+        return Holding(EMPTY, RangeSet.of([(held.spans[0].start, held.spans[-1].end)]))

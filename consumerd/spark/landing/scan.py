@@ -1,7 +1,7 @@
 """Reads a landing zone's names: roots, chains, files. Of what is within files only the small records at chains' beginnings.
 
-A folder is not listed in one moment: a file that is published meanwhile may be seen though its predecessor is not. So what
-looks like a hole is for whoever reads footers to look at again (``footers``); names alone tell of none.
+A folder is not listed in one moment: a file that is published meanwhile may be seen though its predecessor is not. So
+what looks like a hole is for whoever reads footers to look at again (``footers``); names alone tell of none.
 
 Blocks; changes nothing, since daemons may be at work.
 """
@@ -39,7 +39,8 @@ _PARTITION: Final = "partition="
 def scan_landing(paths: Sequence[str | Path], *, topics: Collection[str] | None = None) -> Landing:
     """Read the names below one or more roots, of some topics or all.
 
-    Raises ConfigError where a path is no landing root, or roots are of different clusters or the same one twice; OSError.
+    Raises ConfigError where a path is no landing root, or roots are of different clusters or the same one twice;
+    OSError.
     """
     roots = read_roots(paths)
     findings: list[Finding] = []
@@ -67,7 +68,7 @@ def read_roots(paths: Sequence[str | Path]) -> tuple[LandingRoot, ...]:
         if root.record.cluster != first.record.cluster:
             raise ConfigError(
                 f"{root.path} is of cluster {root.record.cluster} and {first.path} of {first.record.cluster}: offsets of different "
-                "clusters are different records; run the job once for each"
+                "clusters are different records; run the job once for each, with tables of its own (pipeline.path)"
             )
         for other in roots[:number]:
             if other.record.root == root.record.root:

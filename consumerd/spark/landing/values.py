@@ -1,7 +1,8 @@
-"""What lies in a landing zone: roots, chains and files, as names (and, where they were read, footers) tell of them. Pure.
+"""Roots, chains and files of a landing zone, as values from names and footers. Pure.
 
-A zone is one root, or one of each replica where the sink's ``shared`` is false; all are of one cluster. Offsets of one *log*
-(topic, partition, incarnation) mean the same record in every chain and root, which is what makes chains comparable at all.
+A zone is one root, or one of each replica where the sink's ``shared`` is false; all are of one cluster. Offsets of one
+*log* (topic, partition, incarnation) mean the same record in every chain and root, which is what makes chains
+comparable at all.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Numbers begin anew where a partition's folder was moved away; what ``_chain.json
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogId:
-    """A log whose offsets each mean one record: a partition of one making of its topic, up to a truncation.
+    """A log in which each offset means one record: a partition of one incarnation.
 
     Written ``<topic>/<partition>@<incarnation>``.
     """
@@ -63,11 +64,16 @@ class LandingRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedFile:
-    """One data file of a chain.
+    """A data file of a chain.
 
-    ``name_end`` is the position of the chain's next file, None for its last one. ``metadata`` is None until it is read, and
-    where that failed; ``damage`` then says why (a truncated file, metadata that are those of another place). ``size`` in bytes
-    and ``landed_ms``, when it was finished (since 1970), are known where the metadata were asked for.
+    Attributes:
+        path: absolute.
+        position: offset at which the file begins.
+        name_end: position of the chain's next file, None for the last one.
+        metadata: None until read, and if that failed.
+        damage: why reading failed: a truncated file, or metadata of another place.
+        size: in bytes, if the metadata were asked for.
+        landed_ms: time of modification in ms since the epoch, if the metadata were asked for.
     """
 
     path: str
@@ -80,19 +86,19 @@ class LandedFile:
 
     @property
     def end(self) -> int | None:
-        """Where the chain goes on: by the file's own word, else by its successor's name, else unknown."""
+        """Offset at which the chain continues: by its metadata, else by the next file's name, else None."""
         return self.name_end if self.metadata is None else self.metadata.next_offset
 
     @property
     def span(self) -> Span | None:
-        """The chain positions that it takes, empty for a seal; None where its end is not known."""
+        """Offsets of the file, empty for a seal, None if the end is unknown."""
         end = self.end
         return None if end is None else Span(self.position, max(self.position, end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedChain:
-    """One chain with its files, by position. ``folder`` is absolute."""
+    """A chain with its files, by position. ``folder`` is absolute."""
 
     root: LandingRoot
     partition: TopicPartition
@@ -103,29 +109,29 @@ class LandedChain:
 
     @property
     def log(self) -> LogId:
-        """Whose records it holds."""
+        """Log whose records the chain holds."""
         return LogId(self.partition.topic, self.partition.partition, self.record.incarnation)
 
     @property
     def ref(self) -> ChainRef:
-        """Its name, wherever the root is mounted."""
+        """Name of the chain, wherever its root is mounted."""
         topic, name = partition_folder(self.partition)
         made = f"{self.record.incarnation}:{self.record.origin}:{self.record.writer}"
         return ChainRef(f"{self.root.record.root}:{topic}/{name}/{chain_folder(self.number)}:{made}")
 
     @property
     def end(self) -> int | None:
-        """The position of its next file; None where its last file's metadata were not read."""
+        """Position of the chain's next file, None if the last file's metadata were not read."""
         return self.files[-1].end if self.files else self.record.origin
 
     @property
     def sealed(self) -> bool:
-        """Whether it is over for good; only known once its last file's metadata were read."""
+        """True if the chain has a seal; False if it has none, or the last file's metadata were not read."""
         return bool(self.files) and self.files[-1].metadata is not None and self.files[-1].metadata.sealed
 
     @property
     def priority(self) -> tuple[int, int]:
-        """Which of two chains that hold the same record gives it: the one with the lower value, so the higher number."""
+        """Sort key of chains with the same records: the one with the lowest value (highest number) gives them."""
         return -self.number, self.root.order
 
 
@@ -141,6 +147,11 @@ class Landing:
     hidden: tuple[str, ...] = ()
 
     @property
+    def cluster(self) -> str:
+        """Identity of the cluster."""
+        return self.roots[0].record.cluster
+
+    @property
     def file_count(self) -> int:
-        """How many data files there are."""
+        """Number of data files."""
         return sum(len(chain.files) for chain in self.chains)

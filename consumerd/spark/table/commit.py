@@ -1,52 +1,51 @@
-"""A table's records on paper: what the table is, and what one commit did. Pure; nothing here touches a disk.
-
-Each is one JSON object with a format version; keys that a reader does not know are passed over.
-"""
+"""A table's description and its commits, as values. ``actions`` encodes them. Pure."""
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.sinks.record_fields import (
-    FORMAT_VERSION,
     MalformedRecord,
-    decode_fields,
-    encode_fields,
     find_number,
     get_number,
     get_text,
 )
 from consumerd.spark.landing.coverage import NOTHING, Coverage
+from consumerd.spark.table.folder_values import escape_value
 
-TABLE_RECORD: Final = "_table.json"
-LOG_FOLDER: Final = "_log"
+LOG_FOLDER: Final = "_delta_log"
 STAGING_FOLDER: Final = "_staging"
 
 Scalar = int | str
-"""A bound of a column: numbers as they are, timestamps as microseconds since the epoch, days and texts as text."""
+"""A column's smallest or largest value.
+
+Timestamps are microseconds since the epoch; days are texts such as ``2026-11-22``.
+"""
 
 _COMMIT_NAME = re.compile(r"([0-9]{20})\.json")
-_CHECKPOINT_NAME = re.compile(r"([0-9]{20})\.checkpoint\.json")
+_CHECKPOINT_NAME = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
 
 
 class Operation(enum.StrEnum):
-    """What a commit does to the rows."""
+    """Effect of a commit on the rows."""
 
     APPEND = "append"
-    """Adds rows; removes none. What increments are made of."""
+    """Adds rows and removes none. Incremental readers take these rows."""
     COMPACT = "compact"
-    """Puts the same rows into other files; increments pass over it."""
+    """Puts the same rows into other files. Incremental readers skip it."""
     REPLACE = "replace"
-    """Takes rows away or changes them (a latest view); an increment across it is refused."""
+    """Removes or changes rows (``latest``, ``restore``). Incremental reading across it is refused."""
+    DELETE = "delete"
+    """Removes old rows (``retention``). Incremental readers skip it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The smallest and the largest value of a column in a file; nulls do not count."""
+    """Smallest and largest value of a column in a file, nulls aside."""
 
     low: Scalar
     high: Scalar
@@ -54,9 +53,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file of rows. ``path`` is relative to the table, ``values`` are those of the partition columns, in order.
+    """A data file of a table.
 
-    ``bounds`` holds the columns that the writer was asked to keep them of, and that have a value that is not null.
+    Attributes:
+        path: relative to the table's folder.
+        size: in bytes.
+        rows: number of rows.
+        values: of the partition columns, in their order, as folder names hold them.
+        bounds: by column, for the columns of which the writer keeps bounds and which have a value other than null.
     """
 
     path: str
@@ -66,15 +70,37 @@ class DataFile:
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
 
+def files_of(files: Iterable[DataFile], value: str) -> tuple[DataFile, ...]:
+    """Return the files with a value of the first partition column, such as a topic."""
+    folder = escape_value(value)
+    return tuple(file for file in files if file.values[:1] == (folder,))
+
+
+def rows_of(files: Iterable[DataFile]) -> int:
+    """Return the number of rows in files."""
+    return sum(file.rows for file in files)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """One version of a table.
 
-    ``plan`` names the work: a job that is run again after it was killed has the same one, and a plan that is in the log is
-    never committed a second time. ``covered`` is what of a landing zone the commit takes over (bronze). ``progress`` says how far this job has come with each source of its own, by names that
-    the job chooses (``{"bronze": 17}``); what a later commit does not mention stays. ``counts`` are figures for people and
-    for checks (``{"read": 1000, "quarantined": 3}``). ``schema``, Spark's JSON of a StructType, is there where a commit
-    adds columns. ``time_ms`` is for people, and for vacuum.
+    Attributes:
+        version: number of the commit; 0 creates the table.
+        plan: name of the work. A job that is run again has the same plan, and a plan is committed at most once.
+        operation: effect on the rows.
+        job: name of the job, such as ``bronze``.
+        writer: name of the attempt, unique.
+        time_ms: wall clock of the commit, for people and for vacuum.
+        added: new files.
+        removed: paths of files that are not part of the table any more.
+        covered: the landed offsets that the commit takes over (bronze).
+        progress: how far the job has read each of its sources, such as ``{"bronze": 17}``. Sources that a later commit
+            does not mention keep their progress.
+        counts: figures for people and for checks, such as ``{"read": 1000, "quarantined": 3}``.
+        schema: Spark's JSON of a StructType, where the commit adds columns.
+        restores: the version that the commit goes back to. ``covered`` and ``progress`` then replace all earlier ones, and
+            plans of later versions count as not done.
     """
 
     version: int
@@ -89,89 +115,31 @@ class Commit:
     progress: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     schema: str | None = None
+    restores: int | None = None
 
     @property
     def rows(self) -> int:
         """Rows in the files added."""
-        return sum(file.rows for file in self.added)
-
-    def encode(self) -> bytes:
-        """Return the commit as one JSON object."""
-        fields: dict[str, object] = {
-            "format": FORMAT_VERSION,
-            "version": self.version,
-            "plan": self.plan,
-            "operation": str(self.operation),
-            "job": self.job,
-            "writer": self.writer,
-            "time_ms": self.time_ms,
-            "added": [encode_file(file) for file in self.added],
-            "removed": list(self.removed),
-            "covered": self.covered.encode(),
-            "progress": dict(self.progress),
-            "counts": dict(self.counts),
-        }
-        if self.schema is not None:
-            fields["schema"] = self.schema
-        return encode_fields(fields)
-
-    @classmethod
-    def parse(cls, data: bytes) -> Commit:
-        """Read a commit. Raises MalformedRecord."""
-        fields = decode_fields(data)
-        try:
-            operation = Operation(get_text(fields, "operation"))
-        except ValueError as error:
-            raise MalformedRecord(str(error)) from error
-        return cls(
-            version=get_number(fields, "version"),
-            plan=get_text(fields, "plan"),
-            operation=operation,
-            job=get_text(fields, "job"),
-            writer=get_text(fields, "writer"),
-            time_ms=get_number(fields, "time_ms"),
-            added=tuple(parse_file(entry) for entry in get_objects(fields, "added")),
-            removed=get_texts(fields, "removed"),
-            covered=parse_covered(fields),
-            progress=get_numbers(fields, "progress"),
-            counts=get_numbers(fields, "counts"),
-            schema=get_text(fields, "schema") if fields.get("schema") is not None else None,
-        )
+        return rows_of(self.added)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRecord:
-    """``_table.json``: what is fixed when a table is made. ``id`` is random; ``schema`` is Spark's JSON of a StructType,
-    the partition columns last.
+    """Description of a table, fixed when it is created: Delta's ``metaData``.
+
+    Attributes:
+        id: random.
+        name: such as ``bronze``.
+        schema: Spark's JSON of a StructType, the partition columns last.
+        partition_by: names of the partition columns.
+        created_ms: wall clock, for people.
     """
 
     id: str
     name: str
     schema: str
     partition_by: tuple[str, ...]
-
-    def encode(self) -> bytes:
-        """Return the record's bytes."""
-        return encode_fields(
-            {
-                "format": FORMAT_VERSION,
-                "id": self.id,
-                "name": self.name,
-                "schema": self.schema,
-                "partition_by": list(self.partition_by),
-            }
-        )
-
-    @classmethod
-    def parse(cls, data: bytes) -> TableRecord:
-        """Read a record. Raises MalformedRecord."""
-        fields = decode_fields(data)
-        return cls(
-            id=get_text(fields, "id"),
-            name=get_text(fields, "name"),
-            schema=get_text(fields, "schema"),
-            partition_by=get_texts(fields, "partition_by"),
-        )
+    created_ms: int = 0
 
 
 # -- names
@@ -183,18 +151,18 @@ def commit_name(version: int) -> str:
 
 
 def parse_commit_name(name: str) -> int | None:
-    """Read the version off a commit's name, or None if the name is none."""
+    """Return the version of a commit's file name, or None for any other name."""
     match = _COMMIT_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def checkpoint_name(version: int) -> str:
     """Return the name of the checkpoint that folds all commits up to a version."""
-    return f"{version:020d}.checkpoint.json"
+    return f"{version:020d}.checkpoint.parquet"
 
 
 def parse_checkpoint_name(name: str) -> int | None:
-    """Read the version off a checkpoint's name, or None if the name is none."""
+    """Return the version of a checkpoint's file name, or None for any other name."""
     match = _CHECKPOINT_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -220,14 +188,12 @@ def parse_file(fields: Mapping[str, object]) -> DataFile:
         size=get_number(fields, "size"),
         rows=get_number(fields, "rows"),
         values=get_texts(fields, "values"),
-        bounds=_bounds(fields),
+        bounds=parse_bounds(get_object(fields, "bounds")),
     )
 
 
-def _bounds(fields: Mapping[str, object]) -> dict[str, Bounds]:
-    entries = fields.get("bounds")
-    if not isinstance(entries, dict):
-        raise MalformedRecord(f"bounds is {entries!r}, expected an object")
+def parse_bounds(entries: Mapping[str, object]) -> dict[str, Bounds]:
+    """Read bounds by column, ``{"offset": [0, 17]}``. Raises MalformedRecord."""
     found = {}
     for name, pair in entries.items():
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(one, int | str) for one in pair):
@@ -236,19 +202,19 @@ def _bounds(fields: Mapping[str, object]) -> dict[str, Bounds]:
     return found
 
 
-def parse_covered(fields: Mapping[str, object]) -> Coverage:
-    """Read the field ``covered``. Raises MalformedRecord."""
-    try:
-        return Coverage.parse(fields.get("covered", {}))
-    except ValueError as error:
-        raise MalformedRecord(f"covered: {error}") from error
-
-
 def get_objects(fields: Mapping[str, object], name: str) -> list[dict[str, object]]:
     """Return a list of objects. Raises MalformedRecord."""
     entries = fields.get(name)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise MalformedRecord(f"{name} is {entries!r}, expected a list of objects")
+    return entries
+
+
+def get_object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """Return an object. Raises MalformedRecord."""
+    entries = fields.get(name)
+    if not isinstance(entries, dict):
+        raise MalformedRecord(f"{name} is {entries!r}, expected an object")
     return entries
 
 
@@ -262,7 +228,5 @@ def get_texts(fields: Mapping[str, object], name: str) -> tuple[str, ...]:
 
 def get_numbers(fields: Mapping[str, object], name: str) -> dict[str, int]:
     """Return an object of whole numbers. Raises MalformedRecord."""
-    entries = fields.get(name)
-    if not isinstance(entries, dict):
-        raise MalformedRecord(f"{name} is {entries!r}, expected an object")
+    entries = get_object(fields, name)
     return {key: find_number(entries, key) or 0 for key in entries}

@@ -1,4 +1,4 @@
-"""What can be wrong with a table; each message names the table's path, and the version or file that it is about."""
+"""Errors of tables. Each message names the table's path, and the version or file concerned."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from consumerd.errors import ConsumerdError
 
 
 class TableError(ConsumerdError):
-    """A table that cannot be used as it was asked for: absent, damaged, or of other columns."""
+    """The table is absent, damaged, or has other columns than expected."""
 
 
 class TableConflict(TableError):
-    """Another job has committed what this one's work contradicts; nothing of this one is visible. Run it again."""
+    """A concurrent commit contradicts this one, of which nothing is visible. Run the job again."""
 
 
 class VersionVacuumed(TableError):
-    """Files that a version, or an increment, is made of have been removed by vacuum."""
+    """Vacuum has removed files or commits of the version that was asked for."""

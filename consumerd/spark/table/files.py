@@ -1,4 +1,4 @@
-"""A frame's rows as Parquet files with statistics, written by Spark's tasks into a transaction's staging."""
+"""Parquet files of a DataFrame's rows, written by Spark's tasks into a transaction's staging folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter,
 from consumerd.spark.table.transaction import Transaction
 
 WRITTEN: Final = "file string"
-"""The columns of what tasks return: a file as the log has it, in JSON."""
+"""Schema of the rows that tasks return: a data file as JSON."""
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -31,12 +31,14 @@ def write_frame(
     bounds: Sequence[str] = (),
     settings: FileSettings | None = None,
 ) -> list[DataFile]:
-    """Write a frame's rows into new files, staged; give them to ``transaction.add`` to have them committed.
+    """Write a DataFrame's rows into staged files, to be given to ``transaction.add``.
 
-    The frame has the table's columns, in any order. Each task writes a file for each combination of the values of the
-    partition columns that it meets, rows in their order: ``repartition`` and ``sortWithinPartitions`` say how many files
-    there are, and how they are sorted. ``bounds`` names columns (whole numbers, timestamps, days, texts) of which the log
-    is to keep the smallest and the largest value. An empty frame gives no files.
+    The DataFrame has the table's columns, in any order. Each task writes one file for each combination of partition
+    values that it meets, and keeps the order of rows. Use ``repartition`` and ``sortWithinPartitions`` to choose how
+    many files there are, and how they are sorted. An empty DataFrame gives no files.
+
+    Args:
+        bounds: columns (whole numbers, timestamps, days, texts) of which the log keeps the smallest and the largest value.
 
     Raises TableError for columns that are not the table's, and what Spark raises where a task fails.
     """
@@ -48,7 +50,7 @@ def write_frame(
 
 
 def make_writer(transaction: Transaction, settings: FileSettings) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Return what a task does, for ``mapInArrow``: write batches, return the files that came of them as ``WRITTEN``."""
+    """Return the function for ``mapInArrow`` that writes batches and yields their files as ``WRITTEN``."""
     staging, attempt = str(transaction.staging), transaction.attempt
     partition_by = transaction.table.record.partition_by
 
@@ -71,7 +73,7 @@ def make_writer(transaction: Transaction, settings: FileSettings) -> Callable[[B
 
 
 def encode_written(files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
-    """Yield files as a batch of ``WRITTEN``; nothing where there are none."""
+    """Yield a batch of ``WRITTEN``, or nothing if there are no files."""
     if files:
         texts = pa.array([json.dumps(encode_file(file)) for file in files], pa.string())
         yield pa.RecordBatch.from_arrays([texts], names=["file"])

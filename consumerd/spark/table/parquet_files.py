@@ -1,13 +1,12 @@
-"""Writes rows as Parquet files of a table, within one task: a file for each combination of the partition columns' values.
+"""Parquet files of one task: one for each combination of partition values that it meets.
 
-Rows come as Arrow record batches, keep their order within a file, and are collected until there is a row group of them. Each
-file is durable when it is told of. Blocks; nothing here is Spark's, so that any process can write.
+Rows come as Arrow record batches, keep their order within a file, and are collected until they fill a row group. Files
+are durable when ``finish`` returns them. Blocks; does not need Spark, so that any process can write.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -21,18 +20,15 @@ import pyarrow.parquet as pq
 from consumerd import failpoints
 from consumerd.sinks.filesystem import FileSystem, OsFileSystem
 from consumerd.spark.table.commit import Bounds, DataFile, Scalar
+from consumerd.spark.table.folder_values import NULL_VALUE, escape_value
 
 ROW_GROUP_BYTES: Final = 32 << 20
-"""A row group is written when a file has collected this much, as Arrow."""
+"""Bytes of Arrow memory that a file collects before it writes a row group."""
 HELD_BYTES: Final = 128 << 20
-"""What all files of a task may have collected together; beyond, the largest collection is written."""
+"""Limit of the bytes that all open files of a task hold. Above it, the file that holds most writes a row group."""
 MOST_OPEN: Final = 64
-"""Files that a task has open; beyond, the one with the least to write is ended, and begun anew where it must."""
+"""Limit of open files in a task. Above it, the file that holds least is ended; another is begun if needed."""
 
-NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""How Spark and Hive name the folder of a null."""
-
-_ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _SAMPLE_ROWS: Final = 2000
 _REPEATS: Final = 0.25
 _LONGEST_BOUND: Final = 256
@@ -40,7 +36,12 @@ _LONGEST_BOUND: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
-    """How files are made. ``level`` is zstd's; ``bounds`` are the columns whose smallest and largest values are told."""
+    """Options of written files.
+
+    Attributes:
+        level: of zstd.
+        bounds: columns of which ``DataFile.bounds`` gets the smallest and the largest value.
+    """
 
     compression: str = "zstd"
     level: int | None = 1
@@ -53,10 +54,13 @@ class FileSettings:
 
 
 class PartitionedWriter:
-    """Writes a task's files below ``folder``; ``prefix`` begins their names and is no other task's, nor another attempt's.
+    """Writes the files of one attempt of a task.
 
-    ``partition_by`` names columns of texts, days or whole numbers, which go into folders instead of files. ``files`` makes
-    them durable.
+    Args:
+        folder: where the files are written, in folders by partition values.
+        prefix: beginning of their names, unique for the attempt.
+        partition_by: columns of texts, days or whole numbers, which go into folder names instead of files.
+        files: the file system, which makes them durable.
     """
 
     def __init__(
@@ -78,14 +82,18 @@ class PartitionedWriter:
         self._count = 0
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Take rows. Raises OSError, pyarrow's ArrowException; the writer is then only good to be aborted."""
+        """Write rows. Raises OSError, pyarrow's ArrowException, after which only ``abort`` may be called."""
         if len(batch) == 0:
             return
         for values, rows in _divide(batch, self._partition_by):
             self.append_part(values, rows)
 
     def append_part(self, values: tuple[str, ...], rows: pa.RecordBatch) -> None:
-        """Take rows, without the partition columns, that all have these values of them, as folders' names have them.
+        """Write rows that share their partition values.
+
+        Args:
+            values: of the partition columns, as folder names hold them.
+            rows: without the partition columns.
 
         Raises as :meth:`append`.
         """
@@ -100,7 +108,7 @@ class PartitionedWriter:
         return self._done
 
     def abort(self) -> None:
-        """Give up what is open. The files stay: nobody commits them, and who staged them removes them."""
+        """Close open files without completing them. The transaction removes them with its staging folder."""
         for file in self._open.values():
             file.abort()
         self._open.clear()
@@ -124,7 +132,7 @@ class PartitionedWriter:
 
 
 class _GrowingFile:
-    """One file, from its first row to its footer."""
+    """A file that is being written."""
 
     def __init__(
         self, folder: Path, path: str, values: tuple[str, ...], settings: FileSettings, files: FileSystem
@@ -207,13 +215,8 @@ class _BoundsSoFar:
         return None if low is None or high is None else Bounds(low=low, high=high)
 
 
-def escape_value(value: str) -> str:
-    """Return a partition column's value as Spark writes it into a folder's name."""
-    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", value) if value else NULL_VALUE
-
-
 def to_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose timestamps are of the time zone UTC and in microseconds: of the same moments, that is."""
+    """Convert a batch's timestamps to microseconds in UTC."""
     fields = [pa.field(field.name, _utc(field.type), nullable=field.nullable) for field in batch.schema]
     if all(field.type == found.type for field, found in zip(fields, batch.schema, strict=True)):
         return batch
@@ -233,7 +236,7 @@ def _utc(kind: pa.DataType) -> pa.DataType:
 
 
 def _divide(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-    """Yield the rows of each combination of values, as they stand in folders' names, without these columns."""
+    """Yield each combination of partition values with its rows, which lack these columns."""
     rest = batch.select([name for name in batch.schema.names if name not in names])
     parts: list[tuple[tuple[str, ...], pa.Array | None]] = [((), None)]
     for name in names:
@@ -268,8 +271,9 @@ def _folder_value(value: object) -> str:
 
 
 def _open_writer(path: Path, first: pa.Table, settings: FileSettings) -> pq.ParquetWriter:
-    """Open a file whose first row group is going to be ``first``: what repeats there has a dictionary, what is a number and
-    does not is written as differences.
+    """Open a file, with encodings chosen by its first row group.
+
+    Columns whose values repeat get a dictionary; other numbers and timestamps are delta-encoded.
     """
     repeating, numbers = [], []
     for field in first.schema:
@@ -314,7 +318,7 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 
 def _scalar(value: object) -> Scalar | None:
-    """Return a value as the log holds it, None for one that it does not hold."""
+    """Return a value as a bound, or None if the log keeps no bound of it."""
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, int | str) and not isinstance(value, bool):

@@ -1,7 +1,6 @@
 """Tables as DataFrames: whole, at a version, or what was added since one.
 
-A DataFrame names the files of one version: it stays the same whatever is committed meanwhile, as long as no vacuum removes
-what it names.
+A DataFrame names the files of one version. Later commits do not change it; only a vacuum of these files ends it.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -17,6 +17,9 @@ from pyspark.sql.types import StructType
 from consumerd.spark.table.commit import Commit, DataFile, Operation
 from consumerd.spark.table.errors import TableError, VersionVacuumed
 from consumerd.spark.table.transaction import Table, open_table
+
+_GLOBS: Final = "__globPaths__"
+"""Spark's internal option that turns globbing off: a folder may be called ``lake[1]``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +48,10 @@ def read_table(spark: SparkSession, path: str | Path, version: int | None = None
 
 
 def read_increment(spark: SparkSession, path: str | Path, *, after: int, until: int | None = None) -> Increment:
-    """Return what appends have added behind a version, up to another one or the newest; compactions add nothing.
+    """Return the rows that were appended after a version, up to version ``until`` or the newest.
 
-    From version 0 it is the whole table, compacted as it is. Raises TableError where a commit in between has changed rows
-    (``Operation.REPLACE``), VersionVacuumed where files added in between have been compacted and removed since, OSError.
+    From version 0 that is the whole table. Raises TableError if a commit in between has changed rows
+    (``Operation.REPLACE``), VersionVacuumed if appended files have been compacted and vacuumed since, OSError.
     """
     table = open_table(path)
     snapshot = table.snapshot(until)
@@ -73,7 +76,8 @@ def read_files(spark: SparkSession, table: Table, files: Iterable[DataFile], sch
     paths = _existing(table, [file.path for file in files])
     if not paths:
         return spark.createDataFrame([], columns)
-    return spark.read.schema(columns).option("basePath", _for_spark(table.path)).parquet(*paths)
+    reader = spark.read.schema(columns).option("basePath", _for_spark(table.path)).option(_GLOBS, "false")
+    return reader.parquet(*paths)
 
 
 def _existing(table: Table, paths: Sequence[str]) -> list[str]:
@@ -86,5 +90,5 @@ def _existing(table: Table, paths: Sequence[str]) -> list[str]:
 
 
 def _for_spark(path: Path) -> str:
-    """Return a path as Hadoop takes it, which is no URI: what is percent-encoded in a name stays as it is."""
+    """Return a path for Hadoop, which does not decode it: a ``%`` in a name stays as it is."""
     return f"file://{path}"

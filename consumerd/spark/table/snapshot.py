@@ -1,4 +1,4 @@
-"""What the commits up to a version amount to. Pure."""
+"""Snapshots: the sum of all commits up to a version. Pure."""
 
 from __future__ import annotations
 
@@ -6,34 +6,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from consumerd.sinks.record_fields import (
-    FORMAT_VERSION,
-    MalformedRecord,
-    decode_fields,
-    encode_fields,
-    get_number,
-    get_text,
-)
+from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.spark.landing.coverage import NOTHING, Coverage, sum_up
-from consumerd.spark.table.commit import (
-    Commit,
-    DataFile,
-    Operation,
-    encode_file,
-    get_numbers,
-    get_objects,
-    parse_covered,
-    parse_file,
-)
+from consumerd.spark.table.commit import Commit, DataFile, Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A table at a version; version 0 is an empty table.
 
-    ``files`` by their paths; ``covered`` the sum of what commits cover; ``progress`` as the last commits left it;
-    ``plans`` all that were ever committed, with their versions; ``last_replace`` is the newest version that was no append
-    and no compaction, 0 if none was.
+    Attributes:
+        files: by path.
+        covered: sum of what the commits cover.
+        progress: newest progress of each source.
+        plans: plans of the commits that are in the log, with their versions.
+        last_replace: newest version with ``Operation.REPLACE``, 0 if there is none.
+        schema: Spark's JSON of a StructType, if a commit has added columns.
+        removed: paths of files that only older versions have, with the time of their removal from the table, in ms.
+        time_ms: of the newest commit. Never decreases, even where a commit's clock went back.
     """
 
     version: int = 0
@@ -43,6 +33,8 @@ class Snapshot:
     plans: Mapping[str, int] = field(default_factory=dict)
     last_replace: int = 0
     schema: str | None = None
+    removed: Mapping[str, int] = field(default_factory=dict)
+    time_ms: int = 0
 
     @property
     def rows(self) -> int:
@@ -55,65 +47,49 @@ class Snapshot:
         return sum(file.size for file in self.files.values())
 
     def apply(self, commits: Iterable[Commit]) -> Snapshot:
-        """Return the snapshot after further commits, given in their order. Raises MalformedRecord if they do not fit."""
+        """Return the snapshot after further commits, in their order. Raises MalformedRecord if they do not fit."""
         files = dict(self.files)
         progress = dict(self.progress)
         plans = dict(self.plans)
+        gone = dict(self.removed)
+        time_ms = self.time_ms
         covered = [self.covered]
         version, last_replace, schema = self.version, self.last_replace, self.schema
         for commit in commits:
             if commit.version != version + 1:
                 raise MalformedRecord(f"version {version} is followed by {commit.version}")
-            version = commit.version
+            version, time_ms = commit.version, max(time_ms, commit.time_ms)
             for path in commit.removed:
                 if files.pop(path, None) is None:
                     raise MalformedRecord(f"version {version} removes {path}, which the table does not have")
+                gone[path] = time_ms
             for file in commit.added:
                 files[file.path] = file
+                gone.pop(file.path, None)
+            if commit.restores is not None:
+                covered.clear()
+                progress.clear()
+                plans = {plan: at for plan, at in plans.items() if at <= commit.restores}
             covered.append(commit.covered)
             progress.update(commit.progress)
             plans[commit.plan] = version
             if commit.operation is Operation.REPLACE:
                 last_replace = version
             schema = commit.schema or schema
+        try:
+            total = sum_up(covered)
+        except ValueError as error:
+            raise MalformedRecord(f"version {version}: {error}") from error
         return Snapshot(
             version=version,
             files=files,
-            covered=sum_up(covered),
+            covered=total,
             progress=progress,
             plans=plans,
             last_replace=last_replace,
             schema=schema,
-        )
-
-    def encode(self) -> bytes:
-        """Return the snapshot as one JSON object, as checkpoints hold it."""
-        return encode_fields(
-            {
-                "format": FORMAT_VERSION,
-                "version": self.version,
-                "files": [encode_file(file) for file in self.files.values()],
-                "covered": self.covered.encode(),
-                "progress": dict(self.progress),
-                "plans": dict(self.plans),
-                "last_replace": self.last_replace,
-                "schema": self.schema,
-            }
-        )
-
-    @classmethod
-    def parse(cls, data: bytes) -> Snapshot:
-        """Read a snapshot. Raises MalformedRecord."""
-        fields = decode_fields(data)
-        files = [parse_file(entry) for entry in get_objects(fields, "files")]
-        return cls(
-            version=get_number(fields, "version"),
-            files={file.path: file for file in files},
-            covered=parse_covered(fields),
-            progress=get_numbers(fields, "progress"),
-            plans=get_numbers(fields, "plans"),
-            last_replace=get_number(fields, "last_replace"),
-            schema=get_text(fields, "schema") if fields.get("schema") is not None else None,
+            removed=gone,
+            time_ms=time_ms,
         )
 
 

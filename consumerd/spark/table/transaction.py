@@ -1,4 +1,4 @@
-"""How a job changes a table: it stages files, links them into place, and commits.
+"""Transactions: a job stages files, links them into place, and commits.
 
 ::
 
@@ -7,51 +7,58 @@
             transaction.add(write_frame(transaction, frame, bounds=["offset"]))
             done = transaction.commit(progress={"bronze": 17}, counts={"read": 1000})
 
-What holds, whatever dies when:
+Invariants, whenever a process dies:
 
-* Files are staged below ``_staging/<attempt>``, each durable before it is linked into its folder, and all of that before
-  the log's file is linked. So a version never names a file that is not there, whole.
-* A job that dies before the log's link has changed nothing that a snapshot shows. What it left is removed by the next job
-  that begins while no other is at work, which it knows by a lock on the log's folder that dies with its holder; the log
-  says whether an attempt that left its staging behind has committed.
-* The lock keeps the order of nothing: jobs may run beside each other. Each takes the next number; whoever finds it taken
-  looks at what the other has done, goes on behind it where that does not matter, and otherwise is refused.
+* A version never names a file that is absent or incomplete. Files are written below ``_staging/<attempt>``, made durable,
+  linked into their folders, and only then is the commit's log file linked.
+* A job that dies before that last link has changed nothing that a snapshot shows. The next job that begins while no other
+  is at work removes its files (``attempts``). It knows by a lock on the log's folder, which ends with its holder. A
+  lock that is granted to two jobs costs one of them its run, and no rows.
+* The lock orders nothing: jobs may run at the same time. Each takes the next version number. If that is taken, the job
+  reads the other commit: if both are compatible it takes the number after it, else it fails with TableConflict.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from consumerd import failpoints
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.publish import remove_hidden
 from consumerd.spark.landing.coverage import NOTHING, Coverage
 from consumerd.spark.landing.ranges import EMPTY
+from consumerd.spark.table.attempts import (
+    COMMIT_FILE,
+    StagedCommit,
+    describe_ended,
+    end_attempts,
+    find_attempts,
+    new_attempt,
+    remove_attempts,
+)
 from consumerd.spark.table.commit import LOG_FOLDER, STAGING_FOLDER, Commit, DataFile, Operation, TableRecord
 from consumerd.spark.table.errors import TableConflict, TableError
+from consumerd.spark.table.former_log import upgrade
+from consumerd.spark.table.locks import LOCK_NAME, FileLock, Lock, LockMaker, check_locks
 from consumerd.spark.table.log import TableLog
 from consumerd.spark.table.snapshot import Snapshot
-
-_LOCK: Final = ".lock"
 
 
 class Table:
     """A table that exists. Use :func:`open_table` or :func:`create_table`."""
 
-    def __init__(self, record: TableRecord, log: TableLog) -> None:
+    def __init__(self, record: TableRecord, log: TableLog, make_lock: LockMaker = FileLock) -> None:
         self.record = record
         self.log = log
         self.path = log.path
+        self._make_lock = make_lock
 
     def snapshot(self, version: int | None = None) -> Snapshot:
         """Return the table at a version, or at its newest. Raises TableError, OSError."""
@@ -61,6 +68,10 @@ class Table:
         """Return Spark's JSON of the columns at a version, the partition columns last."""
         return snapshot.schema or self.record.schema
 
+    def lock(self) -> Lock:
+        """Open the log's lock; it is not held yet. Raises OSError."""
+        return self._make_lock(self.path / LOG_FOLDER / LOCK_NAME)
+
     def begin(
         self,
         *,
@@ -69,42 +80,62 @@ class Table:
         operation: Operation,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> Transaction:
-        """Return a transaction upon the newest version, to be entered. ``plan`` names the work, ``job`` whose it is."""
+        """Return a transaction on the newest version, to be entered. ``plan`` and ``job`` as in ``Commit``."""
         return Transaction(self, plan=plan, job=job, operation=operation, now_ms=now_ms)
 
 
-def find_table(path: str | Path, *, files: FileSystem | None = None) -> Table | None:
+def find_table(path: str | Path, *, files: FileSystem | None = None, make_lock: LockMaker = FileLock) -> Table | None:
     """Return the table at a path, or None if there is none. Raises TableError, OSError."""
     log = TableLog(local_path(path), files)
+    upgrade(log)
     record = log.find_record()
-    return None if record is None else Table(record, log)
+    return None if record is None else Table(record, log, make_lock)
 
 
-def open_table(path: str | Path, *, files: FileSystem | None = None) -> Table:
+def open_table(path: str | Path, *, files: FileSystem | None = None, make_lock: LockMaker = FileLock) -> Table:
     """Return the table at a path. Raises TableError if there is none, OSError."""
-    table = find_table(path, files=files)
+    table = find_table(path, files=files, make_lock=make_lock)
     if table is None:
-        raise TableError(f"{path}: there is no table (it has no _table.json)")
+        raise TableError(f"{path}: there is no table (it has no {LOG_FOLDER})")
     return table
 
 
 def create_table(
-    path: str | Path, *, name: str, schema: str, partition_by: Sequence[str], files: FileSystem | None = None
+    path: str | Path,
+    *,
+    name: str,
+    schema: str,
+    partition_by: Sequence[str],
+    files: FileSystem | None = None,
+    make_lock: LockMaker = FileLock,
 ) -> Table:
-    """Return the table at a path, which is made if there is none.
+    """Return the table at a path; create it if there is none.
 
-    ``schema`` is Spark's JSON of a StructType, the partition columns last. Raises TableError for a table of another name
-    or of other partition columns, OSError. A table's columns are those it was made with, and what commits have added.
+    An existing table keeps its columns, whatever ``schema`` says: jobs add columns by their commits.
+
+    Args:
+        schema: Spark's JSON of a StructType, the partition columns last.
+
+    Raises TableError for a table of another name or of other partition columns, and for a file system whose locks have
+    no effect; OSError.
     """
     log = TableLog(local_path(path), files)
-    wanted = TableRecord(id=uuid.uuid4().hex, name=name, schema=schema, partition_by=tuple(partition_by))
+    upgrade(log)
+    wanted = TableRecord(
+        id=uuid.uuid4().hex,
+        name=name,
+        schema=schema,
+        partition_by=tuple(partition_by),
+        created_ms=time.time_ns() // 1_000_000,
+    )
     record = log.find_record() or log.create(wanted)
+    check_locks(log.path / LOG_FOLDER, make_lock)
     if (record.name, record.partition_by) != (wanted.name, wanted.partition_by):
         raise TableError(
             f"{path} is the table {record.name!r} in folders by {', '.join(record.partition_by)}; this job writes "
             f"{wanted.name!r} by {', '.join(wanted.partition_by)}: give it a path of its own"
         )
-    return Table(record, log)
+    return Table(record, log, make_lock)
 
 
 def local_path(path: str | Path) -> Path:
@@ -115,14 +146,14 @@ def local_path(path: str | Path) -> Path:
         return Path(text).absolute()
     if scheme != "file" or not rest.startswith("/"):
         raise TableError(
-            f"{text}: tables need a file system that driver and executors share (with link and fsync), and no object store: "
-            "give a local path"
+            f"{text}: tables need a file system that driver and executors share (with link and fsync), and no object "
+            "store: give a local path"
         )
     return Path("/" + rest.lstrip("/"))
 
 
 class Transaction:
-    """One attempt at one commit. A context manager: what was not committed when it is left is taken back.
+    """One attempt at a commit. As a context manager it removes its files on exit if it has not committed.
 
     Used by one thread.
     """
@@ -141,15 +172,20 @@ class Transaction:
         self._removed: list[str] = []
         self._linked: list[Path] = []
         self._outcome_unknown = False
-        self._lock: int | None = None
+        self._lock: Lock | None = None
+        self._commit: StagedCommit | None = None
 
     def __enter__(self) -> Self:
         self._lock = _lock_log(self.table)
         try:
             self.base = self.table.snapshot()
-            self.attempt = f"{self.base.version:020d}-{uuid.uuid4().hex[:12]}"
+            self.attempt = new_attempt(self.base.version)
             self.staging = self.table.path / STAGING_FOLDER / self.attempt
             self._files.make_folders(self.staging)
+            try:
+                self._commit = StagedCommit(self._files, self.staging / COMMIT_FILE).__enter__()
+            except FileNotFoundError as error:
+                raise TableConflict(describe_ended(self.staging)) from error
         except BaseException:
             self._unlock()
             raise
@@ -159,23 +195,26 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
+            assert self._commit is not None
+            self._commit.close()
             if not self._outcome_unknown:  # else the next job asks the log, and removes what is to be removed
                 self._take_back()
-                shutil.rmtree(self.staging, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    self._files.remove_tree(self.staging)
         finally:
             self._unlock()
 
     def find_done(self) -> Commit | None:
-        """Return the commit of this plan if there is one: the work is done. Raises TableError, OSError."""
+        """Return the commit of this plan, or None if the work is not done yet. Raises TableError, OSError."""
         version = self.base.plans.get(self.plan)
         return None if version is None else self.table.log.read(version)
 
     def add(self, files: Iterable[DataFile]) -> None:
-        """Have files committed that lie, durable, below ``staging`` under the paths that they are to have in the table."""
+        """Add staged files, durable below ``staging`` under their paths in the table."""
         self._added += files
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Have files of the base version taken out of the table."""
+        """Remove files of the base version from the table."""
         self._removed += paths
 
     def commit(
@@ -185,11 +224,13 @@ class Transaction:
         progress: Mapping[str, int] | None = None,
         counts: Mapping[str, int] | None = None,
         schema: str | None = None,
+        restores: int | None = None,
     ) -> Commit:
-        """Make it the table's next version, and return the commit of this plan.
+        """Publish the commit as the table's next version, and return it.
 
-        That is another's, and this attempt leaves nothing, where a job of the same plan was first. Raises TableConflict
-        where what others have committed since the base version contradicts this; TableError, OSError.
+        If another job has committed the same plan, its commit is returned and this attempt leaves nothing. Arguments
+        are as in ``Commit``. Raises TableConflict if commits since the base version contradict this one; TableError,
+        OSError.
         """
         done = self.find_done()
         if done is not None:
@@ -207,6 +248,7 @@ class Transaction:
             progress=dict(progress or {}),
             counts=dict(counts or {}),
             schema=schema,
+            restores=restores,
         )
         self._check(commit)
         self._link()
@@ -218,7 +260,7 @@ class Transaction:
         return published
 
     def _check(self, commit: Commit) -> None:
-        """Raise TableError for what no log may hold."""
+        """Raise TableError if a file to be removed is not in the base version."""
         absent = [path for path in commit.removed if path not in self.base.files]
         if absent:
             raise TableError(f"{self.table.path}: version {self.base.version} has no {absent[0]} that could be removed")
@@ -233,27 +275,33 @@ class Transaction:
                 self._files.make_folders(target.parent)
                 folders.add(target.parent)
             self._linked.append(target)  # first: a signal behind the link must not leave a name that nobody takes back
-            self._files.link(self.staging / file.path, target)
+            try:
+                self._files.link(self.staging / file.path, target)
+            except FileNotFoundError as error:
+                raise TableConflict(describe_ended(self.staging)) from error
             if failpoints.ENABLED:
                 failpoints.reach("after_table_link")
         for folder in sorted(_with_parents(folders, self.table.path), reverse=True):
             self._files.sync_folder(folder)
 
     def _publish(self, commit: Commit) -> Commit:
+        assert self._commit is not None
         while True:
-            for path in self._linked:
-                self._files.size_and_mtime(path)  # nobody has taken it for a dead job's
             try:
                 self._outcome_unknown = True
-                if self.table.log.publish(commit):
+                if self.table.log.publish(commit, self._commit):
                     self._linked.clear()  # first: a signal in between must not take back what is committed
                     self._outcome_unknown = False
                     return commit
                 self._outcome_unknown = False
+            except TableConflict:
+                self._outcome_unknown = False
+                raise
             except OSError as error:
                 raise OSError(
                     error.errno,
-                    f"{self.table.path}: version {commit.version} may have been committed or not; run the job again: {error}",
+                    f"{self.table.path}: version {commit.version} may have been committed or not; run the job again: "
+                    f"{error}",
                 ) from error
             other = self.table.log.read(commit.version)
             if other.plan == self.plan:
@@ -269,7 +317,7 @@ class Transaction:
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None
         if lock is not None:
-            os.close(lock)
+            lock.close()
 
     def _take_back(self) -> None:
         for path in self._linked:
@@ -279,9 +327,15 @@ class Transaction:
 
 
 def find_conflict(mine: Commit, other: Commit) -> str | None:
-    """Say what another's commit, of which mine knew nothing, did that contradicts mine; None where mine holds behind it."""
+    """Say how a concurrent commit contradicts mine; None if mine can follow it."""
+    if other.restores is not None:
+        return f"has gone back to version {other.restores}"
+    if mine.restores is not None:
+        return "is not in the version that this goes back to"
     if removed := set(mine.removed) & set(other.removed):
         return f"has removed {min(removed)} as well"
+    if mine.covered.cluster and other.covered.cluster not in (None, mine.covered.cluster):
+        return f"is of cluster {other.covered.cluster}, this of {mine.covered.cluster}: give each tables of its own"
     if overlap := _find_overlap(mine.covered, other.covered):
         return f"has taken {overlap} as well"
     if sources := mine.progress.keys() & other.progress.keys():
@@ -294,71 +348,35 @@ def find_conflict(mine: Commit, other: Commit) -> str | None:
 
 
 def clean_up(table: Table) -> None:
-    """Remove what attempts left behind that are no more: for whoever holds the lock alone. Raises TableError, OSError."""
-    staging = table.path / STAGING_FOLDER
-    for attempt in table.log.files.names(staging):
-        base = attempt.partition("-")[0]
-        if not base.isdigit():
-            continue
-        if table.log.find_commit(writer=attempt, after=int(base)) is None:
-            for path in _staged(staging / attempt):
-                _unlink_if_same(table.path / path, staging / attempt / path)
-        shutil.rmtree(staging / attempt, ignore_errors=True)
+    """Remove the files of dead attempts. The caller holds the lock exclusively. Raises TableError, OSError."""
+    files = table.log.files
+    attempts = find_attempts(files, table.path)
+    if attempts:
+        end_attempts(files, table.path, attempts)
+        remove_attempts(files, table.path, attempts, table.snapshot())
     for folder in (table.path, table.path / LOG_FOLDER):
-        remove_hidden(table.log.files, folder)
+        remove_hidden(files, folder)
 
 
-@contextlib.contextmanager
-def hold_alone(table: Table) -> Iterator[bool]:
-    """Keep jobs from beginning, for a moment, and tell whether none is at work; False, and nothing is held, if one may be."""
-    descriptor = _open_lock(table)
+def _lock_log(table: Table) -> Lock | None:
+    """Hold the log's lock, shared with other jobs, after a clean-up if there are none.
+
+    Returns None on a file system without locks.
+    """
+    lock = table.lock()
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # held by a job; or a file system without locks
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
-def _lock_log(table: Table) -> int | None:
-    """Hold the log's lock together with other jobs, and clean up first if there are none; None where there are no locks."""
-    descriptor = _open_lock(table)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            alone = False
+            alone = lock.try_exclusive()
         except OSError:
-            os.close(descriptor)
+            lock.close()
             return None
-        else:
-            alone = True
         if alone:
             clean_up(table)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        lock.share()
     except BaseException:
-        os.close(descriptor)
+        lock.close()
         raise
-    return descriptor
-
-
-def _open_lock(table: Table) -> int:
-    return os.open(table.path / LOG_FOLDER / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-
-def _staged(folder: Path) -> Iterator[Path]:
-    for home, _, names in os.walk(folder):
-        for name in names:
-            yield (Path(home) / name).relative_to(folder)
-
-
-def _unlink_if_same(path: Path, other: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if path.samefile(other):
-            path.unlink()
+    return lock
 
 
 def _with_parents(folders: Iterable[Path], root: Path) -> set[Path]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from consumerd.errors import ProduceError
+from consumerd.spark.datasource import lookup
 from consumerd.spark.datasource.outgoing import OutgoingColumns
 from consumerd.spark.datasource.sending import SentCounts, send_batches
 from consumerd.spark.datasource.write_options import parse_write_options
@@ -29,8 +30,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedThread]
         yield running
 
 
-def _send(broker: EmbeddedThread, *values: bytes) -> SentCounts:
-    options = parse_write_options({"kafka.bootstrap.servers": broker.bootstrap, "topic": "t"})
+def _send(broker: EmbeddedThread, *values: bytes, **given: str) -> SentCounts:
+    options = parse_write_options({"kafka.bootstrap.servers": broker.bootstrap, "topic": "t", **given})
     batches = [pa.record_batch({"value": pa.array([value], pa.binary())}) for value in values]
     return send_batches(iter(batches), COLUMNS, options)
 
@@ -52,3 +53,23 @@ def test_a_task_is_done_when_its_last_batch_is_acknowledged(broker: EmbeddedThre
 
     assert SentCounts(records=2, payload_bytes=6, topics=(("t", 2),)) == _send(broker, b"one", b"two")
     assert written + 2 == broker.count("t", 1)
+
+
+NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1,127.0.0.1:2"}
+
+
+def test_brokers_that_were_replaced_since_the_query_began_are_looked_up_again(broker: EmbeddedThread) -> None:
+    """A stream runs for months, and its tasks get the addresses that the driver has found at its beginning."""
+    written = broker.count("t", 1)
+
+    assert _send(broker, b"one", **NOBODY, zookeeper=broker.zookeeper).records == 1
+    assert written + 1 == broker.count("t", 1)
+
+
+def test_brokers_that_cannot_be_looked_up_again_are_told(
+    broker: EmbeddedThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors need not reach ZooKeeper; the one who reads this knows what helps."""
+    monkeypatch.setattr(lookup, "_SESSION_S", 0.5)
+    with pytest.raises(ProduceError, match=r"none of 127\.0\.0\.1:1,127\.0\.0\.1:2 answers.*start the query again"):
+        _send(broker, b"one", **NOBODY, zookeeper="127.0.0.1:1")

@@ -55,15 +55,7 @@ def test_tables_are_below_one_folder_unless_they_have_a_path(tmp_path: Path) -> 
     assert Path("/other/silver tables/orders") == settings.folder("silver", "orders")
     assert Path("/lake/latest/orders") == settings.folder("latest", "orders")
     assert "/lake/quarantine" == settings.location("quarantine")
-    assert "/lake/bronze" == settings.bronze_to_read()
-
-
-def test_bronze_as_delta_is_not_read_as_files(tmp_path: Path) -> None:
-    """There is no log of ours, and "there is no table" would send somebody looking for it."""
-    settings = load(tmp_path, "pipeline: {path: /lake, bronze: {format: delta}}")
-
-    with pytest.raises(ConfigError, match="bronze of Parquet files only"):
-        settings.bronze_to_read()
+    assert "/lake/bronze" == settings.location("bronze")
 
 
 @pytest.mark.parametrize(
@@ -88,9 +80,9 @@ def test_no_landing_zone_names_the_ways_to_give_one(tmp_path: Path) -> None:
 
 def test_the_environment_sets_what_the_jobs_go_by() -> None:
     """As for every other key."""
-    settings = load_job_settings(environment={"CONSUMERD_PIPELINE__BRONZE__FORMAT": "delta"})
+    settings = load_job_settings(environment={"CONSUMERD_PIPELINE__BRONZE__COMPRESSION": "snappy"})
 
-    assert "delta" == settings.pipeline.bronze.format
+    assert "snappy" == settings.pipeline.bronze.compression
 
 
 @pytest.mark.parametrize(

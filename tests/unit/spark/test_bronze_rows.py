@@ -12,7 +12,7 @@ import pytest
 
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
 from consumerd.spark.bronze_rows import Piece, read_piece, with_folders
-from consumerd.spark.bronze_target import SCHEMA
+from consumerd.spark.bronze_schema import SCHEMA
 from consumerd.spark.bronze_tasks import plan_tasks
 from consumerd.spark.landed_rows import LandedContent
 from consumerd.spark.landing.ranges import EMPTY, RangeSet

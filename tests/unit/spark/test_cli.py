@@ -160,6 +160,14 @@ def test_an_audit_needs_no_file(job: Any, tmp_path: Path) -> None:
     assert not settings.pipeline.audit.positions
 
 
+def test_folders_that_are_given_one_option_after_the_other_count_all(job: Any, tmp_path: Path) -> None:
+    """The last alone would leave rows out, with exit code 0."""
+    seen = job("audit", nothing)
+    main(["audit", "--quiet", "--landing", f"{tmp_path}/a", "--landing", f"{tmp_path}/b,{tmp_path}/c"])
+    [settings] = seen
+    assert (tmp_path / "a", tmp_path / "b", tmp_path / "c") == settings.landing_roots()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

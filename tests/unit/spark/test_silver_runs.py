@@ -14,9 +14,11 @@ from consumerd.config.pipeline import Pipeline
 from consumerd.spark import silver
 from consumerd.spark.decoding.loading import load_decoder
 from consumerd.spark.silver import TopicPlan, TopicTables
-from consumerd.spark.table.commit import DataFile
-from consumerd.spark.table.errors import TableConflict
+from consumerd.spark.table import log as table_log
+from consumerd.spark.table.commit import LOG_FOLDER, DataFile
+from consumerd.spark.table.errors import TableConflict, TableError
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
+from consumerd.spark.table.restore import restore
 from consumerd.spark.table.transaction import Table, Transaction, open_table
 from tests.support.tables import append, make_rows, make_table, read_offsets
 
@@ -37,10 +39,16 @@ class Interrupted(Table):
 
 
 def decode(
-    _: object, tables: TopicTables, __: object, plan: TopicPlan, transactions: tuple[Transaction, ...]
+    session: Callable[[], Any], tables: TopicTables, _: object, plan: TopicPlan, transactions: tuple[Transaction, ...]
 ) -> object:
     """Be the tasks of a run: every tenth record is bad."""
+    session()
     offsets = [offset for file in plan.files for offset in read_file(tables.bronze.path / file.path)]
+    if plan.known is not None:
+        known = {
+            offset for one in transactions for path in one.base.files for offset in read_file(one.table.path / path)
+        }
+        offsets = [offset for offset in offsets if offset not in known]
     staged: list[list[DataFile]] = []
     for transaction, is_bad in zip(transactions, (False, True), strict=True):
         folders = transaction.table.record.partition_by
@@ -50,7 +58,7 @@ def decode(
         )
         writer.append(rows.select(["offset", *folders]))
         staged.append(writer.finish())
-    return *staged, False
+    return *staged, plan.known is not None
 
 
 def read_file(path: Path) -> list[int]:
@@ -73,7 +81,7 @@ def run(tables: TopicTables, *, rebuild: bool = False, session: Callable[[], Any
 
 def forget_newest(table: Table) -> None:
     """Make a table what it was before its last commit, as if the job had died just before that."""
-    (table.log.path / "_log" / f"{table.snapshot().version:020d}.json").unlink()
+    (table.log.path / LOG_FOLDER / f"{table.snapshot().version:020d}.json").unlink()
 
 
 def assert_each_once(tables: TopicTables, offsets: range) -> None:
@@ -143,6 +151,90 @@ def test_decoding_anew_that_died_halfway_is_begun_once_more(tables: TopicTables)
     assert run(tables) == 95
     assert run(tables) == 0
     assert_each_once(tables, range(95))
+
+
+def test_topic_that_was_restored_is_decoded_again_from_there(tables: TopicTables) -> None:
+    """Its bad records are in quarantine already: they stay as they are, and none comes twice."""
+    append(tables.bronze, make_rows(range(50)))
+    run(tables)
+    append(tables.bronze, make_rows(range(50, 80)))
+    run(tables)
+    append(tables.bronze, make_rows(range(80, 95)))
+    restore(tables.silver, 1)
+
+    assert silver.check_counts(tables) != []
+    assert run(tables) == 27 + 15
+    assert_each_once(tables, range(95))
+    assert run(tables) == 0
+
+
+def test_run_over_a_restored_topic_that_died_halfway_is_finished(tables: TopicTables) -> None:
+    """Beside records that have come since."""
+    append(tables.bronze, make_rows(range(50)))
+    run(tables)
+    append(tables.bronze, make_rows(range(50, 80)))
+    run(tables)
+    restore(tables.silver, 1)
+    append(tables.bronze, make_rows(range(80, 95)))
+    run(tables)
+    forget_newest(tables.silver)
+
+    assert run(tables) == 27 + 15
+    assert_each_once(tables, range(95))
+    forget_newest(tables.silver)
+    append(tables.bronze, make_rows(range(95, 101)))
+    run(tables)
+    assert_each_once(tables, range(101))
+
+
+def test_what_bronzes_log_does_not_say_any_more_is_found_by_comparing(
+    tables: TopicTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that nobody has decoded for longer than commits are kept."""
+    monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 3)
+    append(tables.bronze, make_rows(range(20)))
+    run(tables)
+    for at in range(20, 90, 10):
+        append(tables.bronze, make_rows(range(at, at + 10)), now_ms=at)
+    assert tables.bronze.log.expire(2**40) > 0
+    assert tables.bronze.log.oldest() > 2
+
+    assert run(tables) == 70
+    assert_each_once(tables, range(90))
+    forget_newest(tables.silver)
+    assert run(tables) == 70
+    assert_each_once(tables, range(90))
+    assert run(tables) == 0
+
+
+def test_quarantine_that_remembers_a_rebuild_for_longer_is_no_reason_for_another(
+    tables: TopicTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two logs do not end at the same time."""
+    monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 3)
+    append(tables.bronze, make_rows(range(20)))
+    run(tables, rebuild=True)
+    for at in range(20, 90, 10):
+        append(tables.bronze, make_rows(range(at, at + 10)))
+        run(tables)
+    assert tables.silver.log.expire(2**50) > 0
+    append(tables.bronze, make_rows(range(90, 95)))
+
+    assert run(tables) == 5
+    assert_each_once(tables, range(95))
+
+
+def test_rows_that_bronze_has_lost_are_told(tables: TopicTables) -> None:
+    """Decoded ones of it would stay for ever."""
+    append(tables.bronze, make_rows(range(20)))
+    append(tables.bronze, make_rows(range(20, 30)))
+    run(tables)
+    restore(tables.bronze, 1)
+
+    with pytest.raises(TableError, match="version 3 has changed rows; decode orders anew"):
+        run(tables)
+    run(tables, rebuild=True)
+    assert_each_once(tables, range(20))
 
 
 def test_run_that_died_between_its_commits_is_finished(tables: TopicTables) -> None:

@@ -53,6 +53,23 @@ def test_messages_without_a_time_are_as_in_sparks_source() -> None:
     assert "headers" not in row
 
 
+@pytest.mark.parametrize("time", [1_700_000_000_000_000_000, 2**63 - 1, -(2**63), 2**63 // 1000 + 1])
+def test_times_that_spark_cannot_hold_are_null(time: int) -> None:
+    """A producer that counts nanoseconds; multiplied, they would be of the year 93851, and look like times."""
+    (row,) = (
+        RowMaker("orders", 3, include_headers=False).make(decode(message(0, b"v", magic=1, timestamp=time))).to_pylist()
+    )
+    assert row["timestamp"] is None
+
+
+def test_times_up_to_the_last_that_spark_can_hold_are_kept() -> None:
+    """They are the record's own word."""
+    times = [2**63 // 1000 - 1, -(2**63 // 1000) + 1, 1_700_000_000_000_000]
+    for time in times:
+        rows = RowMaker("orders", 3, include_headers=False).make(decode(message(0, b"v", magic=1, timestamp=time)))
+        assert [time * 1000] == rows.column("timestamp").cast(pa.int64()).to_pylist()
+
+
 def test_batches_of_any_size_one_after_the_other() -> None:
     """Columns that are constant are made once, and again for a larger batch."""
     maker = RowMaker("orders", 3, include_headers=True)

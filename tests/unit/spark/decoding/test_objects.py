@@ -57,6 +57,10 @@ def test_each_type_is_read(kind: str, written: bytes, expected: object) -> None:
     )
 
 
+_OUT_OF_YEARS = "does not fit its column: a number or a date out of range"
+"""By its zone it is of a year that no date of Python's or Spark's has."""
+
+
 @pytest.mark.parametrize(
     ("fields", "value", "reason"),
     [
@@ -82,6 +86,10 @@ def test_each_type_is_read(kind: str, written: bytes, expected: object) -> None:
         ),
         ("a:decimal(4,2)", b'{"a":12345}', "does not fit its column: a number with more digits than its column"),
         ("a:decimal(4,2)", b'{"a":"NaN"}', "does not fit its column: a number that its decimal column cannot hold"),
+        ("a:timestamp", b'{"a":"9999-12-31T23:59:59-12:00"}', _OUT_OF_YEARS),
+        ("a:timestamp", b'{"a":"0001-01-01T00:00:00+12:00"}', _OUT_OF_YEARS),
+        ("a:array<struct<b:timestamp>>", b'{"a":[{"b":"9999-12-31T23:59:59-12:00"}]}', _OUT_OF_YEARS),
+        ("a:map<string,timestamp>", b'{"a":{"b":"9999-12-31T23:59:59-12:00"}}', _OUT_OF_YEARS),
         ("a:int", b'{"x":' * 100_000, "no JSON of these fields: nested too deeply"),
     ],
 )

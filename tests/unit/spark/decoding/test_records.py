@@ -122,9 +122,22 @@ def test_an_event_time_that_nobody_can_show_is_bad() -> None:
 
     divided = make_decoder(event_time="value.in.at", late_ms=1000).divide(batch)
 
-    assert [BAD_TIME] == divided.bad["cause"].to_pylist()
+    assert [BAD_VALUE] == divided.bad["cause"].to_pylist()
     assert [None] == divided.bad["event_time"].to_pylist()
     assert [1] == divided.good["offset"].to_pylist()
+
+
+def test_a_records_own_time_that_nobody_can_show_is_bad() -> None:
+    """A producer that counts microseconds."""
+    beyond = pa.array([1_700_000_000_000_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = make_batch([(NOON, None, b"{}")])
+    column = batch.schema.get_field_index("timestamp")
+    batch = batch.set_column(column, batch.schema.field(column), beyond)
+
+    divided = make_decoder().divide(batch)
+
+    assert [BAD_TIME] == divided.bad["cause"].to_pylist()
+    assert [None] == divided.bad["event_time"].to_pylist()
 
 
 @given(

@@ -46,8 +46,26 @@ def test_sum_of_commits() -> None:
     )
 
 
+def test_clusters_are_not_added_up() -> None:
+    """Their offsets are of different records."""
+    one, two = Coverage(cluster="a", covered={LOG: ranges((0, 5))}), Coverage(covered={LOG: ranges((5, 9))})
+    assert Coverage(cluster="a", covered={LOG: ranges((0, 9))}) == one | two
+    assert one == Coverage.parse(json.loads(json.dumps(one.encode())))
+    with pytest.raises(ValueError, match="several clusters, a and b"):
+        sum_up([one, two, Coverage(cluster="b")])
+
+
 @pytest.mark.parametrize(
-    "value", [None, [], {"covered": []}, {"covered": {"orders": []}}, {"taken": {"a": 3}}, {"covered": {"/3@7": []}}]
+    "value",
+    [
+        None,
+        [],
+        {"cluster": 7},
+        {"covered": []},
+        {"covered": {"orders": []}},
+        {"taken": {"a": 3}},
+        {"covered": {"/3@7": []}},
+    ],
 )
 def test_parse_refuses_what_it_did_not_write(value: object) -> None:
     """A damaged commit must not read as an empty one: everything would be taken over again."""

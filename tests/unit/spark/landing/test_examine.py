@@ -54,7 +54,7 @@ def test_sound_zone_has_nothing_to_act_upon(zone: LandingZone) -> None:
     report = audit(zone)
 
     assert [] == errors(report)
-    assert [(FindingKind.REPEATED, 30, 60)] == notes(report)
+    assert [(FindingKind.LOG_TRUNCATED, 50, 100), (FindingKind.REPEATED, 30, 60)] == notes(report)
     first, second, third = report.logs
     assert ("orders/0@7", "orders/0@7.1", "orders/0@9") == (str(first.log), str(second.log), str(third.log))
     assert ([(0, 100)], [(30, 60)], 130) == (list(first.landed), list(first.repeated), first.records)
@@ -62,6 +62,24 @@ def test_sound_zone_has_nothing_to_act_upon(zone: LandingZone) -> None:
     assert [False] == [chain.sealed for chain in third.chains]
     assert (first.min_timestamp, first.max_timestamp) == (1_700_000_000_000, 1_700_000_099_000)
     assert sum(one.records for one in first.arrivals) == 130
+
+
+@pytest.mark.parametrize("request_id", [None, "to-the-end"])
+def test_election_that_took_records_is_told(zone: LandingZone, request_id: str | None) -> None:
+    """Under a policy or by a request: what was landed from the log's lost end, and where it goes on."""
+    zone.land("orders", 0, 0, 100)
+    other = zone.replica("b")
+    zone.land("orders", 0, 70, 90, truncated=True, request=request_id)
+    other.land("orders", 0, 90, 120)
+
+    report = audit(zone, other)
+
+    assert [] == errors(report)
+    assert [(FindingKind.LOG_TRUNCATED, 70, 100)] == notes(report)
+    (told,) = report.notes
+    assert "orders/0@7.1: an unclean election took the log's end away" in told.detail
+    assert f"goes on at 70 ({'request to-the-end' if request_id else 'on_above'})" in told.detail
+    assert "[70, 100) was landed from it before, as orders/0@7. Both are kept" in told.detail
 
 
 def test_recorded_gaps_are_named_with_their_reasons(zone: LandingZone) -> None:

@@ -30,7 +30,7 @@ ORDERS = TopicPartition.modern("orders", 0)
 async def _go_on(kind: str, path: Path) -> None:
     rig = SinkRig(kind=kind, path=path, clock=Clock(), cluster=landed_1.CLUSTER, group=landed_1.GROUP)
     writer = await rig.member().open(StubClaim(ORDERS, incarnation=Incarnation(landed_1.CZXID)))
-    await writer.start(Start(position=landed_1.END, reason="committed"))
+    await writer.start(Start(position=landed_1.END, reason="committed", truncation=1))
     await writer.write(build_batch(ORDERS, [record(offset) for offset in range(60, 70)]))
     await writer.flush()
     await rig.close()

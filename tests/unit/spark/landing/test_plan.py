@@ -16,7 +16,7 @@ from consumerd.sinks.chain import ChainRecord, FileMetadata, LandedGap, RootReco
 from consumerd.spark.landing.coverage import NOTHING, Coverage
 from consumerd.spark.landing.findings import FindingKind
 from consumerd.spark.landing.plan import LandingPlan, plan_landing
-from consumerd.spark.landing.ranges import RangeSet
+from consumerd.spark.landing.ranges import EMPTY, RangeSet
 from consumerd.spark.landing.values import LandedChain, LandedFile, Landing, LandingRoot
 
 PARTITION = TopicPartition.modern("orders", 0)
@@ -219,6 +219,23 @@ def test_parts_add_up() -> None:
     assert [True] == [part.is_empty for part in plan_landing(landing_of([])).split(5)]
 
 
+@pytest.mark.parametrize("max_records", [1, 15, 1000])
+def test_a_file_is_done_with_only_when_all_that_has_its_records_is(max_records: int) -> None:
+    """A part that is never committed, since one of its files is damaged or the job dies, must leave the other landing free."""
+    again = chain_of(2, [whole(0, 10), whole(10, 20), whole(20, 30)])
+    first = chain_of(1, [whole(0, 15), whole(15, 30)])
+    parts = list(plan_landing(landing_of([first, again])).split(max_records))
+
+    committed = NOTHING
+    given: set[int] = set()
+    for part in parts:
+        committed |= part.adds
+        given |= {offset for file in part.files for span in file.ranges for offset in range(span.start, span.end)}
+        done = committed.taken.get(first.ref, EMPTY)
+        assert all(set(range(span.start, span.end)) <= given for span in done)
+    assert [(0, 30)] == [(span.start, span.end) for span in committed.taken[first.ref]]
+
+
 # -- everything at once
 
 
@@ -252,17 +269,44 @@ def carry_out(plan: LandingPlan, rows: dict[str, frozenset[int]], table: list[in
         table += taken
 
 
-@given(zones(), st.lists(st.integers(0, 5), max_size=3), st.integers(1, 30))
+@given(zones(), st.lists(st.integers(0, 5), max_size=3), st.integers(1, 30), st.sampled_from([0, 1, 2, 8, 1000]))
 def test_each_record_once(
-    zone: tuple[list[LandedChain], dict[str, frozenset[int]]], runs: list[int], max_records: int
+    zone: tuple[list[LandedChain], dict[str, frozenset[int]]], runs: list[int], max_records: int, few: int
 ) -> None:
-    """Whatever lands in whatever order, in as many runs: the table holds each record that any file holds, once."""
+    """Whatever lands in whatever order, in as many runs, with many holes or few: the table holds each record that any file
+    holds, once.
+    """
     chains, rows = zone
     covered, table = NOTHING, list[int]()
     for count in [*sorted(runs), len(chains)]:
-        for part in plan_landing(landing_of(chains[:count]), covered).split(max_records):
+        for part in plan_landing(landing_of(chains[:count]), covered, most_pieces=few).split(max_records):
             carry_out(part, rows, table)
             covered = covered | Coverage.parse(part.adds.encode())
 
     assert sorted(frozenset().union(*rows.values())) == sorted(table)
-    assert plan_landing(landing_of(chains), covered).is_empty
+    assert plan_landing(landing_of(chains), covered, most_pieces=few).is_empty
+
+
+def test_holes_of_a_compacted_topic_are_not_remembered_one_by_one() -> None:
+    """Nine hundred of each file, for good, would fill the memory of every job that opens the table."""
+    files = [
+        Sketch(at, at + 9000, frozenset(range(at, at + 9000)) - frozenset(range(at, at + 9000, 10)))
+        for at in range(0, 90_000, 9000)
+    ]
+    landing = landing_of([chain_of(1, files)])
+    plan = plan_landing(landing)
+
+    assert [True] * 10 == [planned.whole for planned in plan.files]
+    assert 10 >= sum(len(ranges.spans) for part in (plan.adds.covered, plan.adds.doubtful) for ranges in part.values())
+    assert 9000 == sum(len(ranges.spans) for ranges in plan_landing(landing, most_pieces=10_000).adds.covered.values())
+
+
+def test_a_few_holes_are_remembered_one_by_one() -> None:
+    """Another chain's rows of other offsets are then taken without a look at the table."""
+    sketch = Sketch(0, 100, frozenset(range(100)) - {10, 50})
+    again = plan_landing(
+        landing_of([chain_of(1, [whole(0, 100)])]), plan_landing(landing_of([chain_of(2, [sketch])])).adds
+    )
+
+    assert [[(10, 11), (50, 51)]] == [list(planned.ranges) for planned in again.files]
+    assert [False] == [bool(planned.contested) for planned in again.files]

@@ -11,7 +11,8 @@ import pytest
 
 from consumerd.spark.table import parquet_files
 from consumerd.spark.table.commit import Bounds, DataFile
-from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, escape_value, to_utc
+from consumerd.spark.table.folder_values import escape_value
+from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, to_utc
 from tests.support.tables import make_rows
 
 

@@ -16,7 +16,7 @@ from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.spark.landing.coverage import Coverage
 from consumerd.spark.landing.ranges import RangeSet
 from consumerd.spark.landing.values import LogId
-from consumerd.spark.table.commit import Operation, commit_name
+from consumerd.spark.table.commit import LOG_FOLDER, Operation, commit_name
 from consumerd.spark.table.errors import TableConflict, TableError
 from consumerd.spark.table.transaction import Table, open_table
 from tests.support.faulty_files import RecordingFileSystem
@@ -50,7 +50,7 @@ POINTS = [
     "after_folder_sync=kill@2",
     "after_table_commit=kill",
 ]
-"""Every step of the job; the first of those that publishing a record takes is that of ``_table.json``."""
+"""Every step of the job; the first of those that publishing a record takes is that of version 0."""
 
 
 def covering(start: int, end: int) -> Coverage:
@@ -179,6 +179,11 @@ def test_second_of_two_jobs_of_one_plan_finds_it_done(table: Table) -> None:
         ({"covered": doubting(0, 5)}, {"covered": covering(4, 9)}, r"has taken \[4, 5\) of orders/0@7"),
         ({"covered": covering(0, 5)}, {"covered": doubting(4, 9)}, r"has taken \[4, 5\) of orders/0@7"),
         ({"progress": {"bronze": 3}}, {"progress": {"bronze": 2, "x": 1}}, "has moved on with bronze"),
+        (
+            {"covered": Coverage(cluster="a")},
+            {"covered": Coverage(cluster="b")},
+            "is of cluster b, this of a: give each",
+        ),
     ],
 )
 def test_job_that_another_contradicts_is_refused_and_leaves_nothing(
@@ -275,7 +280,7 @@ def test_a_commit_names_only_what_is_durable(tmp_path: Path) -> None:
     )
     begun = max(at for at, (operation, _) in enumerate(calls[:commit]) if operation == "create")
     assert "sync" in [operation for operation, _ in calls[begun:commit]]
-    assert ("sync_folder", "_log") in calls[commit:]
+    assert ("sync_folder", LOG_FOLDER) in calls[commit:]
 
 
 def test_job_at_work_is_not_taken_for_a_dead_one(table: Table) -> None:

@@ -1,10 +1,10 @@
-"""What a table of bronze is: its columns, and what the job asks of whatever keeps it."""
+"""Columns of bronze, and the results of its commits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -17,10 +17,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-
-from consumerd.spark.job import Sessions
-from consumerd.spark.landing.coverage import Coverage
-from consumerd.spark.landing.plan import LandingPlan
 
 JOB: Final = "bronze"
 BOUNDS: Final = ("incarnation", "partition", "offset", "timestamp", "landed")
@@ -45,13 +41,15 @@ SCHEMA: Final = StructType(
         StructField("day", DateType()),
     ]
 )
-"""Columns of bronze. ``landed`` is when the file was written by which a record came; ``broker`` is of 0.7's partitions only;
-``timestamp_type`` is null where the landed file does not say (JSON lines).
+"""Columns of bronze.
+
+``landed`` is the time when the record's landed file was written. ``broker`` is null except for partitions of Kafka 0.7.
+``timestamp_type`` is null for records from JSON lines, which do not hold it.
 """
 
 
 class FilesDamaged(Exception):
-    """Tasks have met files that are not what their metadata say; nothing was committed. ``reasons`` by path."""
+    """Files contradict their metadata, so nothing was committed. ``reasons`` are by path."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         super().__init__(", ".join(reasons))
@@ -60,28 +58,8 @@ class FilesDamaged(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What a commit has taken over."""
+    """Result of one commit: its version, and the rows and landed files taken."""
 
     version: int
     rows: int
     files: int
-
-
-class Target(Protocol):
-    """A table that bronze is kept in."""
-
-    @property
-    def place(self) -> str:
-        """Where it is."""
-
-    def recover(self, spark: Sessions) -> None:
-        """Bring to an end what an earlier run has begun, where that is needed before :meth:`covered` is asked."""
-
-    def covered(self) -> Coverage:
-        """Return what it holds already. Raises ConsumerdError, OSError."""
-
-    def take(self, spark: Sessions, plan: LandingPlan) -> Taken:
-        """Carry out a plan made by what :meth:`covered` said last, in one commit.
-
-        Raises FilesDamaged, TableConflict, and what Spark raises where a task fails.
-        """

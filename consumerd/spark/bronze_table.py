@@ -1,12 +1,11 @@
-"""Bronze as a transactional table of Parquet files."""
+"""The bronze table, and the execution of plans on it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 
-from consumerd.spark.bronze_target import JOB, Taken
+from consumerd.spark.bronze_schema import JOB, Taken
 from consumerd.spark.bronze_tasks import copy_rows
 from consumerd.spark.job import Sessions
 from consumerd.spark.landing.coverage import NOTHING, Coverage
@@ -17,8 +16,8 @@ from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.transaction import Table
 
 
-class ParquetTarget:
-    """See Target: a transactional table of Parquet files."""
+class BronzeTable:
+    """The table that the job ``bronze`` fills."""
 
     def __init__(self, table: Table, settings: FileSettings) -> None:
         self.table = table
@@ -27,19 +26,19 @@ class ParquetTarget:
 
     @property
     def place(self) -> str:
-        """See Target."""
+        """Path of the table."""
         return str(self.table.path)
 
-    def recover(self, spark: Sessions) -> None:
-        """See Target: a commit is whole or not at all."""
-
     def covered(self) -> Coverage:
-        """See Target."""
+        """Return the landed offsets that the table holds. Raises TableError, OSError."""
         self._planned_from = self.table.snapshot().covered
         return self._planned_from
 
     def take(self, spark: Sessions, plan: LandingPlan) -> Taken:
-        """See Target."""
+        """Execute a plan, made from the last result of :meth:`covered`, in one commit.
+
+        Raises FilesDamaged, TableConflict, and what Spark raises where a task fails.
+        """
         with self.table.begin(plan=_name(plan), job=JOB, operation=Operation.APPEND) as transaction:
             if transaction.base.covered != self._planned_from:
                 raise TableConflict(
@@ -47,16 +46,12 @@ class ParquetTarget:
                 )
             if plan.files:
                 transaction.add(copy_rows(spark(), transaction, plan, self._settings))
-            counts = {"files_taken": len(plan.files), "files_passed": sum(map(_size, plan.passed.taken.values()))}
+            counts = {"files_taken": len(plan.files), "files_passed": len(plan.passed)}
             commit = transaction.commit(covered=plan.adds, counts=counts)
         self._planned_from |= plan.adds
         return Taken(version=commit.version, rows=commit.rows, files=len(plan.files))
 
 
 def _name(plan: LandingPlan) -> str:
-    """Return a plan's name, by what the table covers after it: a table covers nothing twice, so no two have the same."""
+    """Return the plan's name: a digest of the offsets that it adds. No two plans add the same offsets."""
     return hashlib.sha256(json.dumps(plan.adds.encode(), sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _size(ranges: Iterable[object]) -> int:
-    return sum(1 for _ in ranges)

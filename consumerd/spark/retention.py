@@ -1,0 +1,214 @@
+"""The job ``retention``: removes old landed files and old rows of tables.
+
+Landed files
+    A file goes when bronze has dealt with it, it is not the newest of its chain, and all files before it have gone. The
+    newest one says where its chain ends, and daemons need it.
+
+Rows
+    Tables are in folders by day, so whole files go: those of days that lie ``bronze_ms`` and so on before today (UTC).
+    Rows that silver has not decoded yet stay in bronze. What was removed is counted in the tables' progress, by which
+    silver's check of counts (bronze = silver + quarantine) goes on to hold. Removed rows are not landed again, since
+    what a table covers does not change.
+
+Removed files of tables stay for ``pipeline.compact.keep_ms``, for readers of older versions. Needs no Spark.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final
+
+from consumerd.config.job import JobSettings, TableName
+from consumerd.errors import ConfigError
+from consumerd.sinks.chain import META_FOLDER, parse_meta_name
+from consumerd.sinks.line_compression import find_line_compression
+from consumerd.spark.job import Progress, Sessions, Summary
+from consumerd.spark.job import Table as Shown
+from consumerd.spark.landing.coverage import Coverage
+from consumerd.spark.landing.ranges import EMPTY, RangeSet
+from consumerd.spark.landing.scan import scan_landing
+from consumerd.spark.landing.values import LandedChain, LandedFile, Landing
+from consumerd.spark.silver_progress import bronze_source, expired_key
+from consumerd.spark.table.commit import DataFile, Operation, files_of
+from consumerd.spark.table.errors import TableConflict, VersionVacuumed
+from consumerd.spark.table.folder_values import NULL_VALUE, unescape_value
+from consumerd.spark.table.transaction import Table, find_table
+
+JOB: Final = "retention"
+_TRIES: Final = 3
+_NS_PER_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """Files that were removed from a place, or would be. ``rows`` is None for landed files."""
+
+    place: str
+    files: int
+    size: int
+    rows: int | None = None
+
+
+def run(_spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
+    """Remove what is older than the settings allow. See ``job.Run``."""
+    retention, now_ms = settings.pipeline.retention, time.time_ns() // 1_000_000
+    wanted: dict[TableName, int | None]
+    wanted = {"bronze": retention.bronze_ms, "silver": retention.silver_ms, "quarantine": retention.quarantine_ms}
+    if retention.landing_ms is None and not any(wanted.values()):
+        raise ConfigError("pipeline.retention: nothing is set there, so there is nothing to remove")
+    done: list[Removed] = []
+    notes: list[str] = []
+    if retention.landing_ms is not None:
+        progress.step("removing landed files")
+        done += remove_landed(settings, now_ms - retention.landing_ms, dry_run=retention.dry_run)
+    for kind, keep_ms in wanted.items():  # bronze first: what is gone there is never decoded again
+        if keep_ms is not None:
+            progress.step(f"removing old rows of {kind}")
+            cutoff = datetime.fromtimestamp((now_ms - keep_ms) / 1000, UTC).date()
+            done += _remove_rows(settings, kind, cutoff, notes, dry_run=retention.dry_run)
+    if retention.dry_run:
+        notes.append("nothing was removed (--dry-run)")
+    elif not any(one.files for one in done):
+        notes.append("nothing is old enough")
+    rows = tuple((one.place, one.files, one.rows, one.size) for one in done)
+    title = "To be removed" if retention.dry_run else "Removed"
+    return Summary(
+        numbers={
+            "landed_files": sum(one.files for one in done if one.rows is None),
+            "landed_bytes": sum(one.size for one in done if one.rows is None),
+            "table_files": sum(one.files for one in done if one.rows is not None),
+            "rows": sum(one.rows or 0 for one in done),
+            "table_bytes": sum(one.size for one in done if one.rows is not None),
+        },
+        details={"dry_run": retention.dry_run},
+        tables=(Shown(title=title, heads=("place", "files", "rows", "bytes"), rows=rows),),
+        notes=tuple(notes),
+    )
+
+
+# -- landed files
+
+
+def remove_landed(settings: JobSettings, until_ms: int, *, dry_run: bool = False) -> Iterator[Removed]:
+    """Remove landed files that are from before ``until_ms``, a wall clock; yield each topic's. Raises ConfigError, OSError."""
+    bronze = find_table(settings.folder("bronze"))
+    covered = Coverage() if bronze is None else bronze.snapshot().covered
+    landing = scan_landing(settings.landing_roots(), topics=settings.landing_topics())
+    if covered.cluster not in (None, landing.cluster):
+        raise ConfigError(
+            f"bronze holds records of cluster {covered.cluster}, and {landing.roots[0].path} is of {landing.cluster}: "
+            "nothing was removed"
+        )
+    counts: defaultdict[str, list[int]] = defaultdict(list)
+    for chain, file in find_removable(landing, covered, until_ms):
+        counts[chain.partition.topic].append(Path(file.path).stat().st_size)
+        if not dry_run:
+            _remove_file(chain, file)
+    for topic, sizes in sorted(counts.items()):
+        yield Removed(place=f"landed files of {topic}", files=len(sizes), size=sum(sizes))
+
+
+def find_removable(landing: Landing, covered: Coverage, until_ms: int) -> Iterator[tuple[LandedChain, LandedFile]]:
+    """Yield the files that may go, of each chain from its beginning on. Raises OSError."""
+    for chain in landing.chains:
+        taken = covered.taken.get(chain.ref, EMPTY)
+        for file in chain.files[:-1]:
+            span = file.span
+            assert span is not None  # names say where all but the last file end
+            if RangeSet.of([span]) - taken or Path(file.path).stat().st_mtime_ns >= until_ms * _NS_PER_MS:
+                break
+            yield chain, file
+
+
+def _remove_file(chain: LandedChain, file: LandedFile) -> None:
+    """Remove a landed file, then its metadata: metadata without a file do no harm."""
+    Path(file.path).unlink()
+    if find_line_compression(chain.record.extension) is not None:
+        folder = Path(chain.folder, META_FOLDER)
+        for path in folder.iterdir():
+            if parse_meta_name(path.name) == file.position:
+                with suppress(FileNotFoundError):
+                    path.unlink()
+
+
+# -- rows of tables
+
+
+def _remove_rows(
+    settings: JobSettings, kind: TableName, cutoff: date, notes: list[str], *, dry_run: bool
+) -> Iterator[Removed]:
+    for name, folder in settings.tables([kind]).items():
+        table = find_table(folder)
+        if table is None:
+            continue
+        kept = _undecoded(settings, table, notes) if kind == "bronze" else frozenset[str]()
+        yield remove_days(table, cutoff, name=name, kept=kept, dry_run=dry_run)
+
+
+def remove_days(table: Table, cutoff: date, *, name: str, kept: Collection[str] = (), dry_run: bool = False) -> Removed:
+    """Remove the files of days before ``cutoff`` from a table, except those in ``kept`` (paths).
+
+    Raises TableConflict if other jobs keep removing the same files, TableError, OSError.
+    """
+    for attempt in range(_TRIES):
+        try:
+            return _try_to_remove(table, cutoff, name, kept, dry_run=dry_run)
+        except TableConflict:
+            if attempt == _TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _try_to_remove(table: Table, cutoff: date, name: str, kept: Collection[str], *, dry_run: bool) -> Removed:
+    place = table.record.partition_by.index("day")
+    with table.begin(plan=f"{JOB}:{uuid.uuid4().hex}", job=JOB, operation=Operation.DELETE) as transaction:
+        old = [
+            file
+            for file in transaction.base.files.values()
+            if file.path not in kept and file.values[place] != NULL_VALUE and file.values[place] < cutoff.isoformat()
+        ]
+        removed = Removed(
+            place=name, files=len(old), size=sum(file.size for file in old), rows=sum(file.rows for file in old)
+        )
+        if old and not dry_run:
+            transaction.remove(file.path for file in old)
+            progress = transaction.base.progress
+            counts = _count(table, old)
+            transaction.commit(progress={key: progress.get(key, 0) + count for key, count in counts.items()})
+        return removed
+
+
+def _count(table: Table, files: Collection[DataFile]) -> Mapping[str, int]:
+    """Return the rows of files by the key of the table's progress that counts them."""
+    by_topic = table.record.partition_by[0] == "topic"
+    counts: defaultdict[str, int] = defaultdict(int)
+    for file in files:
+        counts[expired_key(unescape_value(file.values[0]) if by_topic else None)] += file.rows
+    return counts
+
+
+def _undecoded(settings: JobSettings, bronze: Table, notes: list[str]) -> frozenset[str]:
+    """Return the paths of bronze's files that silver has not decoded yet."""
+    snapshot = bronze.snapshot()
+    kept: set[str] = set()
+    for topic in settings.pipeline.silver.topics:
+        silver = find_table(settings.folder("silver", topic))
+        after = 0 if silver is None else silver.snapshot().progress.get(bronze_source(bronze.record.id), 0)
+        if after > snapshot.version:
+            after = 0  # bronze was restored, and the topic is to be decoded anew
+        try:
+            late = [file for commit in bronze.log.read_after(after) for file in files_of(commit.added, topic)]
+        except VersionVacuumed:
+            late = list(files_of(snapshot.files.values(), topic))
+        waiting = {file.path for file in late} & snapshot.files.keys()
+        if waiting:
+            notes.append(f"{topic}: {len(waiting)} files of bronze stay until silver has decoded them")
+        kept |= waiting
+    return frozenset(kept)

@@ -1,0 +1,161 @@
+"""Checkpoints: a snapshot as one Parquet file, ``_delta_log/<version>.checkpoint.parquet``.
+
+Source: Delta's PROTOCOL.md, "Checkpoints".
+Its rows are actions: protocol, metaData, the plans as ``txn``, files as ``add``, and as ``remove`` the files that
+readers of older versions may still need. Our own state (coverage, progress) is in the Parquet file's metadata under the
+key
+``consumerd``. Checkpoints of other writers lack it, so they are ignored.
+
+Blocks for the time of encoding; touches no disk.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from consumerd.sinks.record_fields import MalformedRecord, UnknownFormat, get_number, get_text
+from consumerd.spark.table.actions import (
+    FORMAT,
+    OURS,
+    Action,
+    FileWriter,
+    check_protocol,
+    make_metadata,
+    make_protocol,
+    make_remove,
+    parse_add,
+    parse_covered,
+    parse_metadata,
+    parse_path,
+)
+from consumerd.spark.table.commit import TableRecord, get_numbers
+from consumerd.spark.table.snapshot import Snapshot
+
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+_LIST: Final = pa.list_(pa.string())
+_SCHEMA: Final = pa.schema(
+    {
+        "protocol": pa.struct(
+            {
+                "minReaderVersion": pa.int32(),
+                "minWriterVersion": pa.int32(),
+                "readerFeatures": _LIST,
+                "writerFeatures": _LIST,
+            }
+        ),
+        "metaData": pa.struct(
+            {
+                "id": pa.string(),
+                "name": pa.string(),
+                "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
+                "schemaString": pa.string(),
+                "partitionColumns": _LIST,
+                "configuration": _TEXTS,
+                "createdTime": pa.int64(),
+            }
+        ),
+        "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
+        "add": pa.struct(
+            {
+                "path": pa.string(),
+                "partitionValues": _TEXTS,
+                "size": pa.int64(),
+                "modificationTime": pa.int64(),
+                "dataChange": pa.bool_(),
+                "stats": pa.string(),
+                "tags": _TEXTS,
+            }
+        ),
+        "remove": pa.struct({"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()}),
+    }
+)
+_MAPS: Final = frozenset({"partitionValues", "tags", "configuration"})
+_KEY: Final = OURS.encode()
+
+
+def encode_checkpoint(snapshot: Snapshot, table: TableRecord) -> bytes:
+    """Return a checkpoint's bytes."""
+    rows = [{name: _as_arrow(action)} for name, action in _list_actions(snapshot, table)]
+    state = {
+        "format": FORMAT,
+        "version": snapshot.version,
+        "covered": snapshot.covered.encode(),
+        "progress": dict(snapshot.progress),
+        "last_replace": snapshot.last_replace,
+        "schema_changed": snapshot.schema is not None,
+        "time_ms": snapshot.time_ms,
+    }
+    schema = _SCHEMA.with_metadata({_KEY: json.dumps(state).encode()})
+    target = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema), target, compression="zstd")
+    return target.getvalue()
+
+
+def parse_checkpoint(data: bytes, version: int) -> tuple[Snapshot, TableRecord]:
+    """Read a checkpoint, and what the table is. Raises MalformedRecord for one that is damaged, or is not of ours."""
+    try:
+        found = pq.read_table(pa.BufferReader(data))
+        state = json.loads((found.schema.metadata or {})[_KEY])
+    except KeyError as error:
+        raise UnknownFormat("a checkpoint of another writer") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise MalformedRecord(f"no checkpoint: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise UnknownFormat(f"a checkpoint of another format, this release reads {FORMAT}")
+    if get_number(state, "version") != version:
+        raise MalformedRecord(f"it says that it is version {state['version']}; was it copied here?")
+    for protocol in _present(found, "protocol"):
+        check_protocol(protocol)
+    tables = [parse_metadata(one) for one in _present(found, "metaData")]
+    if len(tables) != 1:
+        raise MalformedRecord(f"it has {len(tables)} metaData, expected one")
+    (table,) = tables
+    files = [parse_add(one, table.partition_by) for one in _present(found, "add")]
+    return (
+        Snapshot(
+            version=version,
+            files={file.path: file for file in files},
+            covered=parse_covered(state),
+            progress=get_numbers(state, "progress"),
+            plans={get_text(one, "appId"): get_number(one, "version") for one in _present(found, "txn")},
+            last_replace=get_number(state, "last_replace"),
+            schema=table.schema if state.get("schema_changed") else None,
+            removed={parse_path(one): get_number(one, "deletionTimestamp") for one in _present(found, "remove")},
+            time_ms=get_number(state, "time_ms"),
+        ),
+        table,
+    )
+
+
+def _list_actions(snapshot: Snapshot, table: TableRecord) -> Iterator[tuple[str, Action]]:
+    schema = snapshot.schema or table.schema
+    yield "protocol", make_protocol(schema)
+    yield "metaData", make_metadata(table, schema)
+    for plan, version in snapshot.plans.items():
+        yield "txn", {"appId": plan, "version": version, "lastUpdated": snapshot.time_ms}
+    writer = FileWriter(table.partition_by, schema)
+    for file in snapshot.files.values():
+        yield "add", writer.make_add(file, snapshot.time_ms, data_change=False)
+    for path, time_ms in snapshot.removed.items():
+        yield "remove", make_remove(path, time_ms, data_change=False)
+
+
+def _as_arrow(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an action whose maps are lists of pairs."""
+    maps: dict[str, Any] = {name: list(value.items()) for name, value in action.items() if name in _MAPS}
+    if "format" in action:
+        maps["format"] = {**action["format"], "options": []}
+    return {**action, **maps}
+
+
+def _present(found: pa.Table, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the actions of one kind, with maps as objects."""
+    column = found[name]
+    for action in column.filter(column.is_valid()).to_pylist():
+        yield {key: dict(value) if key in _MAPS and value is not None else value for key, value in action.items()}

@@ -1,0 +1,254 @@
+"""The commands ``describe``, ``history``, ``files``, ``vacuum`` and ``restore``. None needs Spark.
+
+A table is named by its place below ``pipeline.path`` (``bronze``, ``silver/orders``), or by its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from consumerd.config.job import QUARANTINE, JobSettings
+from consumerd.errors import ConfigError
+from consumerd.spark.job import JobName, Summary, Table, TableRequest
+from consumerd.spark.table.commit import LOG_FOLDER, Commit, DataFile
+from consumerd.spark.table.restore import restore
+from consumerd.spark.table.transaction import Table as DeltaTable
+from consumerd.spark.table.transaction import find_table, open_table
+from consumerd.spark.table.vacuum import Vacuumed, vacuum
+from consumerd.telemetry.wording import format_time
+
+_DEPTH: Final = 2
+_OURS: Final = re.compile(r"(bronze|quarantine|stats|silver of .*|latest of .*)$")
+"""Names of the jobs' own tables. Other Delta tables may lie beside them, and are not vacuumed unless named."""
+
+
+def run(name: JobName, settings: JobSettings, request: TableRequest) -> Summary:
+    """Execute a command. Raises ConfigError if there is no such table, TableError, OSError."""
+    return _COMMANDS[name](settings, request)
+
+
+def find_tables(settings: JobSettings) -> dict[str, DeltaTable]:
+    """Return existing tables by name: those of the settings, and any other below ``pipeline.path``.
+
+    Raises ConfigError if no path is set, TableError, OSError.
+    """
+    places = dict(settings.tables())
+    top = settings.tables_root()
+    if top is not None:
+        for depth in range(1, _DEPTH + 1):
+            for log in sorted(top.glob("*/" * depth + LOG_FOLDER)):
+                places.setdefault(str(log.parent.relative_to(top)), log.parent)
+    found = ((name, find_table(place)) for name, place in places.items())
+    return {name: table for name, table in found if table is not None}
+
+
+def _find(settings: JobSettings, name: str | None) -> tuple[str, DeltaTable]:
+    assert name is not None  # the parser requires it
+    if name.startswith(("/", "./", "../")):
+        return name, open_table(name)
+    tables = find_tables(settings)
+    if name not in tables:
+        known = ", ".join(sorted(tables)) or "none yet"
+        raise ConfigError(f"there is no table {name!r}; there are: {known}. A folder is written as /path or ./path")
+    return name, tables[name]
+
+
+# -- describe, history, files
+
+
+def _describe(settings: JobSettings, request: TableRequest) -> Summary:
+    tables = find_tables(settings) if request.table is None else dict([_find(settings, request.table)])
+    found = {name: _description(table, request.version) for name, table in tables.items()}
+    heads = ("version", "oldest_version", "changed", "rows", "files", "bytes", "log_files", "log_bytes")
+    rows = tuple((name, *(one[head] for head in heads)) for name, one in found.items())
+    shown = [Table(title="Tables", heads=("table", *heads), rows=rows)]
+    if request.table is not None:
+        [one] = found.values()
+        columns = json.loads(str(one["schema"]))["fields"]
+        shown.append(
+            Table(
+                title="Columns",
+                heads=("column", "type", "nullable"),
+                rows=tuple((field["name"], _type_name(field["type"]), field["nullable"]) for field in columns),
+            )
+        )
+    notes = () if found else ("there is no table yet",)
+    return Summary(numbers={}, details={"tables": found}, tables=tuple(shown) if found else (), notes=notes)
+
+
+def _description(table: DeltaTable, version: int | None) -> dict[str, object]:
+    snapshot = table.snapshot(version)
+    log = [file.stat() for file in (table.path / LOG_FOLDER).iterdir() if not file.name.startswith(".")]
+    covered = snapshot.covered
+    offsets = {str(log): [[span.start, span.end] for span in ranges.spans] for log, ranges in covered.covered.items()}
+    return {
+        "path": str(table.path),
+        "id": table.record.id,
+        "name": table.record.name,
+        "version": snapshot.version,
+        "oldest_version": table.log.oldest(),
+        "created": format_time(table.record.created_ms) if table.record.created_ms else None,
+        "changed": format_time(snapshot.time_ms) if snapshot.version else None,
+        "rows": snapshot.rows,
+        "files": len(snapshot.files),
+        "bytes": snapshot.size,
+        "removed_files": len(snapshot.removed),
+        "log_files": len(log),
+        "log_bytes": sum(one.st_size for one in log),
+        "partition_by": list(table.record.partition_by),
+        "progress": dict(snapshot.progress),
+        "cluster": covered.cluster,
+        "covered": offsets,
+        "schema": table.schema(snapshot),
+    }
+
+
+def _type_name(kind: Any) -> str:
+    """Return a column's type, given as Spark's JSON, in the notation of Spark SQL."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "array":
+        return f"array<{_type_name(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_type_name(kind['keyType'])},{_type_name(kind['valueType'])}>"
+    fields = (f"{field['name']}:{_type_name(field['type'])}" for field in kind["fields"])
+    return f"struct<{','.join(fields)}>"
+
+
+def _history(settings: JobSettings, request: TableRequest) -> Summary:
+    _, table = _find(settings, request.table)
+    newest = table.log.latest() if request.version is None else request.version
+    first = max(newest - request.limit, table.log.oldest() - 1, 0)
+    commits = [_told(commit) for commit in table.log.read_after(first, newest)][::-1]
+    heads = ("version", "time", "operation", "job", "rows", "files_added", "files_removed", "bytes")
+    rows = tuple(tuple(commit[head] for head in heads) for commit in commits)
+    oldest = max(table.log.oldest(), 1)
+    notes = (f"there are older ones, from version {oldest} on (--limit, --version)",) if first + 1 > oldest else ()
+    return Summary(
+        numbers={},
+        details={"table": str(table.path), "versions": commits},
+        tables=(Table(title=f"Versions of {table.path}", heads=heads, rows=rows),),
+        notes=notes,
+    )
+
+
+def _told(commit: Commit) -> dict[str, object]:
+    operation = str(commit.operation) if commit.restores is None else f"restore of {commit.restores}"
+    return {
+        "version": commit.version,
+        "time": format_time(commit.time_ms),
+        "operation": operation,
+        "job": commit.job,
+        "rows": commit.rows,
+        "files_added": len(commit.added),
+        "files_removed": len(commit.removed),
+        "bytes": sum(file.size for file in commit.added),
+        "plan": commit.plan,
+        "progress": dict(commit.progress),
+        "counts": dict(commit.counts),
+    }
+
+
+def _files(settings: JobSettings, request: TableRequest) -> Summary:
+    _, table = _find(settings, request.table)
+    snapshot = table.snapshot(request.version)
+    files = sorted(snapshot.files.values(), key=lambda file: file.path)
+    heads = ("path", "rows", "bytes", "lowest_offset", "highest_offset")
+    return Summary(
+        numbers={"version": snapshot.version, "files": len(files), "rows": snapshot.rows, "bytes": snapshot.size},
+        details={"table": str(table.path), "listed": list(_list_files(files))},
+        tables=(Table(title=f"Files of {table.path}", heads=heads, rows=tuple(map(_row_of, files))),),
+    )
+
+
+def _list_files(files: list[DataFile]) -> Iterator[dict[str, object]]:
+    for file in files:
+        bounds = {name: [held.low, held.high] for name, held in file.bounds.items()}
+        yield {"path": file.path, "rows": file.rows, "bytes": file.size, "values": list(file.values), "bounds": bounds}
+
+
+def _row_of(file: DataFile) -> tuple[object, ...]:
+    offsets = file.bounds.get("offset")
+    return file.path, file.rows, file.size, offsets and offsets.low, offsets and offsets.high
+
+
+# -- vacuum and restore
+
+
+def _vacuum(settings: JobSettings, request: TableRequest) -> Summary:
+    if request.table is None:
+        tables = {name: table for name, table in find_tables(settings).items() if _OURS.match(table.record.name)}
+    else:
+        tables = dict([_find(settings, request.table)])
+    compact = settings.pipeline.compact
+    now_ms = time.time_ns() // 1_000_000
+    done = {
+        name: vacuum(
+            table, keep_ms=compact.keep_ms, keep_log_ms=compact.keep_log_ms, now_ms=now_ms, dry_run=request.dry_run
+        )
+        for name, table in tables.items()
+    }
+    rows = tuple((name, *asdict(one).values()) for name, one in done.items())
+    heads = ("table", *Vacuumed.__dataclass_fields__)
+    notes = [] if done else ["there is no table yet"]
+    if request.dry_run:
+        notes.append("nothing was removed (--dry-run)")
+    return Summary(
+        numbers={
+            "files_vacuumed": sum(one.replaced + one.abandoned for one in done.values()),
+            "vacuumed_bytes": sum(one.size for one in done.values()),
+            "log_files_expired": sum(one.expired for one in done.values()),
+        },
+        details={"dry_run": request.dry_run, "tables": {name: asdict(one) for name, one in done.items()}},
+        tables=(Table(title="To be removed" if request.dry_run else "Removed", heads=heads, rows=rows),)
+        if done
+        else (),
+        notes=tuple(notes),
+    )
+
+
+def _restore(settings: JobSettings, request: TableRequest) -> Summary:
+    name, table = _find(settings, request.table)
+    assert request.version is not None  # the parser requires it
+    if table.record.name == QUARANTINE:
+        raise ConfigError(
+            "the quarantine goes with the topics' tables: restore silver/TOPIC, or decode a topic anew "
+            "(silver --rebuild)"
+        )
+    before, wanted = table.snapshot(), table.snapshot(request.version)
+    version = before.version if request.dry_run else restore(table, request.version).version
+    notes = ["nothing was changed (--dry-run)"] if request.dry_run else []
+    lost = sum(file.rows for path, file in before.files.items() if path not in wanted.files)
+    if wanted.covered != before.covered:
+        notes.append(
+            f"what {name} had taken over behind version {request.version} is taken over again by the next run, from the "
+            "landed files that are still there; what was decoded of it is to be decoded anew (silver --rebuild)"
+        )
+    elif wanted.progress != before.progress:
+        notes.append(f"the next run that writes {name} goes on from there")
+    return Summary(
+        numbers={
+            "table": str(table.path),
+            "restored_version": request.version,
+            "version": version,
+            "rows_before": before.rows,
+            "rows": wanted.rows,
+            "rows_in_files_taken_out": lost,
+        },
+        details={"dry_run": request.dry_run},
+        notes=tuple(notes),
+    )
+
+
+_COMMANDS: Final[Mapping[JobName, Callable[[JobSettings, TableRequest], Summary]]] = {
+    JobName("describe"): _describe,
+    JobName("history"): _history,
+    JobName("files"): _files,
+    JobName("vacuum"): _vacuum,
+    JobName("restore"): _restore,
+}
