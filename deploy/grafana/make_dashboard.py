@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.spark import job_metrics
 from consumerd.telemetry.metrics import GAUGES, MetricsHooks, make_registry
 
 _COLUMNS: Final = 24
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 SELECTED: Final = 'job=~"$job", instance=~"$instance"'
-"""What the variables at the top choose."""
+"""What the variables at the top choose of the daemons."""
+SELECTED_JOBS: Final = 'group=~"$group"'
+"""What they choose of the pipeline's jobs, whose series come through a node_exporter or a Pushgateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """What one panel asks. ``queries`` go from legend to expression; ``$S`` stands for the chosen instances."""
+    """What one panel asks. ``queries`` go from legend to expression; ``$S`` stands for the chosen instances, ``$J`` for the
+    chosen groups of jobs.
+    """
 
     title: str
     queries: Mapping[str, str]
@@ -56,7 +61,7 @@ class Row:
 
 
 def catalogue() -> tuple[Series, ...]:
-    """Return every series that a daemon may show."""
+    """Return every series that a daemon may show, and a job."""
     registry = make_registry()
     hooks = MetricsHooks(registry)
     gauges = (Series(name=spec.name, type="gauge", help=spec.help, labels=spec.labels) for spec in GAUGES)
@@ -72,7 +77,11 @@ def catalogue() -> tuple[Series, ...]:
         )
         for family in registry.collect()
     )
-    return (*gauges, *counted)
+    of_jobs = (
+        Series(name=name, type="gauge", help=text, labels=(*job_metrics.LABELS, *labels))
+        for name, (text, labels) in job_metrics.SERIES.items()
+    )
+    return (*gauges, *counted, *of_jobs)
 
 
 def _stat(
@@ -301,6 +310,42 @@ ROWS: Final = (
             ),
         ),
     ),
+    Row(
+        title="Jobs of the pipeline",
+        panels=(
+            Panel(
+                title="Time since the last success",
+                queries={
+                    "{{group}} {{job_name}}": "time() - max by (group, job_name) (consumerd_job_last_success_timestamp_seconds{$J})"
+                },
+                unit="s",
+            ),
+            Panel(
+                title="Exit codes",
+                queries={"{{group}} {{job_name}}": "max by (group, job_name) (consumerd_job_exit_code{$J})"},
+                description="0 done, 1 failed or found something, 2 settings.",
+            ),
+            Panel(
+                title="Duration",
+                queries={"{{group}} {{job_name}}": "max by (group, job_name) (consumerd_job_duration_seconds{$J})"},
+                unit="s",
+            ),
+            Panel(
+                title="Behind: rows of silver",
+                queries={"{{table}}": "max by (table) (consumerd_table_rows_behind{$J})"},
+            ),
+            Panel(
+                title="Size of tables",
+                queries={"{{table}}": "max by (table) (consumerd_table_size_bytes{$J})"},
+                unit="bytes",
+                stacked=True,
+            ),
+            Panel(
+                title="Rows of tables",
+                queries={"{{table}}": "max by (table) (consumerd_table_rows{$J})"},
+            ),
+        ),
+    ),
 )
 
 
@@ -315,7 +360,8 @@ def _plain(series: Series) -> Panel:
     """Return the panel of a series about which ``ROWS`` has no question."""
     by = [label for label in series.labels if label != "partition"] or ["instance"]
     legend = " ".join(f"{{{{{label}}}}}" for label in by)
-    expression, unit = f"{series.name}{{$S}}", "short"
+    chosen = "$J" if series.name in job_metrics.SERIES else "$S"
+    expression, unit = f"{series.name}{{{chosen}}}", "short"
     if series.type == "counter":
         expression, unit = f"rate({expression}[$__rate_interval])", "cps"
     return Panel(
@@ -372,7 +418,7 @@ def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, object]:
             {
                 "refId": chr(ord("A") + at),
                 "datasource": _DATASOURCE,
-                "expr": query.replace("$S", SELECTED),
+                "expr": query.replace("$S", SELECTED).replace("$J", SELECTED_JOBS),
                 "legendFormat": legend or "__auto",
             }
             for at, (legend, query) in enumerate(panel.queries.items())
@@ -431,6 +477,7 @@ def dashboard() -> dict[str, object]:
                 {"name": "datasource", "type": "datasource", "query": "prometheus"},
                 _variable("job", "label_values(consumerd_info, job)"),
                 _variable("instance", 'label_values(consumerd_info{job=~"$job"}, instance)'),
+                _variable("group", "label_values(consumerd_job_last_run_timestamp_seconds, group)"),
             ]
         },
         "panels": panels,

@@ -25,18 +25,22 @@ settings=(
 # An environment for executors that have none, once a release (and of the executors' Python):
 #   python3 -m venv environment && environment/bin/pip install 'consumerd[spark,parquet,speed]' venv-pack
 #   environment/bin/venv-pack --prefix environment --output environment.tar.gz
+# Executors unpack it where they work. The driver is here, with a Python of its own that has consumerd, too (DRIVER_PYTHON).
 archive=${ENVIRONMENT:-environment.tar.gz}
+unpacked=(
+    --archives "$archive#environment"
+    --conf spark.pyspark.python=./environment/bin/python
+    --conf spark.pyspark.driver.python="${DRIVER_PYTHON:-python3}"
+)
 
 case $where in
 standalone)
     exec "$submit" --master "${MASTER:?spark://HOST:7077}" "${settings[@]}" \
-        --archives "$archive#environment" --conf spark.pyspark.python=./environment/bin/python \
-        "$here/consumerd_job.py" "$@"
+        "${unpacked[@]}" "$here/consumerd_job.py" "$@"
     ;;
 yarn)
     exec "$submit" --master yarn --deploy-mode client "${settings[@]}" \
-        --archives "$archive#environment" --conf spark.pyspark.python=./environment/bin/python \
-        "$here/consumerd_job.py" "$@"
+        "${unpacked[@]}" "$here/consumerd_job.py" "$@"
     ;;
 kubernetes)
     # driver and executors are pods of one image: Spark's own for Python with

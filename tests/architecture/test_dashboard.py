@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from consumerd.spark.job_metrics import SERIES
 from tests.architecture.queries import DEPLOY, OF_THE_SCRAPE, dashboard_script, faults, labels_by_series
 
 FILE = DEPLOY / "grafana" / "consumerd.json"
@@ -28,9 +29,12 @@ def test_every_query_asks_for_series_and_labels_that_exist() -> None:
 
 def test_every_query_goes_by_what_was_chosen_at_the_top() -> None:
     """One that does not mixes groups."""
-    selections = [one for query in QUERIES for one in re.findall(r"\b(?:consumerd|process)_\w+(?:\{[^}]*\})?", query)]
+    selections = [one for query in QUERIES for one in re.findall(r"\b((?:consumerd|process)_\w+)(\{[^}]*\})?", query)]
+    chosen = {name in SERIES: given for name, given in selections}
 
-    assert {one[one.index("{") :] if "{" in one else "" for one in selections} == {f"{{{dashboard_script().SELECTED}}}"}
+    script = dashboard_script()
+    assert chosen == {False: f"{{{script.SELECTED}}}", True: f"{{{script.SELECTED_JOBS}}}"}
+    assert {(name in SERIES, given) for name, given in selections} == set(chosen.items())
 
 
 def test_every_series_is_shown() -> None:

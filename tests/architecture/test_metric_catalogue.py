@@ -8,6 +8,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from consumerd.model import Gap, GapReason, TopicPartition
+from consumerd.spark.job_metrics import SERIES
 from consumerd.telemetry.metrics import GAUGES, MetricsHooks, Reading, make_registry, write_metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -16,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 def names_in_code() -> set[str]:
     registry = make_registry()
     MetricsHooks(registry)
-    names = {spec.name for spec in GAUGES}
+    names = {spec.name for spec in GAUGES} | SERIES.keys()
     for family in registry.collect():
         names.add(f"{family.name}_total" if family.type == "counter" else family.name)
     return names
