@@ -5,10 +5,11 @@ VENV ?= .venv
 EXTRAS ?= dev
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-JOBS ?= 2
+# three on two cores: many tests wait, for sessions of ZooKeeper that expire for example
+JOBS ?= 3
 INTEROP ?= tests/interop
 TESTS ?= $(addprefix tests/,unit property component e2e architecture spark)
-PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile)
+PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
 .DEFAULT_GOAL := help
@@ -57,7 +58,7 @@ $(VENV)/.demo: pyproject.toml
 	$(say_kernel)
 	@touch $@
 
-test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI), two files at a time; JOBS=1 runs one after the other; TESTS=tests/unit only those
+test: venv  ## all tests that need nothing but Python (a real ZooKeeper comes from PyPI), three files at a time; JOBS=1 runs one after the other; TESTS=tests/unit only those
 	$(call all_of,TESTS) $(PYTEST) $(PARALLEL) $(TESTS)
 
 spark: venv  ## the tests that need Spark, in one process with one session

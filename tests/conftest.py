@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -26,6 +27,7 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+_TOP = Path(__file__).parents[1]
 _WITH_SPARK = "tests/spark/"
 
 # sessions of tests are many and short: to begin one then takes 15 s of the processor, not 26
@@ -45,10 +47,26 @@ def pytest_report_header() -> str:
 
 
 class _FilesAndOneSession(LoadFileScheduling):
-    """Gives files to workers, and what needs Spark to one of them: it has one session."""
+    """Gives files to workers, and all files that use the shared Spark session to one of them."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _WITH_SPARK if nodeid.startswith(_WITH_SPARK) else super()._split_scope(nodeid)
+        file = super()._split_scope(nodeid)
+        return _WITH_SPARK if file.startswith(_WITH_SPARK) and _uses_session(file) else file
+
+
+@functools.cache
+def _uses_session(file: str) -> bool:
+    return "spark: SparkSession" in (_TOP / file).read_text()
+
+
+_SLOW_FIRST = (_WITH_SPARK, "tests/e2e/", "tests/component/", "tests/property/")
+"""Folders whose files take long: begun last, one of them would keep the run waiting while the other workers are idle."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run files of slow folders first; within a folder, pytest-randomly's order stays."""
+    items.sort(key=lambda item: next((n for n, one in enumerate(_SLOW_FIRST) if item.nodeid.startswith(one)), 9))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:

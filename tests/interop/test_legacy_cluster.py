@@ -1,4 +1,4 @@
-"""A real cluster of the 0.7 generation with a Java group: ours refuses it, and the group goes on rebalancing."""
+"""consumerd refuses a real cluster of the 0.7 protocol; its Java group goes on rebalancing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.tools import require_jars
 
 GROUP, TOPIC = "lake", "orders"
 RECORDS = 200
-"""The producer draws a partition for each: so many leave none of the four without one."""
+"""Enough that each of the four partitions gets some: the producer chooses one at random for each record."""
 
 
 @pytest.fixture
@@ -46,7 +46,10 @@ def committed(cluster: JafkaCluster) -> int:
 
 @pytest.mark.timeout(180)
 def test_a_group_of_0_7_goes_on_rebalancing_and_ours_refuses_its_cluster(cluster: JafkaCluster, tmp_path: Path) -> None:
-    """A registration of ours would end every rebalance of the Java members with "can't rebalance after 4 retries"."""
+    """consumerd registers nothing in a 0.7 cluster.
+
+    Its registration would fail every rebalance of the Java members ("can't rebalance after 4 retries").
+    """
     first = cluster.start_member("first", TOPIC, GROUP)
     wait_until(
         lambda: sorted(first.values()) == sorted(f"value-{n}" for n in range(RECORDS)), "the member has read all", 60
@@ -78,7 +81,10 @@ def test_a_group_of_0_7_goes_on_rebalancing_and_ours_refuses_its_cluster(cluster
     ids=" ".join,
 )
 def test_commands_say_that_the_cluster_is_of_0_7(cluster: JafkaCluster, command: tuple[str, ...]) -> None:
-    """By the rules of 0.8 every node of this healthy group would be wrong, and "delete it" the advice."""
+    """Commands end with exit code 2 and name the generation.
+
+    By the rules of 0.8 they would call every node of this healthy group wrong, and advise to delete it.
+    """
     member = cluster.start_member("member", TOPIC, GROUP)
     wait_until(lambda: len(member.values()) == RECORDS, "the member has read all", 60)
     done = subprocess.run(

@@ -1,8 +1,8 @@
-"""Answers of a broker that can be read and are lies, before the fetcher and delivery: codes, offsets, counts, names, records.
+"""Well-formed Fetch responses with false values, against the fetcher and delivery.
 
-Damaged bytes are tried on decoders (``test_mutated_frames``) and on whole daemons (``tests/e2e/test_hostile_registry.py``). Here
-each frame is well-formed, and its values are those that nobody sends: they may cost the partition they are about, and
-nothing else.
+Error codes, offsets, counts, names and records are drawn from values that no broker sends. They may stop or fail the
+partition that they name, and nothing else. Damaged bytes are tested elsewhere: on decoders by ``test_mutated_frames``,
+on whole daemons by ``tests/e2e/test_hostile_registry.py``.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.aio.timeouts import timeout
-from consumerd.delivery.deliveries import Deliveries
-from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
+from consumerd.delivery.ports import SinkRoute
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import BrokerId, TopicPartition
-from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.modern.fetch import (
     AbortedTransaction,
     FetchedPartition,
@@ -30,7 +29,7 @@ from consumerd.wire.modern.fetch import (
     FetchRequest,
     FetchResponse,
 )
-from tests.support.delivery import FakeBrokers, FakeClaim, FakeRequests, FakeSink, FakeStore, until
+from tests.support.delivery import FakeClaim, FakeSink, FakeStore, make_deliveries, until
 from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.record_sets import RecordSpec, batch, message
@@ -39,7 +38,7 @@ from tests.support.virtual_time import run
 LIED_ABOUT, WELL = TopicPartition.modern("lied-about", 0), TopicPartition.modern("well", 0)
 LIMIT: Final = 16 << 20
 MOST_LOOKS: Final = 60_000
-"""Requests that the liar may get in ten minutes: one in 10 ms, the shortest pause; a broker that errs each other time gets a third."""
+"""Bound of Fetch requests to one broker in ten minutes: one in 10 ms, the shortest pause between two empty responses."""
 
 INT16 = st.sampled_from([0, 1, 2, 3, 5, 6, 9, 29, 56, 70, 71, 74, 75, 999, -1, -2, 32767, -32768])
 INT32 = st.sampled_from([0, 1, 7, -1, 2**31 - 1, -(2**31)])
@@ -47,7 +46,7 @@ OFFSETS = st.sampled_from([0, 1, 5, 9, 10, 11, 1000, -1, -2, 2**31, 2**62, 2**63
 
 
 def sets_of_records() -> st.SearchStrategy[bytes]:
-    """Return real units with lies in their heads, some cut off, and noise."""
+    """Return record sets: valid batches and messages, some with false header fields or cut off, and random bytes."""
     units = st.builds(
         lambda magic, codec: (
             batch(0, [RecordSpec(delta=n, value=b"v") for n in range(5)], codec=codec)
@@ -105,7 +104,7 @@ ANSWERS = st.builds(
 
 
 class Liar(FakeBroker):
-    """Tells what it was given, answer by answer, for ten minutes; what it says then is true."""
+    """A broker that answers with the given responses, in turn, until ``lies`` is None; then as the fake broker does."""
 
     def __init__(self, honest: FakeBroker, cluster: FakeCluster, lies: Iterator[FetchResponse]) -> None:
         super().__init__(cluster, honest.broker, honest.version)
@@ -114,17 +113,18 @@ class Liar(FakeBroker):
     async def _answer(self, request: FetchRequest, version: int) -> FetchResponse:
         if self.lies is None:
             return await super()._answer(request, version)
+        assert len(self.requests) < MOST_LOOKS
         await asyncio.sleep(self.latency_s)
         return next(self.lies)
 
 
+@pytest.mark.timeout(300)
 @settings(max_examples=30, deadline=None)
 @given(answers=st.lists(ANSWERS, min_size=1, max_size=6))
 def test_no_answer_costs_more_than_its_partition(answers: list[FetchResponse]) -> None:
-    """No task ends, nothing spins, memory stays bounded, others flow, and positions go forward only."""
+    """No task ends, requests and memory stay bounded, and positions only go forward."""
 
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
         cluster, store, sink = FakeCluster(brokers=2), FakeStore(), FakeSink()
         liar = Liar(cluster.brokers[BrokerId(0)], cluster, itertools.cycle(answers))
         cluster.brokers[BrokerId(0)] = liar
@@ -135,19 +135,11 @@ def test_no_answer_costs_more_than_its_partition(answers: list[FetchResponse]) -
         budget = MemoryBudget(LIMIT)
         fetch = FetchSettings(max_message_bytes=1 << 20, thread_bytes=1 << 30, native_thread_bytes=1 << 30)
         async with fetching_from(cluster, budget, fetch) as fetcher:
-            deliveries = Deliveries(
+            deliveries = make_deliveries(
                 route=lambda partition: SinkRoute(name=partition.topic, sink=sink),
                 feeds=fetcher,
                 store=store,
                 ranges=cluster,
-                history=FakeBrokers(),
-                requests=FakeRequests(store),
-                quarantine=None,
-                settings=DeliverySettings(),
-                reports=DeliveryReports(lost=_fail, sink_closed=_fail),
-                hooks=Hooks(),
-                now=loop.time,
-                random=lambda: 0.5,
             )
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(deliveries.run())
@@ -162,8 +154,7 @@ def test_no_answer_costs_more_than_its_partition(answers: list[FetchResponse]) -
                     assert (one.committed or 0) <= (one.acknowledged or 0) <= (one.position or 0)
                     position = one.position or 0
                     assert budget.held_bytes <= 2 * LIMIT
-                assert len(liar.requests) < MOST_LOOKS
-                if position == 0:  # nobody has believed anything, so that the truth is
+                if position == 0:  # no false record was taken, so the true ones are read from the beginning
                     liar.lies = None
                     liar.kill()
                     liar.start()
@@ -174,7 +165,3 @@ def test_no_answer_costs_more_than_its_partition(answers: list[FetchResponse]) -
         assert sink.violations == []
 
     run(scenario())
-
-
-def _fail(*_: object) -> None:
-    raise AssertionError("delivery gave a partition up")

@@ -45,9 +45,10 @@ def rows_of(batch: RecordBatch) -> list[Row]:
 def disputed(data: bytes, start: int, is_faulty: bool) -> bool:
     """Tell whether the heads of the units contradict each other: which is wrong is not for the naive decoder to say.
 
-    They do not ascend, or one begins at ``start`` or before behind one that cannot be read.
+    They do not ascend (nor does a wrapper's last message from what is behind it), or one begins at ``start`` or before behind one
+    that cannot be read.
     """
-    claims = naive_records.claims(data)
+    claims = naive_records.claims(data, LIMITS)
     falls = any(last <= before for (_, before), (_, last) in pairwise(claims))
     return falls or (is_faulty and any(first is None or first <= start for first, _ in claims[1:]))
 
@@ -155,6 +156,11 @@ def mend(data: bytearray) -> None:
     damage=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=3),
     mended=st.booleans(),
 )
+@example(
+    data=wrapper(257, message(257, b"", key=b"", magic=0), 3, magic=0) + message(258, b"", key=b"", magic=0),
+    damage=[(37, 1)],
+    mended=True,
+).via("a message in a wrapper, damaged upwards beyond what is behind the wrapper")
 def test_damaged_sets_are_read_as_the_naive_decoder_reads_them(
     data: bytes, damage: list[tuple[int, int]], mended: bool
 ) -> None:
