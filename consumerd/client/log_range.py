@@ -50,6 +50,8 @@ _FIRST_WITH_ISOLATION: Final = 2
 _NO_OFFSET: Final = -1
 _BEFORE_FIRST: Final = -2
 """Version 0 about a time: no log segment is that old, so that the first offset is meant."""
+_INEXACT: Final = -3
+"""Version 0 about the time of a record: it knows only when segments were modified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class _Question:
     partition: TopicPartition
     timestamp: int
     isolation: int
+    exact: bool = False
+    """Whether the times of records count, and those of segments do not."""
 
 
 @dataclass(slots=True)
@@ -153,6 +157,19 @@ class LogRangeReader:
             found |= {question.partition: offset for question, offset in answers.offsets.items()}
         return found
 
+    async def first_offset_of_time(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | None]:
+        """Return each partition's first offset whose record is of ``timestamp_ms`` or later; None where none is.
+
+        Unlike :meth:`offset_for_time`, it leaves partitions out whose broker does not know the times of records (before 0.10.1).
+        Raises as :meth:`read` does.
+        """
+        questions = [_Question(partition, timestamp_ms, self._isolation, exact=True) for partition in partitions]
+        answers = await self._look_up(questions)
+        _raise_first(answers)
+        return {question.partition: offset for question, offset in answers.offsets.items() if offset != _INEXACT}
+
     # -- asking until all is answered
 
     async def _look_up(self, questions: Iterable[_Question]) -> _Answers:
@@ -178,34 +195,38 @@ class LogRangeReader:
 
     async def _ask_leaders(self, questions: Iterable[_Question], answers: _Answers) -> None:
         """Ask every leader once, each in a task of its own."""
-        by_leader: dict[Broker, dict[tuple[int, int], list[_Question]]] = defaultdict(lambda: defaultdict(list))
+        by_leader: dict[Broker, dict[tuple[int, int, bool], list[_Question]]] = defaultdict(lambda: defaultdict(list))
         for question in questions:
             leader = self._leaders.find_leader(question.partition)
             if leader is None:
                 answers.take(question, RequestTimedOut(f"{question.partition}: no leader is known"))
             else:
                 # a partition may stand in a request only once: one request for each time
-                by_leader[leader][question.timestamp, question.isolation].append(question)
+                by_leader[leader][question.timestamp, question.isolation, question.exact].append(question)
         async with asyncio.TaskGroup() as tasks:
             for leader, by_time in by_leader.items():
-                for (time, isolation), batch in by_time.items():
-                    asking = self._ask_leader((leader, time, isolation), batch, answers)
+                for (time, isolation, exact), batch in by_time.items():
+                    asking = self._ask_leader((leader, time, isolation, exact), batch, answers)
                     tasks.create_task(asking, name=f"list offsets at broker {leader.id}")
 
-    async def _ask_leader(self, asked: tuple[Broker, int, int], questions: list[_Question], answers: _Answers) -> None:
+    async def _ask_leader(
+        self, asked: tuple[Broker, int, int, bool], questions: list[_Question], answers: _Answers
+    ) -> None:
         outcomes = await self._ask_together(asked, [one.partition for one in questions])
         for question in questions:
             answers.take(question, outcomes[question.partition])
 
     async def _ask(
-        self, asked: tuple[Broker, int, int], partitions: Sequence[TopicPartition]
+        self, asked: tuple[Broker, int, int, bool], partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _Outcome]:
         """Look one time up in all these partitions of one leader."""
-        leader, time, isolation = asked
+        leader, time, isolation, exact = asked
         context = f"ListOffsets at broker {leader}"
         try:
             connection = await self._connections.get(leader, Purpose.CONTROL)
             version = connection.version_of(ListOffsetsRequest)
+            if exact and version < _FIRST_WITH_ONE_OFFSET:
+                return dict.fromkeys(partitions, _INEXACT)
             request = plan_request(partitions, time, version, isolation)
             response = await connection.request(request, timeout_s=self._request_timeout_s, version=version)
         except (ConnectionLost, ProtocolError) as error:

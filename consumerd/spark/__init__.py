@@ -44,11 +44,16 @@ def local_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``consumerd`` a format of this session, to read and to write. Raises ConfigError if its Spark is too old."""
+    """Make ``consumerd`` a format of this session, to read and to write. Raises ConfigError if its Spark is too old.
+
+    Lets Python data sources of the session see the filters of queries (``spark.sql.python.filterPushdown.enabled``), so that
+    a batch fetches only partitions and offsets that can be wanted.
+    """
     from consumerd.spark.datasource.source import ConsumerdSource
     from consumerd.spark.session import check_spark_version
 
     check_spark_version(spark.version)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(ConsumerdSource)
 
 

@@ -132,6 +132,24 @@ def test_between_bounds(spark: SparkSession, cluster: Cluster, produced: tuple[s
     assert _rows(frame) == {place: sent for place, sent in ledger.items() if place[2] in bounds[place[1]]}
 
 
+def test_what_filters_want_is_read(spark: SparkSession, cluster: Cluster, produced: tuple[str, Ledger]) -> None:
+    """By partition, offset and time, as real brokers look times up, in the middle of compressed sets."""
+    topic, _ = produced
+    frame = _read(spark, kafka__bootstrap__servers=cluster.bootstrap, subscribe=topic)
+    rows = [
+        (row.partition, row.offset, row.ms)
+        for row in frame.selectExpr("partition", "offset", "unix_millis(timestamp) ms").collect()
+    ]
+    middle = sorted(ms for _, _, ms in rows)[len(rows) // 2]
+
+    later = frame.where(f"timestamp >= timestamp_millis({middle})").select("partition", "offset")
+    assert sorted(map(tuple, later.collect())) == sorted((one, at) for one, at, ms in rows if ms >= middle)
+    some = frame.where(f"partition = 1 and offset > 57 and timestamp > timestamp_millis({middle})")
+    expected = sorted((one, at) for one, at, ms in rows if one == 1 and at > 57 and ms > middle)
+    assert sorted(map(tuple, some.select("partition", "offset").collect())) == expected
+    assert some.rdd.getNumPartitions() == 1
+
+
 def test_where_a_group_stands(spark: SparkSession, cluster: Cluster) -> None:
     """The positions of Java's own high-level consumer, where the release has one."""
     if parse_release(cluster.release) >= (2,):

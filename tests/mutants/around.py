@@ -270,6 +270,22 @@ AROUND: Final = (
         tests=("tests/unit/spark/datasource/test_planning.py::test_what_the_logs_hold_is_kept",),
         dies_of=".*OffsetOutOfRange",
     ),
+    Mutant(
+        name="filters-leave-out-the-last-offset-that-they-want",
+        promise=0,
+        file="spark/datasource/pruning.py",
+        old="min(one.end, self.offsets.high + 1)",
+        new="min(one.end, self.offsets.high)",
+        tests=("tests/unit/spark/datasource/test_pruning.py::test_no_record_that_a_query_wants_is_left_out",),
+    ),
+    Mutant(
+        name="times-of-segments-leave-out-records",
+        promise=0,
+        file="client/log_range.py",
+        old="            if exact and version < _FIRST_WITH_ONE_OFFSET:\n",
+        new="            if exact and version < 0:\n",
+        tests=("tests/unit/client/test_log_range.py::test_first_offset_of_a_time_is_that_of_records_or_not_known",),
+    ),
     # -- the producer
     Mutant(
         name="more-requests-in-flight-than-the-setting-says",

@@ -329,3 +329,42 @@ def test_times_are_the_producers(spark: SparkSession, broker: EmbeddedThread, to
     row = read(spark, broker, topic).where("partition = 0").selectExpr("unix_micros(timestamp) micros").first()
     assert row is not None
     assert EPOCH + timedelta(microseconds=row.micros) == EPOCH + timedelta(milliseconds=FIRST_MS + 123)
+
+
+@pytest.mark.parametrize(
+    ("condition", "tasks", "read_offsets"),
+    [
+        ("partition = 1", 1, {1: range(100)}),
+        ("partition in (0, 1) and offset >= 90", 2, {0: range(90, 100), 1: range(90, 100)}),
+        ("offset between 10 and 29 and partition < 1", 1, {0: range(10, 30)}),
+        ("topic = 'another'", 1, {}),
+        ("partition = 0 and timestamp >= timestamp_millis({first} + 150000)", 1, {0: range(75, 100)}),
+        ("timestamp > timestamp_millis({first} + 999000)", 1, {}),
+        ("timestamp < timestamp_millis({first} + 2000)", 2, {0: range(1), 1: range(1)}),
+        ("offset = 5 or partition = 1", 2, {0: range(5, 6), 1: range(100)}),
+    ],
+    ids=("one", "offsets", "between", "topic", "time", "late", "early", "either"),
+)
+def test_only_what_filters_may_want_is_fetched(
+    spark: SparkSession, broker: EmbeddedThread, topic: str, condition: str, tasks: int, read_offsets: dict[int, range]
+) -> None:
+    """The records are a second apart, in turns; a task is a range that is fetched (or the one that stands for none)."""
+    fill(broker, topic, 200)
+
+    frame = read(spark, broker, topic).where(condition.format(first=FIRST_MS))
+
+    assert frame.rdd.getNumPartitions() == tasks
+    assert offsets(frame) == {partition: list(found) for partition, found in read_offsets.items()}
+
+
+def test_records_that_filters_leave_out_may_be_lost(spark: SparkSession, broker: EmbeddedThread, topic: str) -> None:
+    """What retention has removed is an error for whom it was; for others nothing is missing."""
+    fill(broker, topic, 1000)
+    first = expire(broker, topic)
+    named = {"startingOffsets": json.dumps({topic: {"0": 0, "1": 0}})}
+
+    assert offsets(read(spark, broker, topic, **named).where("partition = 1")) == {1: list(range(500))}
+    kept = read(spark, broker, topic, **named).where(f"partition = 0 and offset >= {first}")
+    assert offsets(kept) == {0: list(range(first, 500))}
+    with pytest.raises(Exception, match=f"{topic}/0.*{first}"):
+        read(spark, broker, topic, **named).where(f"partition = 0 and offset >= {first - 1}").collect()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from consumerd.spark.datasource.options import Edge, ReadOptions
 from consumerd.spark.datasource.planning import OffsetRange, divide_ranges, fit_ranges, plan_ranges
+from consumerd.spark.datasource.pruning import Wanted, begin_later, find_wanted
 from consumerd.spark.datasource.reading import ReadTask, read_range, report_lost
 from consumerd.spark.datasource.worker_logs import log_warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
     from consumerd.spark.datasource.lookup import ClusterLookup
 
@@ -28,10 +30,20 @@ class RangePartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Reads what there is between two bounds at the moment of planning."""
+    """Reads what there is between two bounds at the moment of planning.
+
+    Spark calls ``pushFilters`` only where ``spark.sql.python.filterPushdown.enabled`` is true, and refuses a reader that
+    has it where it is false: ``register`` sets it.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._wanted = Wanted()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep which partitions and offsets the filters leave out; returns all filters, which Spark evaluates itself."""
+        self._wanted = find_wanted(filters)
+        return filters
 
     def partitions(self) -> list[InputPartition]:
         """Plan. Raises ConfigError, NotFound, OffsetError, OffsetOutOfRange, ConnectionLost, CoordinationError."""
@@ -40,7 +52,8 @@ class BatchReader(DataSourceReader):
         log_warnings()
         options = self._options
         with ClusterLookup(options.cluster, read_committed=options.fetch.read_committed) as lookup:
-            return list(make_partitions(_plan(options, lookup), options, bootstrap=lookup.bootstrap()))
+            ranges = _plan(options, self._wanted, lookup)
+            return list(make_partitions(ranges, options, bootstrap=lookup.bootstrap()))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range; see :func:`~consumerd.spark.datasource.reading.read_range`."""
@@ -79,11 +92,11 @@ def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from read_range(partition.task)
 
 
-def _plan(options: ReadOptions, lookup: ClusterLookup) -> list[OffsetRange]:
+def _plan(options: ReadOptions, wanted: Wanted, lookup: ClusterLookup) -> list[OffsetRange]:
     """Find out what there is to read; what is missing of it is an error, or reported."""
     partitions = lookup.find_partitions(options.selection)
     starts = lookup.resolve_start(options, partitions)
-    ranges = plan_ranges(starts, lookup.resolve_end(options, partitions))
+    ranges = wanted.clip(plan_ranges(starts, lookup.resolve_end(options, partitions)))
     held = lookup.log_ranges([one.partition for one in ranges])
     if options.starting is Edge.EARLIEST:
         # whatever it is by now
@@ -91,4 +104,6 @@ def _plan(options: ReadOptions, lookup: ClusterLookup) -> list[OffsetRange]:
     kept, lost = fit_ranges(ranges, held, fail_on_data_loss=options.fail_on_data_loss)
     for one in lost:
         report_lost(one)
-    return kept
+    if wanted.first_ms is None:
+        return kept
+    return begin_later(kept, lookup.first_offsets([one.partition for one in kept], wanted.first_ms))

@@ -102,6 +102,15 @@ class ClusterLookup:
         """Return what each partition's log holds: ``[earliest, latest)``."""
         return self._call(lambda connections: connections.log_ranges(partitions))
 
+    def first_offsets(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | None]:
+        """Return each partition's first offset whose record has this timestamp or a later one; None where none has.
+
+        Partitions are left out whose broker cannot tell that (before 0.10.1).
+        """
+        return self._call(lambda connections: connections.first_offsets(partitions, timestamp_ms))
+
     def czxids(self, topics: Collection[str]) -> Mapping[str, int]:
         """Return the ``czxid`` of each topic that is there, which tells its makings apart; nothing where only brokers are known."""
         return self._call(lambda connections: connections.czxids(topics))
@@ -192,6 +201,14 @@ class Connections:
     async def log_ranges(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Return what the logs hold."""
         return await (await self._range_reader(partitions)).read(partitions) if partitions else {}
+
+    async def first_offsets(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | None]:
+        """Return where records of a time begin; see :meth:`ClusterLookup.first_offsets`."""
+        if not partitions:
+            return {}
+        return await (await self._range_reader(partitions)).first_offset_of_time(partitions, timestamp_ms)
 
     async def czxids(self, topics: Collection[str]) -> Mapping[str, int]:
         """Return the topics' czxids; see :meth:`ClusterLookup.czxids`."""

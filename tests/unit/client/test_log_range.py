@@ -280,6 +280,22 @@ def test_old_broker_that_knows_no_segment_so_old_gives_the_first_offset() -> Non
     scene.run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("newest", "first"), [(2, {A0: 4, A1: None}), (1, {A0: 4, A1: None}), (0, {})],
+)  # fmt: skip
+def test_first_offset_of_a_time_is_that_of_records_or_not_known(
+    newest: int, first: dict[TopicPartition, int | None]
+) -> None:
+    """Version 0 knows when segments were modified: a record's own time may be later than that."""
+    scene = Scene(make_view({1}, {"a": [1, 1]}), newest=newest)
+    scene.one.logs = {A0: {1000: 4}, A1: {1000: None}}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.first_offset_of_time([A0, A1], 1000) == first
+
+    scene.run(scenario)
+
+
 @pytest.mark.parametrize(("newest", "isolation"), [(2, READ_COMMITTED), (1, 0), (0, 0)])
 def test_last_stable_offset_is_asked_for_where_it_exists(newest: int, isolation: int) -> None:
     """Under read_committed the lag must not count what cannot be read yet."""
