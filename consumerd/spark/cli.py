@@ -303,7 +303,9 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
 def _add_table_options(parser: argparse.ArgumentParser, name: str) -> None:
     """Have a command say which table it is about, and what of it."""
     text = "bronze, silver/TOPIC, latest/TOPIC, quarantine, stats, or a folder (/path, ./path)"
-    if name in _OVER_ALL:
+    if name == "quarantine":
+        parser.set_defaults(table=None)
+    elif name in _OVER_ALL:
         parser.add_argument("table", nargs="?", metavar="TABLE", help=f"{text}; all if it is left out")
     else:
         parser.add_argument("table", metavar="TABLE", help=text)

@@ -36,6 +36,7 @@ COMMANDS: Final[Mapping[JobName, str]] = {
     JobName("describe"): "say what the tables have: versions, rows, files, columns",
     JobName("history"): "list a table's newest versions, and what made them",
     JobName("files"): "list the files that a table has at a version",
+    JobName("quarantine"): "count quarantined records by topic and cause, with an example of each",
     JobName("vacuum"): "remove files and commits that no version of the last while needs, without compacting",
     JobName("restore"): "go back to an earlier version of a table, by a commit like others",
 }

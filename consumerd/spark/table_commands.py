@@ -1,4 +1,4 @@
-"""The commands ``describe``, ``history``, ``files``, ``vacuum`` and ``restore``. None needs Spark.
+"""The commands ``describe``, ``history``, ``files``, ``quarantine``, ``vacuum`` and ``restore``. None needs Spark.
 
 A table is named by its place below ``pipeline.path`` (``bronze``, ``silver/orders``), or by its folder.
 """
@@ -9,13 +9,15 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from consumerd.config.job import QUARANTINE, JobSettings
 from consumerd.errors import ConfigError
 from consumerd.spark.job import JobName, Summary, Table, TableRequest
 from consumerd.spark.table.commit import LOG_FOLDER, Commit, DataFile
+from consumerd.spark.table.errors import VersionVacuumed
+from consumerd.spark.table.folder_values import unescape_value
 from consumerd.spark.table.restore import restore
 from consumerd.spark.table.transaction import Table as DeltaTable
 from consumerd.spark.table.transaction import find_table, open_table
@@ -23,6 +25,7 @@ from consumerd.spark.table.vacuum import Vacuumed, vacuum
 from consumerd.telemetry.wording import format_time
 
 _DEPTH: Final = 2
+_MEND: Final = "mend the declaration or the producer, then: consumerd-spark replay --source quarantine"
 _OURS: Final = re.compile(r"(bronze|quarantine|stats|silver of .*|latest of .*)$")
 """Names of the jobs' own tables. Other Delta tables may lie beside them, and are not vacuumed unless named."""
 
@@ -177,6 +180,87 @@ def _row_of(file: DataFile) -> tuple[object, ...]:
     return file.path, file.rows, file.size, offsets and offsets.low, offsets and offsets.high
 
 
+# -- the quarantine
+
+
+def _quarantine(settings: JobSettings, request: TableRequest) -> Summary:
+    """Count the quarantined records of a version by topic and cause."""
+    _, table = _find(settings, QUARANTINE)
+    snapshot = table.snapshot(request.version)
+    found: dict[tuple[str, str], _Quarantined] = {}
+    topics = table.record.partition_by.index("topic")
+    for file in snapshot.files.values():
+        topic = str(unescape_value(file.values[topics]))
+        for one in _read_quarantined(table, file, topic):
+            known = found.get((topic, one.cause))
+            found[topic, one.cause] = one if known is None else known.joined(one)
+    causes = [one.told() for one in sorted(found.values(), key=lambda one: (-one.rows, one.topic, one.cause))]
+    heads = ("topic", "cause", "rows", "first_landed", "last_landed", "example")
+    rows = tuple(tuple(one[head] for head in heads) for one in causes)
+    return Summary(
+        numbers={"version": snapshot.version, "rows": snapshot.rows},
+        details={"table": str(table.path), "causes": causes},
+        tables=(Table(title="In quarantine", heads=heads, rows=rows),) if rows else (),
+        notes=(_MEND if rows else "nothing is in quarantine",),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Quarantined:
+    """Records of one topic and cause: how many, when they landed (ms; None if no row says), and why the newest is there."""
+
+    topic: str
+    cause: str
+    rows: int
+    first_ms: int | None
+    last_ms: int | None
+    example: str | None
+
+    def joined(self, other: _Quarantined) -> _Quarantined:
+        """Return these and others of the same topic and cause."""
+        firsts = [one.first_ms for one in (self, other) if one.first_ms is not None]
+        lasts = [one.last_ms for one in (self, other) if one.last_ms is not None]
+        newest = other if (other.last_ms or 0) >= (self.last_ms or 0) else self
+        return replace(
+            newest, rows=self.rows + other.rows, first_ms=min(firsts, default=None), last_ms=max(lasts, default=None)
+        )
+
+    def told(self) -> dict[str, object]:
+        """Return what is printed."""
+        first, last = (None if one is None else format_time(one) for one in (self.first_ms, self.last_ms))
+        return {
+            "topic": self.topic,
+            "cause": self.cause,
+            "rows": self.rows,
+            "first_landed": first,
+            "last_landed": last,
+            "example": self.example,
+        }
+
+
+def _read_quarantined(table: DeltaTable, file: DataFile, topic: str) -> Iterator[_Quarantined]:
+    """Yield what a file has of each cause; the example is the file's first. Raises VersionVacuumed, OSError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        read = pq.read_table(table.path / file.path, columns=["cause", "reason", "landed"], partitioning=None)
+    except FileNotFoundError as error:
+        raise VersionVacuumed(f"{table.path / file.path} has been removed; count a newer version") from error
+    landed = read.column("landed").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    rows = read.set_column(read.column_names.index("landed"), "landed", landed)
+    asked = [("cause", "count"), ("landed", "min"), ("landed", "max"), ("reason", "first")]
+    for one in rows.group_by("cause", use_threads=False).aggregate(asked).to_pylist():
+        yield _Quarantined(
+            topic=topic,
+            cause=str(one["cause"]),
+            rows=one["cause_count"],
+            first_ms=one["landed_min"],
+            last_ms=one["landed_max"],
+            example=one["reason_first"],
+        )
+
+
 # -- vacuum and restore
 
 
@@ -249,6 +333,7 @@ _COMMANDS: Final[Mapping[JobName, Callable[[JobSettings, TableRequest], Summary]
     JobName("describe"): _describe,
     JobName("history"): _history,
     JobName("files"): _files,
+    JobName("quarantine"): _quarantine,
     JobName("vacuum"): _vacuum,
     JobName("restore"): _restore,
 }

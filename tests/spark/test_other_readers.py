@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from consumerd.spark.cli import main
 from consumerd.spark.compact import compact_table
 from consumerd.spark.job import Silent
 from consumerd.spark.table import log as table_log
@@ -78,6 +80,19 @@ def test_others_read_what_vacuum_has_kept(
     assert gone.expired
     assert open_table(path).log.oldest() == last
     assert {version: rows_of(reader(path, version)) for version in kept} == kept
+
+
+def test_the_quarantine_is_counted_without_spark(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of every ten orders one is no JSON, one has a bad key, one is late; after compactions, too."""
+    assert main(["quarantine", "--path", str(lake), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+
+    assert {(one["topic"], one["cause"]): one["rows"] for one in said["causes"]} == {
+        ("orders", "bad value"): 18,
+        ("orders", "bad key"): 18,
+        ("orders", "late"): 18,
+    }
+    assert said["rows"] == 54
 
 
 def test_times_and_offsets_pass_over_files_that_cannot_have_them(lake: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from consumerd.spark.cli import main
@@ -132,6 +133,57 @@ def test_quarantine_does_not_go_back_by_itself(lake: Path, capsys: pytest.Captur
     assert "restore silver/TOPIC" in capsys.readouterr().err
 
 
+QUARANTINED = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in (("offset", "long"), ("cause", "string"), ("reason", "string"), ("landed", "timestamp"), ("topic", "string"), ("day", "date"))
+        ],
+    }
+)  # fmt: skip
+
+
+def quarantined(topic: str, *rows: tuple[str, str, int | None]) -> pa.RecordBatch:
+    """Return quarantined records by cause, reason and time of landing in ms."""
+    causes, reasons, landed = map(list, zip(*rows, strict=True))
+    columns = [
+        pa.array(range(len(rows)), pa.int64()),
+        pa.array(causes, pa.string()),
+        pa.array(reasons, pa.string()),
+        pa.array(landed, pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        pa.array([topic] * len(rows), pa.string()),
+        pa.array(["2026-11-22"] * len(rows), pa.string()).cast(pa.date32()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=["offset", "cause", "reason", "landed", "topic", "day"])
+
+
+def test_quarantine_is_counted_by_topic_and_cause(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The most frequent first, with the newest row's reason, of the version that is asked for."""
+    table = create_table(lake / "quarantine", name="quarantine", schema=QUARANTINED, partition_by=("topic", "day"))
+    command = ("quarantine", "--path", str(lake))
+    assert say(capsys, *command)["notes"] == ["nothing is in quarantine"]
+    append(
+        table,
+        quarantined("orders", ("late", "by 2 h", 2_000), ("late", "by 3 h", 3_000), ("bad key", "no text", 1_000)),
+    )
+    append(table, quarantined("pay ments", ("late", "by 9 h", None)))
+    append(table, quarantined("orders", ("late", "by 1 h", 9_000)))
+
+    said = say(capsys, *command)
+
+    assert (said["version"], said["rows"]) == (3, 5)
+    at = "1970-01-01T00:00:0{}+00:00".format
+    assert [tuple(one.values()) for one in said["causes"]] == [
+        ("orders", "late", 3, at(2), at(9), "by 1 h"),
+        ("orders", "bad key", 1, at(1), at(1), "no text"),
+        ("pay ments", "late", 1, None, None, "by 9 h"),
+    ]
+    assert say(capsys, *command, "--version", "1")["rows"] == 3
+    assert main(list(command)) == 0
+    assert "replay --source quarantine" in capsys.readouterr().out
+
+
 def test_without_a_place_or_a_table_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And no folder is made."""
     assert main(["describe"]) == 2
@@ -146,7 +198,7 @@ def test_every_command_says_what_it_takes(name: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
     assert end.value.code == 0
-    assert "TABLE" in capsys.readouterr().out
+    assert ("--version N" if name == "quarantine" else "TABLE") in capsys.readouterr().out
 
 
 def test_a_version_is_a_whole_number(capsys: pytest.CaptureFixture[str]) -> None:
