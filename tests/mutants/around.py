@@ -46,9 +46,9 @@ AROUND: Final = (
     Mutant(
         name="a-commit-before-its-fsync",
         promise=0,
-        file="sinks/publish.py",
-        old="        self._files.sync(descriptor)\n",
-        new="        self._files.modified_ns(descriptor)\n",
+        file="spark/table/attempts.py",
+        old="        self._files.sync(self._descriptor)\n",
+        new="        self._files.modified_ns(self._descriptor)\n",
         tests=("tests/unit/spark/table/test_transaction.py::test_a_commit_names_only_what_is_durable",),
     ),
     Mutant(

@@ -278,8 +278,7 @@ def test_a_commit_names_only_what_is_durable(tmp_path: Path) -> None:
     assert ["day=2026-11-22", "day=2026-11-21", "topic=orders", "table"] == synced, (
         "a folder's own name stands in its parent"
     )
-    begun = max(at for at, (operation, _) in enumerate(calls[:commit]) if operation == "create")
-    assert "sync" in [operation for operation, _ in calls[begun:commit]]
+    assert "sync" in [operation for operation, _ in calls[last_link:commit]], "the commit's own content"
     assert ("sync_folder", LOG_FOLDER) in calls[commit:]
 
 
