@@ -276,7 +276,7 @@ AROUND: Final = (
         file="spark/datasource/pruning.py",
         old="min(one.end, self.offsets.high + 1)",
         new="min(one.end, self.offsets.high)",
-        tests=("tests/unit/spark/datasource/test_pruning.py::test_no_record_that_a_query_wants_is_left_out",),
+        tests=("tests/unit/spark/datasource/test_pruning.py::test_what_filters_leave",),
     ),
     Mutant(
         name="times-of-segments-leave-out-records",
