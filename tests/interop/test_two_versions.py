@@ -20,7 +20,7 @@ from tests.support.kafka import Cluster, Sent
 from tests.support.landing_check import find_faults, log_ends, wait_landed
 from tests.support.landing_reader import LandedChain, read_landing
 from tests.support.load import SteadyLoad
-from tests.support.other_version import ADDED, VERSION, make_other_version
+from tests.support.other_version import ADDED, FORMAT_1_COMMIT, VERSION, make_format_1_version, make_other_version
 from tests.support.registry import Registry, open_registry
 
 pytestmark = pytest.mark.records
@@ -156,3 +156,66 @@ def _come_and_go(group: Group) -> tuple[Daemon, Daemon]:
     fourth = group.start("ours-2", other=False)
     group.wait_shared(fourth, 2)
     return fourth, third
+
+
+@pytest.mark.timeout(150)
+def test_a_chain_of_format_1_goes_on_after_an_upgrade_in_place(
+    release: str, shared_clusters: ClusterFactory, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Each record lands once; audit and doctor accept the chain of both formats; the older version refuses it."""
+    try:
+        older = make_format_1_version(tmp_path / "older")
+    except LookupError as error:
+        if os.environ.get("CONSUMERD_REQUIRE_TOOLS"):
+            pytest.fail(str(error))
+        pytest.skip(f"{error}: it takes a clone with its whole history (git fetch --unshallow)")
+    cluster, name = shared_clusters(release), unique("upgraded")
+    cluster.create_topic(name, PARTITIONS)
+    producer = cluster.ledger_producer(linger_ms="5")
+    settings = settings_for(
+        cluster.zookeeper, name, topics=(name,),
+        sink={"type": "parquet", "path": str(tmp_path / "landing"), "roll_ms": 400},
+        offsets={"commit_interval_ms": 300}, log={"level": "info"},
+    )  # fmt: skip
+
+    def start(member: str, *path: str) -> Daemon:
+        return Daemon(tmp_path, member, settings, python_path=path)
+
+    with open_registry(cluster.zookeeper) as registry:
+
+        def landed(member: Daemon) -> None:
+            before = registry.offsets(name, name)
+            member.wait(
+                lambda: all(
+                    registry.offsets(name, name).get(one, 0) > before.get(one, 0) + 20 for one in range(PARTITIONS)
+                ),
+                "files of each partition are landed and committed",
+            )
+
+        with SteadyLoad(producer, {name: PARTITIONS}, per_second=PER_PARTITION):
+            with start("older", older) as member:
+                landed(member)
+                assert member.terminate() == 0, member.log()[-3000:]
+            with start("newer") as member:
+                landed(member)
+                assert member.terminate() == 0, member.log()[-3000:]
+            with start("older-again", older) as member:
+                member.wait(lambda: "format 2" in member.log(), "the older version refuses it")
+        ledger = producer.finish()
+        with start("newest") as member:
+            wait_landed(tmp_path / "landing", ledger)
+            ends = {partition: end for (_, partition), end in log_ends(ledger).items()}
+            member.wait(lambda: registry.offsets(name, name) == ends, "everything is committed")
+            assert member.terminate() == 0, member.log()[-3000:]
+            config = str(tmp_path / "newest.yaml")
+            for command in (["consumerd.spark", "audit"], ["consumerd", "doctor"]):
+                words = [sys.executable, "-m", *command, "--config", config]
+                done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+                assert done.returncode == 0, done.stdout + done.stderr
+
+    assert find_faults(tmp_path / "landing", ledger) == []
+    landing = read_landing(tmp_path / "landing")
+    assert landing.problems == []
+    for found in landing.partitions.values():
+        (chain,) = found.chains
+        assert {file.metadata["format"] for file in chain.files} == {1, 2}, FORMAT_1_COMMIT

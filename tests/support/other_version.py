@@ -1,14 +1,20 @@
-"""Another version of us: the package as it is, with what a later release might write besides, for a process of its own."""
+"""Other versions of consumerd, for processes of their own: a made-up later one, and the last one with format 1."""
 
 from __future__ import annotations
 
+import io
 import shutil
+import subprocess
+import tarfile
 from pathlib import Path
 from typing import Final
 
 VERSION: Final = "99.0.0"
 ADDED: Final = "added_later"
 """A key that this release does not know, in everything that the other one writes."""
+
+FORMAT_1_COMMIT: Final = "fa899b8"
+"""A commit of this history whose records beside the data are of format 1, and its files without topic and partition."""
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2] / "consumerd"
 _VALUE: Final = '{"of": ["another", 1]}'
@@ -32,4 +38,20 @@ def make_other_version(folder: Path) -> str:
         if text.count(before) != 1:
             raise RuntimeError(f"the text to replace is {text.count(before)} times in {name}, expected once: {before}")
         path.write_text(text.replace(before, after))
+    return str(folder)
+
+
+def make_format_1_version(folder: Path) -> str:
+    """Make the version of :data:`FORMAT_1_COMMIT` below a folder and return what ``PYTHONPATH`` is to be for it.
+
+    Raises LookupError if this is no git checkout with that commit in it.
+    """
+    command = ["git", "-C", str(_PACKAGE.parent), "archive", "--format=tar", FORMAT_1_COMMIT, "consumerd"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise LookupError(f"commit {FORMAT_1_COMMIT} is not here") from error
+    folder.mkdir(parents=True)
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(folder, filter="data")
     return str(folder)
