@@ -953,7 +953,7 @@ MUTANTS: Final = (
         old="    return {name: MemoryBudget(limit, sink_bytes=limit // SINK_SHARE) for name, limit in limits.items()}\n",
         new="    return dict.fromkeys(limits, MemoryBudget(left, sink_bytes=left // SINK_SHARE))\n",
         tests=(
-            "tests/component/daemon/test_two_sinks.py::test_a_sink_that_hangs_leaves_the_other_its_rate[24-snappy-64MiB]",
+            "tests/component/daemon/test_two_sinks.py::test_a_sink_that_stands_still_leaves_the_other_its_rate[24-snappy-64MiB]",
         ),
     ),
     Mutant(

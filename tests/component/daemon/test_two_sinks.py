@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import functools
 import random
 import struct
@@ -18,6 +19,7 @@ from consumerd.daemon.budget import find_largest_unit, plan_budgets
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.sink_fetchers import SinkFetchers
 from consumerd.delivery.deliveries import Deliveries
+from consumerd.errors import RetriableSinkError
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
 from consumerd.wire.records import RecordBatch
@@ -39,21 +41,41 @@ BYTES_A_SECOND = 100e6
 """What the sink that works takes, of one partition."""
 
 
+DIES_AFTER_S = 30.0
+SLOW_BYTES_A_SECOND = 1e5
+"""What a sink that is going to die takes before, of one partition."""
+
+
+class Fault(enum.Enum):
+    """How a sink stands still."""
+
+    HANGS = "hangs"
+    """In its first write."""
+    FAILS = "fails"
+    """Refuses each write with an error that is tried again, for ever."""
+    DIES = "dies"
+    """Hangs once it has worked for half a minute."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """``stuck`` partitions whose sink hangs in its first write, and two of another sink."""
+    """``stuck`` partitions whose sink stands still, and two of another sink."""
 
     stuck: int
     codec: str
     budget_mib: int
+    fault: Fault = Fault.HANGS
 
     def __str__(self) -> str:
-        return f"{self.stuck}-{self.codec}-{self.budget_mib}MiB"
+        how = "" if self.fault is Fault.HANGS else f"-{self.fault.value}"
+        return f"{self.stuck}-{self.codec}-{self.budget_mib}MiB{how}"
 
 
 CASES = [
     *(Case(stuck, codec, 64) for stuck in (1, 16, 24, 40, 200) for codec in CODECS),
-    *(Case(stuck, codec, mib) for stuck in (24, 200) for codec in ("none", "snappy") for mib in (128, 256)),
+    *(Case(stuck, codec, mib) for stuck in (24, 200) for codec in CODECS for mib in (128, 256)),
+    *(Case(24, codec, 128, fault) for codec in ("none", "snappy") for fault in (Fault.FAILS, Fault.DIES)),
+    Case(200, "snappy", 64, Fault.FAILS),
 ]
 
 
@@ -102,15 +124,24 @@ def working_sink() -> FakeSink:
     return sink
 
 
-def hanging_sink(partitions: Collection[TopicPartition]) -> FakeSink:
-    """Return a sink that never comes back from writing these partitions, and works for others."""
+def broken_sink(partitions: Collection[TopicPartition], fault: Fault = Fault.HANGS) -> FakeSink:
+    """Return a sink that stands still for these partitions, and works for others."""
     sink = working_sink()
     work = sink.trap
     assert work is not None
+    began = -1.0
 
     async def write(step: str, writer: FakeWriter, batch: RecordBatch | None) -> None:
+        nonlocal began
         if step == "write" and writer.partition in partitions:
-            await asyncio.Event().wait()
+            now = asyncio.get_running_loop().time()
+            began = now if began < 0 else began
+            if fault is Fault.FAILS:
+                raise RetriableSinkError("no space left")
+            if fault is Fault.HANGS or now - began >= DIES_AFTER_S:
+                await asyncio.Event().wait()
+            await asyncio.sleep(0 if batch is None else batch.size_bytes / SLOW_BYTES_A_SECOND)
+            return
         await work(step, writer, batch)
 
     sink.trap = write
@@ -178,13 +209,15 @@ def rate_alone(codec: str, budget_mib: int) -> float:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_sink_that_hangs_leaves_the_other_its_rate(case: Case) -> None:
+def test_a_sink_that_stands_still_leaves_the_other_its_rate(case: Case) -> None:
     """Of one account it would take all, a batch at a time, and give nothing back for as long as it hangs."""
     stuck = [TopicPartition.modern("stuck", number) for number in range(case.stuck)]
     each = min(640, 2 * case.budget_mib * MIB // (case.stuck * RECORDS * RECORD_BYTES))
+    if case.fault is Fault.DIES:  # more than its sink takes before
+        each += int(DIES_AFTER_S * SLOW_BYTES_A_SECOND / (RECORDS * RECORD_BYTES))
     settings = make_settings({"stuck": "stuck", "flowing": "flowing"}, case.budget_mib)
     cluster = make_cluster(case.codec, {**dict.fromkeys(stuck, each), **dict.fromkeys(FLOWING, UNITS)})
-    sinks = {"stuck": hanging_sink(stuck), "flowing": working_sink()}
+    sinks = {"stuck": broken_sink(stuck, case.fault), "flowing": working_sink()}
 
     beside = run(deliver(settings, sinks, cluster, stuck))
 
@@ -199,7 +232,7 @@ def test_partitions_whose_files_hang_leave_the_others_of_their_sink_room(stuck_c
     settings = make_settings({"flowing": "flowing"}, 64)
     cluster = make_cluster(codec, {**dict.fromkeys(stuck, each), **dict.fromkeys(FLOWING, UNITS)})
 
-    beside = run(deliver(settings, {"flowing": hanging_sink(stuck)}, cluster, stuck))
+    beside = run(deliver(settings, {"flowing": broken_sink(stuck)}, cluster, stuck))
 
     assert beside >= 0.5 * rate_alone(codec, 64)
 
