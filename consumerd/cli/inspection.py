@@ -55,7 +55,7 @@ async def lag(args: argparse.Namespace) -> int:
 
 
 async def _watch_lag(access: ClusterAccess, group: str, args: argparse.Namespace) -> None:
-    """Print until interrupted; the seconds that records cannot tell are estimated from the progress between two looks."""
+    """Print until interrupted, with estimates in the notes of partitions whose records have no timestamps."""
     estimator = LagEstimator(asyncio.get_running_loop().time)
     while True:
         async with timeout(args.timeout):

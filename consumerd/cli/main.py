@@ -126,7 +126,7 @@ def make_parser() -> argparse.ArgumentParser:
     lag.add_argument("topic", nargs="*", help="only these")
     lag.add_argument(
         "--watch", type=positive_seconds, metavar="SECONDS",
-        help="repeat at this interval; without timestamps the lag in seconds is estimated from the progress",
+        help="repeat at this interval; a note estimates the time behind where records have no timestamps",
     )  # fmt: skip
     lag.set_defaults(command=inspection.lag)
 

@@ -295,21 +295,26 @@ async def explain(
 
 
 class LagEstimator:
-    """Estimates seconds of lag from the progress between two looks, for records that have no timestamps."""
+    """Estimates of the time to catch up, for records without timestamps, from the progress between two looks.
+
+    They stand in the note. ``seconds`` is the age of the next record everywhere, and stays unknown without a timestamp.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._before: dict[tuple[str, str], tuple[float, int]] = {}
 
     def estimate(self, rows: Sequence[LagRow]) -> list[LagRow]:
-        """Return the rows with ``seconds`` filled in where the position has moved since it was seen first."""
+        """Return the rows with a note where the position has moved since it was seen first."""
         now = self._now()
         estimated = []
         for row in rows:
             if row.position is not None and row.lag is not None and row.seconds is None:
                 then, position = self._before.setdefault((row.topic, row.partition), (now, row.position))
                 if row.position > position and now > then:
-                    row = replace(row, seconds=row.lag * (now - then) / (row.position - position))
+                    seconds = row.lag * (now - then) / (row.position - position)
+                    estimate = f"no timestamps; about {seconds:.0f} s behind at the present rate"
+                    row = replace(row, note=f"{row.note}; {estimate}" if row.note else estimate)
             estimated.append(row)
         return estimated
 
