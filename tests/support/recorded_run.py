@@ -7,7 +7,6 @@ Hooks, for ``conftest``. ``CONSUMERD_RUN`` names the run (the Makefile sets it w
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from typing import Final
 
@@ -17,7 +16,8 @@ from tests.support import verification
 
 VARIABLE: Final = "CONSUMERD_RUN"
 _FIGURE: Final = "figure"
-_RELEASE: Final = re.compile(r"\[(?:.*-)?(\d+\.\d+\.\d+(?:\.\d+)?)(?:-.*)?\]$")
+_RELEASE: Final = "release"
+"""Name of the parameter that says which Kafka a test runs against, and of the property that carries it."""
 
 
 class RunRecorder:
@@ -33,8 +33,8 @@ class RunRecorder:
         """Count a test that has passed, and take its figures."""
         if report.when != "call" or not report.passed:
             return
-        release = _RELEASE.search(report.nodeid)
-        self._passed[f"{self._name}, Kafka {release[1]}" if release else self._name] += 1
+        release = next((value for key, value in report.user_properties if key == _RELEASE), None)
+        self._passed[f"{self._name}, Kafka {release}" if release else self._name] += 1
         for key, value in report.user_properties:
             if key == _FIGURE and isinstance(value, (list, tuple)):  # xdist passes a tuple on as a list
                 what, seen = value
@@ -55,6 +55,19 @@ class RunRecorder:
 def note_figure(item: pytest.Item, what: str, value: object) -> None:
     """Attach a figure to a test; it reaches the controller of a parallel run with the test's report."""
     item.user_properties.append((_FIGURE, (what, verification.show(value))))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Note the release of tests that take one; it reaches the controller of a parallel run with the test's report."""
+    for item in items:
+        release = (
+            item.callspec.params.get(_RELEASE)
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+            else None
+        )
+        if isinstance(release, str):
+            item.user_properties.append((_RELEASE, release))
 
 
 def pytest_configure(config: pytest.Config) -> None:
