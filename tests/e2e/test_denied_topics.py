@@ -74,6 +74,7 @@ def test_a_topic_that_is_denied_from_the_beginning_is_left_to_others(
         assert FOLDER in told
         assert FOLDER in daemon.get("/")[1]
         assert "consumerd_denied_topics 1.0" in daemon.get("/metrics")[1]
+        assert lag_of(broker, DENIED) == 10, "of a partition without a position"
         found = command(broker, "doctor")
         assert (1, True) == (found.returncode, FOLDER in found.stdout), found.stdout + found.stderr
         daemon.wait(lambda: registry.offsets(GROUP, OPEN) == {0: 10}, "what is open is committed")

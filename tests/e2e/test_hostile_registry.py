@@ -21,6 +21,7 @@ from tests.support.embedded import EmbeddedProcess
 from tests.support.hostile_server import HostileServer
 from tests.support.memory import read_memory
 from tests.support.registry import open_registry
+from tests.support.seeds import draw_seed
 from tests.support.topic_nodes import create_topic_nodes
 
 GROUP, GOOD, OTHER, EVIL = "lake", "good", "other", "evil"
@@ -186,7 +187,7 @@ def test_no_name_of_a_node_ends_or_stalls_a_process(rig: Rig) -> None:
 @pytest.mark.timeout(600)
 def test_no_mutated_value_ends_or_stalls_a_process(rig: Rig) -> None:
     """Contents of real nodes, cut, doubled, and with values of other types; a failure names the seed."""
-    seed = random.SystemRandom().randrange(1 << 31)
+    seed = draw_seed("mutated values of nodes")
     chance = random.Random(seed)
     topic, members = f"/brokers/topics/{GOOD}", f"/consumers/{GROUP}/ids"
     member = f"{members}/{rig.client.get_children(members)[0]}"
@@ -211,7 +212,7 @@ def mutate(chance: random.Random, data: bytes) -> bytes:
 @pytest.mark.timeout(600)
 def test_no_answer_of_a_broker_ends_or_stalls_the_daemon(rig: Rig) -> None:
     """Partitions of a broker with malformed answers wait; all others are consumed."""
-    seed = random.SystemRandom().randrange(1 << 31)
+    seed = draw_seed("answers of a hostile broker")
     with HostileServer(seed) as server:
         address = {"version": 1, "host": "127.0.0.1", "port": server.port, "jmx_port": -1, "timestamp": "1"}
         for broker in EVIL_BROKERS:

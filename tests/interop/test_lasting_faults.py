@@ -18,6 +18,8 @@ from tests.interop.conftest import MAIN_RELEASE, require
 from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster, Sent
 
+pytestmark = pytest.mark.records
+
 Place = tuple[str, int]
 
 TOLD_S = 60.0
@@ -81,7 +83,7 @@ def gauge(daemon: Daemon, name: str, topic: str | None = None) -> float:
 def check_told(daemon: Daemon, topic: str, reason: str, *, lag: float | None = None) -> None:
     """Wait until everything says of a topic's partition that it fails, and why.
 
-    Its ``lag`` is unknown, or what ListOffsets says where that is answered.
+    Its ``lag`` is unknown, or what ListOffsets says where that is answered: then it is waited for.
     """
 
     def partition() -> dict[str, object]:
@@ -94,9 +96,9 @@ def check_told(daemon: Daemon, topic: str, reason: str, *, lag: float | None = N
         TOLD_S,
     )
     assert re.search(reason, daemon.get("/")[1]), "the page says why"
-    shown, measured = partition()["lag"], gauge(daemon, "consumerd_lag_records", topic)
-    assert shown in {None, lag}
-    assert math.isnan(measured) or measured == lag
+    daemon.wait(lambda: partition()["lag"] == lag, f"the lag is {lag}", TOLD_S)
+    measured = gauge(daemon, "consumerd_lag_records", topic)
+    assert math.isnan(measured) if lag is None else measured == lag
     assert gauge(daemon, "consumerd_partition_failing_seconds", topic) > 0
     assert gauge(daemon, "consumerd_failing_partitions") >= 1
     daemon.wait(lambda: f"{topic}/0" in daemon.get("/readyz")[1], "the probe names it", TOLD_S)
@@ -154,8 +156,9 @@ def test_a_partition_that_cannot_be_read_is_told_beside_one_that_flows(fault: st
             assert gauge(daemon, "consumerd_partition_failing_seconds", FLOWING) == 0
             end()
             produce(cluster, SPOILT, 5)
-            check_well(daemon, {SPOILT: 15, FLOWING: 20})
-            assert [one.offset for one in daemon.deliveries if one.topic == SPOILT] == list(range(15))
+            written = 15 + int(lag or 0)
+            check_well(daemon, {SPOILT: written, FLOWING: 20})
+            assert [one.offset for one in daemon.deliveries if one.topic == SPOILT] == list(range(written))
             daemon.wait(lambda: len(daemon.events("delivery_recovered")) == 1, "the log says that it is over", TOLD_S)
             assert daemon.terminate() == 0
 
@@ -163,11 +166,16 @@ def test_a_partition_that_cannot_be_read_is_told_beside_one_that_flows(fault: st
 def plan_fault(cluster: Cluster, fault: str) -> tuple[Callable[[], None], Callable[[], None], str, float | None]:
     """Return how a fault begins and ends, what is said of it, and the lag, if anybody answers for it."""
     if fault == "ACL revoked":
+
+        def revoke() -> None:
+            change_acl(cluster, "--add", SPOILT)
+            produce(cluster, SPOILT, 3)  # a lag that was true before the fault is not true any more
+
         return (
-            lambda: change_acl(cluster, "--add", SPOILT),
+            revoke,
             lambda: change_acl(cluster, "--remove", SPOILT),
             r"TOPIC_AUTHORIZATION_FAILED \(29\)",
-            0,  # ListOffsets takes the right to describe alone
+            3,  # ListOffsets takes the right to describe alone
         )
 
     def come_back() -> None:

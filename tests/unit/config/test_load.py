@@ -185,6 +185,8 @@ def test_subscriptions_that_cannot_work_are_refused(config: Path, change: str, e
         ("fetch.memory_budget_bytes=1", "at least max_partition_bytes"),
         ("shutdown.timeout_ms=3000", "must exceed"),
         ("offsets.storage=kafka", "zookeeper"),
+        ("cluster.generation=legacy", "cluster.generation"),
+        ("group.membership=kafka", "group.membership"),
         ("fetch.on_corrupt=quarantine", "quarantine.path"),
         ("sinks.out.on_rejected=quarantine", "quarantine.path"),
         ("sinks.out.memory_share=0", "greater than or equal to 1"),
