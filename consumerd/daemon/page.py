@@ -85,6 +85,7 @@ _SINKS: Final = (
     _Column("records", "n"),
     _Column("MiB", "n"),
     _Column("open", "n"),
+    _Column("delay", "n"),
     _Column("last file", "wide"),
 )
 _HOLDERS: Final = (_Column("partition", "title"), _Column("holder", "wide"))
@@ -228,6 +229,7 @@ def _sink_row(one: SinkStatus) -> str:
         *map(_number, (one.files, one.records)),
         _mebibytes(one.bytes),
         _number(one.open_files),
+        "&ndash;" if one.landing_delay_s is None else _duration(one.landing_delay_s),
         last,
     )
     return _row(_SINKS, cells)

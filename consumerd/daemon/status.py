@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.daemon.events import EventHistory, EventStatus
 from consumerd.model import Gap, SessionEpoch, TopicPartition
-from consumerd.telemetry.hooks import Hooks, Trouble
+from consumerd.telemetry.hooks import Hooks, Trouble, find_landing_delay
 from consumerd.telemetry.wording import format_time
 
 RECENT: Final = 20
@@ -56,7 +56,8 @@ class SinkStatus:
 
     ``unacknowledged`` counts the offsets that it took and has not acknowledged. ``buffered_bytes`` is what is held for it
     against its part of the memory budget, ``memory_budget_bytes``. ``last_name`` is the newest file's path below the
-    sink's, ``open_files`` how many are being filled.
+    sink's, ``open_files`` how many are being filled. ``landing_delay_s`` is the time from a record's timestamp to its
+    acknowledgement by the sink, of the newest batch; None before the first one, and without timestamps.
     """
 
     sink: str
@@ -70,6 +71,7 @@ class SinkStatus:
     last_file: Moment | None
     last_name: str | None = None
     open_files: int = 0
+    landing_delay_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,7 @@ class _Published:
     last: _Stamp | None = None
     last_name: str | None = None
     open_files: int = 0
+    landing_delay_s: float | None = None
 
 
 class RecentEvents(Hooks):
@@ -242,6 +245,7 @@ class RecentEvents(Hooks):
             last_file=self._describe(published.last),
             last_name=published.last_name,
             open_files=published.open_files,
+            landing_delay_s=published.landing_delay_s,
         )
 
     def _stamp(self) -> _Stamp:
@@ -276,6 +280,12 @@ class RecentEvents(Hooks):
         published.records += records
         published.size += size
         published.last, published.last_name = self._stamp(), name
+
+    def batches_landed(self, sink: str, timestamps_ms: Sequence[int]) -> None:
+        """Remember the delay of the newest batch."""
+        if timestamps_ms:
+            published = self._published.setdefault(sink, _Published())
+            published.landing_delay_s = find_landing_delay(timestamps_ms[-1], self._wall())
 
     def open_files_changed(self, sink: str, count: int) -> None:
         """Remember how many there are."""

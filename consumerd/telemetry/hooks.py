@@ -69,6 +69,14 @@ class Trouble(enum.StrEnum):
     LANDED_END_UNRECORDED = "landed_end_unrecorded"
 
 
+def find_landing_delay(timestamp_ms: int, now_s: float) -> float:
+    """Return the time in seconds from a record's timestamp to its landing at ``now_s``, a wall clock.
+
+    It is 0 where the producer's clock is ahead.
+    """
+    return max(0.0, now_s - timestamp_ms / 1000)
+
+
 class Hooks:
     """No-op hooks, and the list of all there are. Durations in seconds, sizes in bytes."""
 

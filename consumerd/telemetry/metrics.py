@@ -19,7 +19,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from consumerd.model import BrokerId, Gap, SessionEpoch, TopicPartition
-from consumerd.telemetry.hooks import Hooks, Trouble
+from consumerd.telemetry.hooks import Hooks, Trouble, find_landing_delay
 
 _PARTITION: Final = ("topic", "partition")
 
@@ -345,7 +345,7 @@ class MetricsHooks(Hooks):
             histogram = self._by_sink[sink] = self._landing_delay.labels(sink)
         now = self._wall()
         for timestamp_ms in timestamps_ms:
-            histogram.observe(max(0.0, now - timestamp_ms / 1000))  # a producer's clock may be ahead
+            histogram.observe(find_landing_delay(timestamp_ms, now))
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
         self._count_extra(self._gaps, partition, gap.reason.value, amount=gap.end - gap.start)

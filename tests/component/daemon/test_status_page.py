@@ -91,6 +91,7 @@ WORKING: Final = replace(
             records=9_123_456_789_012,
             bytes=123 << 40,
             last_file=moment(75.0),
+            landing_delay_s=59.5,
         ),
         SinkStatus(
             sink="events",

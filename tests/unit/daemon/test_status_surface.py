@@ -334,6 +334,8 @@ def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
     recent.file_published("lake", name="topic=orders/x.parquet", records=5, size=1 << 20)
     recent.file_published("lake", name="topic=orders/y<.parquet", records=6, size=1 << 20)
     recent.open_files_changed("lake", 3)
+    recent.batches_landed("lake", [1_714_517_000_000, 1_714_517_910_000])
+    recent.batches_landed("lake", [])  # of records without timestamps
     clock[0] += 15
     (one,) = STATUS.partitions
     one = replace(one, last_progress=recent.last_progress(partition), last_commit=recent.last_commit(partition))
@@ -349,6 +351,8 @@ def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
     assert (lake.files, lake.records, lake.bytes, lake.last_name) == (2, 11, 2 << 20, "topic=orders/y<.parquet")
     assert "topic=orders/y&lt;.parquet" in page
     assert lake.open_files == 3
+    assert lake.landing_delay_s == 90.0, "of the newest batch"
+    assert ">90 s<" in page
     assert readings["consumerd_last_progress_timestamp_seconds", *of_the_partition] == 1_714_521_600.0
     assert readings["consumerd_last_commit_timestamp_seconds", *of_the_partition] == 1_714_518_000.0
     assert readings["consumerd_last_file_timestamp_seconds", "lake"] == 1_714_518_000.0
@@ -386,6 +390,7 @@ async def test_the_api_tells_times_as_ages_and_as_dates() -> None:
 
     assert status["group_partitions"] == 4
     assert status["partitions"][0]["lag_seconds"] == 12.5
+    assert status["sinks"][0]["landing_delay_s"] is None
     assert status["sinks"][0]["last_file"] == {
         "ago_s": 0.0,
         "at": "2024-05-01T00:00:00+00:00",
