@@ -263,13 +263,17 @@ def _read_answer(question: _Question, answer: ListedPartition | None, version: i
         return ConnectionLost(f"{context}: {question.partition} is missing from the answer")
     if answer.error_code:
         return broker_error(answer.error_code, f"{context} for {question.partition}")
-    if version >= _FIRST_WITH_ONE_OFFSET:
-        return None if answer.offset == _NO_OFFSET else answer.offset
-    if answer.offsets:
-        return answer.offsets[0]
-    if question.timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
-        return RemoteProtocolError(f"{context} for {question.partition}: expected an offset, got none")
-    return _BEFORE_FIRST
+    offsets = (answer.offset,) if version >= _FIRST_WITH_ONE_OFFSET else answer.offsets
+    offset = offsets[0] if offsets else None
+    if offset is not None and offset >= 0:
+        return offset
+    if question.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):  # every log has both ends
+        if offset is None:
+            return _BEFORE_FIRST
+        if offset == _NO_OFFSET and version >= _FIRST_WITH_ONE_OFFSET:
+            return None
+    found = "none" if offset is None else offset
+    return RemoteProtocolError(f"{context} for {question.partition}: expected an offset, got {found}")
 
 
 def plan_request(

@@ -357,3 +357,35 @@ def test_request_is_grouped_by_topic(version: int) -> None:
         ("b", [0]),
     ]
     request.encode(version)
+
+
+@pytest.mark.parametrize("newest", [0, 1, 2])
+@pytest.mark.parametrize("false", [-1, -2, -3, -(2**63)])
+@pytest.mark.parametrize("end", ["earliest", "latest"])
+def test_an_end_that_no_log_has_is_an_error_of_its_partition(newest: int, false: int, end: str) -> None:
+    """Every log has both ends: a partition that is left out, or begins below 0, would end what waits for it."""
+    scene = Scene(make_view({1}, {"a": [1, 1]}), newest=newest)
+    scene.one.logs = {A0: log(false, 10) if end == "earliest" else log(5, false), A1: log(7, 9)}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        with pytest.raises(RemoteProtocolError, match=r"a/0: expected an offset"):
+            await reader.read([A0, A1])
+        assert await reader.find([A0, A1]) == {A1: LogRange(7, 9)}
+        if end == "latest":
+            with pytest.raises(RemoteProtocolError, match=r"a/0: expected an offset"):
+                await reader.high_watermarks([A0])
+
+    scene.run(scenario)
+
+
+@pytest.mark.parametrize("newest", [0, 1, 2])
+def test_a_negative_offset_of_a_time_is_an_error_of_its_partition(newest: int) -> None:
+    """-1 says that no record is that new; numbers below it mean nothing."""
+    scene = Scene(make_view({1}, {"a": [1]}), newest=newest)
+    scene.one.logs = {A0: {1000: -3}}
+
+    async def scenario(reader: LogRangeReader) -> None:
+        with pytest.raises(RemoteProtocolError, match=r"a/0: expected an offset"):
+            await reader.offset_for_time([A0], 1000)
+
+    scene.run(scenario)
