@@ -100,8 +100,14 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def measure_idle(cluster: Cluster, topics: int, partitions: int, *, seconds: float, profile: Path | None) -> Idle:
-    """Run one daemon until it owns everything and has calmed down, then watch it. Raises DaemonFailed."""
+def measure_idle(
+    cluster: Cluster, topics: int, partitions: int, *, seconds: float, profile: Path | None, package: Path | None = None
+) -> Idle:
+    """Run one daemon until it owns everything and has calmed down, then watch it. Raises DaemonFailed.
+
+    Args:
+        package: folder of another version of consumerd; None for this one.
+    """
     total = topics * partitions
     folder = Path(tempfile.mkdtemp(prefix="consumerd-bench-"))
     settings = settings_for(
@@ -110,7 +116,8 @@ def measure_idle(cluster: Cluster, topics: int, partitions: int, *, seconds: flo
     )  # fmt: skip
     try:
         began = time.monotonic()
-        with Daemon(folder, "daemon", settings) as daemon:
+        path = () if package is None else (str(package),)
+        with Daemon(folder, "daemon", settings, python_path=path) as daemon:
             daemon.wait(
                 lambda: sum(one["gained"] for one in daemon.events("rebalance_finished")) >= total,
                 "all claimed",

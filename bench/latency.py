@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -49,18 +50,31 @@ class Latency:
 
 
 def measure_latency(
-    cluster: Cluster, partitions: int, *, rate: float, rounds: int, seconds: float, readers: Sequence[str] = ()
+    cluster: Cluster,
+    partitions: int,
+    *,
+    rate: float,
+    rounds: int,
+    seconds: float,
+    readers: Sequence[str] = (),
+    packages: Mapping[str, Path] | None = None,
 ) -> dict[str, list[Latency]]:
-    """Return each reader's rounds, which took turns; all of :data:`READERS` unless some are named."""
+    """Return each reader's rounds, which took turns.
+
+    Args:
+        readers: names of :data:`READERS`; none for all.
+        packages: folders of versions of consumerd by name, which then are the readers.
+    """
+    starters = {name: _daemon_of(package) for name, package in packages.items()} if packages else READERS
     topic = f"latency-{partitions}"
     cluster.create_topic(topic, partitions, retention_bytes="100000000")
     command = [sys.executable, "-m", "bench.latencies.produce", cluster.bootstrap, topic, str(partitions), str(rate)]
-    found: dict[str, list[Latency]] = {name: [] for name in readers or READERS}
+    found: dict[str, list[Latency]] = {name: [] for name in readers or starters}
     with _running(command):
         _measure_round(_java, cluster, topic, partitions, BROKER_WARM_UP_S)
         for number in range(rounds):
             for name in _turned(list(found), number):
-                found[name].append(_measure_round(READERS[name], cluster, topic, partitions, seconds))
+                found[name].append(_measure_round(starters[name], cluster, topic, partitions, seconds))
     return found
 
 
@@ -103,13 +117,26 @@ def _summarise(arrivals: Path, began: float, ended: float, core_share: float) ->
 # -- the readers
 
 
+def _daemon_of(package: Path) -> Started:
+    """Return what starts the daemon of a version, given the folder that its package is in."""
+    return partial(_daemon, package=package)
+
+
 @contextmanager
-def _daemon(cluster: Cluster, topic: str, partitions: int, folder: Path, arrivals: Path) -> Iterator[int]:  # noqa: ARG001
+def _daemon(
+    cluster: Cluster,
+    topic: str,
+    partitions: int,  # noqa: ARG001
+    folder: Path,
+    arrivals: Path,
+    package: Path = _ROOT,
+) -> Iterator[int]:
     settings = settings_for(
         cluster.zookeeper, f"bench-{time.monotonic_ns()}", topics=(topic,), log={"level": "info"},
         sink={"type": "timing", "path": str(arrivals)}, offsets={"commit_interval_ms": 5000, "on_missing": "latest"},
     )  # fmt: skip
-    path = (str(timing_sink.install(folder / "sink")), str(_ROOT))
+    # the sink is of this checkout in either case
+    path = (str(timing_sink.install(folder / "sink")), str(package), str(_ROOT))
     with Daemon(folder, "daemon", settings, python_path=path) as daemon:
         (folder / "log").symlink_to(daemon.log_path)
         yield daemon.process.pid

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -42,7 +43,9 @@ def null_sink(environment: Mapping[str, str]) -> Callable[[Source, Path], Abstra
     return start
 
 
-def parquet_sink(options: Mapping[str, Any]) -> Callable[[Source, Path], AbstractContextManager[Running]]:
+def parquet_sink(
+    options: Mapping[str, Any], environment: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Source, Path], AbstractContextManager[Running]]:
     """Return a starter for the daemon with the Parquet sink and these of its settings."""
 
     @contextmanager
@@ -54,7 +57,7 @@ def parquet_sink(options: Mapping[str, Any]) -> Callable[[Source, Path], Abstrac
             "roll_ms": max(50, min(ROLL_MS, source.records // _RECORDS_A_MS)),
             **options,
         }
-        with _daemon(source, folder, sink, {}) as daemon:
+        with _daemon(source, folder, sink, environment) as daemon:
             yield _Landed(daemon, landing, source.records, {})
 
     return start
