@@ -178,6 +178,10 @@ def _read_searched(one: LandedOne) -> Iterator[pa.RecordBatch]:
                 yield from table.combine_chunks().to_batches()
     except pa.ArrowException as error:
         raise DamagedFile(one.content.path, f"cannot be read: {error}") from error
+    except OSError as error:
+        if error.errno is None:
+            raise DamagedFile(one.content.path, f"cannot be read: {error}") from error
+        raise
 
 
 # -- removal
@@ -265,10 +269,17 @@ def _spans(rows: pa.RecordBatch, mask: Mask) -> list[tuple[int, int]]:
 
 
 def _write(hidden: HiddenFile, one: LandedOne, wanted: Wanted, metadata: FileMetadata) -> FileMetadata:
-    if find_line_compression(one.extension) is None:
-        _write_parquet(hidden, one, wanted, metadata)
-    else:
+    if find_line_compression(one.extension) is not None:
         _write_lines(hidden, one, wanted)
+        return metadata
+    try:
+        _write_parquet(hidden, one, wanted, metadata)
+    except pa.ArrowException as error:
+        raise DamagedFile(one.content.path, f"cannot be read: {error}") from error
+    except OSError as error:
+        if error.errno is None:  # Arrow's word for a page whose checksum does not fit
+            raise DamagedFile(one.content.path, f"cannot be read: {error}") from error
+        raise
     return metadata
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import deltalake
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
@@ -20,21 +19,22 @@ from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Pipeline
 from consumerd.errors import ConfigError
 from consumerd.model import GapReason, Incarnation, TopicPartition
-from consumerd.sinks.filesystem import FileSystem, OsFileSystem
+from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.formats import find_format
 from consumerd.sinks.publish import find_chain
 from consumerd.spark import audit, bronze, erase, latest, silver
 from consumerd.spark.compact import compact_table
 from consumerd.spark.erase import NOT_REACHED, NotReady
+from consumerd.spark.erase_tables import remove_rows
+from consumerd.spark.identities import COLUMNS, SCHEMA, Identities
 from consumerd.spark.job import Silent, Summary
 from consumerd.spark.landing.footers import read_all
 from consumerd.spark.landing.scan import scan_landing
-from consumerd.spark.table.commit import Operation
+from consumerd.spark.table.locks import FileLock
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_table
-from consumerd.spark.table.transaction import Transaction, open_table
+from consumerd.spark.table.transaction import open_table
 from consumerd.wire.records import Record
-from tests.support.faulty_files import RecordingFileSystem
 from tests.support.landing_zone import FIRST_MS, Kind, LandingZone
 from tests.support.record_batches import record
 
@@ -92,8 +92,8 @@ class Lake:
         found += silver.run(lambda: self.spark, self.settings(), Silent()).findings
         return tuple(one for one in found if not one.endswith("records are in quarantine"))
 
-    def erase(self, *, files: FileSystem | None = None, **options: object) -> Summary:
-        return erase.erase(lambda: self.spark, self.settings(**options), Silent(), files=files)
+    def erase(self, **options: object) -> Summary:
+        return erase.run(lambda: self.spark, self.settings(**options), Silent())
 
     def audit(self) -> list[str]:
         """Return all findings of a proof."""
@@ -191,15 +191,222 @@ def test_a_key_is_erased_everywhere_and_nothing_else(spark: SparkSession, tmp_pa
     for partition, end in ((0, 80), (1, 20)):
         assert end == chain_end(lake, partition)
 
+
+def test_later_runs_bring_nothing_back(lake: Lake) -> None:
+    """Bronze, silver, latest and compaction go on by increments; a new record of the key is a record like others."""
+    lake.fill()
+    lake.erase(key=KEYS[0])
+
     assert () == lake.decode()
-    lake.zone.land("orders", 0, 80, 85)
     for name in TABLES:
         compact_table(
-            lambda: spark, open_table(lake.path / name), target_bytes=1 << 20, settings=FileSettings(), progress=Silent()
+            lambda: lake.spark,
+            open_table(lake.path / name),
+            target_bytes=1 << 20,
+            settings=FileSettings(),
+            progress=Silent(),
         )
+    lake.zone.land("orders", 0, 80, 86)
     assert () == lake.decode()
-    assert [80] == [row["offset"] for row in read_table(spark, lake.path / "bronze").where(f"topic = 'orders' AND key = '{KEYS[0]}'").collect()]
+
+    anna = read_table(lake.spark, lake.path / "bronze").where(f"topic = 'orders' AND key = '{KEYS[0]}'")
+    assert [80, 85] == sorted(row["offset"] for row in anna.collect())
+    assert {KEYS[0]: 85, KEYS[1]: 81} == {
+        row["key"]: row["offset"]
+        for row in latest.read_latest(lake.spark, lake.path / "latest" / "orders").collect()
+        if row["key"] in KEYS[:2]
+    }
     assert [] == lake.audit()
+
+
+def test_an_older_record_is_the_latest_again(lake: Lake) -> None:
+    """By a predicate on silver; keys whose decoded rows retention has removed stay in the table of latest values."""
+    lake.fill()
+    bert = open_table(lake.path / "silver" / "orders")
+    read = read_table(lake.spark, bert.path).where(f"key = '{KEYS[1]}'").select(*COLUMNS).toArrow().cast(SCHEMA)
+    remove_rows(lake.spark, bert, "orders", Identities.of(read), counted_by="expired", settings=FileSettings())
+    before = lake.everything()
+
+    summary = lake.erase(where="value.n IN (78, 77)")  # 77 is in quarantine, where it has no n
+
+    assert () == summary.findings
+    assert (1, 1) == (summary.numbers["identities"], summary.details["places"]["latest"]["restored"])  # type: ignore[index]
+    after = lake.everything()
+    for name in ("bronze", "silver/orders"):
+        assert 1 == len(before[name]) - len(after[name])
+    assert before["quarantine"] == after["quarantine"]
+    found = {row["key"]: row["offset"] for row in read_table(lake.spark, lake.path / "latest" / "orders").collect()}
+    assert {KEYS[0]: 75, KEYS[1]: 76, KEYS[2]: 72, KEYS[3]: 73, KEYS[4]: 79} == found
+    assert () == lake.decode()
+
+
+def test_a_predicate_on_bronze_reaches_what_is_in_quarantine(lake: Lake) -> None:
+    """It is about raw columns; null erases nothing."""
+    lake.fill()
+    before = lake.rows("quarantine")
+
+    summary = lake.erase(where="partition = 0 AND offset < 15 AND broker IS NULL", where_in="bronze")
+    nothing = lake.erase(where="broker = 1 OR NULL", where_in="bronze")
+
+    assert ((), (), 15, 0) == (
+        summary.findings,
+        nothing.findings,
+        summary.numbers["identities"],
+        nothing.numbers["identities"],
+    )
+    assert 3 == len(before) - len(lake.rows("quarantine"))
+    assert () == lake.decode()
+
+
+def test_a_dry_run_changes_nothing(lake: Lake) -> None:
+    """No byte of any file."""
+    lake.fill()
+    before = {path: path.read_bytes() for path in lake.folder.rglob("*") if path.is_file()}
+
+    summary = lake.erase(key=KEYS[0], dry_run=True)
+
+    assert before == {path: path.read_bytes() for path in lake.folder.rglob("*") if path.is_file()}
+    assert (20, 0) == (summary.numbers["identities"], summary.numbers["erased"])
+    places = summary.details["places"]
+    assert isinstance(places, dict)
+    assert {"landed files": 20, "bronze": 20, "quarantine": 3, "silver": 17, "latest": 1} == {
+        name: place["rows"] for name, place in places.items()
+    }
+
+
+def test_what_silver_has_not_decoded_is_not_erased(lake: Lake) -> None:
+    """Its counts would not hold: the error names the job that is to run first."""
+    lake.fill()
+    lake.zone.land("orders", 0, 80, 90)
+    bronze.run(lambda: lake.spark, lake.settings(), Silent())
+    before = lake.everything()
+
+    with pytest.raises(NotReady, match="run the job silver first"):
+        lake.erase(key=KEYS[0])
+
+    assert before == lake.everything()
+    lake.decode()
+    assert () == lake.erase(key=KEYS[0]).findings
+    assert () == lake.erase(key=KEYS[1]).findings  # what it rewrites itself does not wait for silver
+
+
+def test_what_bronze_does_not_have_yet_is_erased_where_it_was_landed(lake: Lake) -> None:
+    """And it is a finding: more may come. Bronze then takes the rest, and says that it is complete."""
+    lake.fill()
+    lake.zone.land("orders", 0, 80, 90)
+
+    summary = lake.erase(key=KEYS[0])
+
+    assert 22 == summary.numbers["identities"]
+    [finding] = summary.findings
+    assert "1 landed files of orders are not in bronze yet" in finding
+    assert () == lake.decode()
+    assert () == lake.erase(key=KEYS[0]).findings
+    offsets = {
+        row["offset"] for row in read_table(lake.spark, lake.path / "bronze").where("topic = 'orders'").collect()
+    }
+    assert {80, 85}.isdisjoint(offsets)
+    assert {81, 89} <= offsets
+    assert [] == lake.audit()
+
+
+class Died(BaseException):
+    """The process has ended."""
+
+
+class Dying(Silent):
+    """Progress of a run that ends when it comes to a step."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def step(self, what: str) -> None:
+        """See Progress."""
+        if what == self._step:
+            raise Died
+
+
+@pytest.mark.parametrize(
+    ("steps", "options"),
+    [
+        (
+            ("rewriting latest", "rewriting quarantine", "rewriting bronze", "removing what was replaced in silver"),
+            {"key": KEYS[0]},
+        ),
+        (
+            ("rewriting bronze", "rewriting latest", "rewriting silver", "removing what was replaced in bronze"),
+            {"where": f"value.customer = '{KEYS[0]}'"},
+        ),
+    ],
+    ids=["key", "predicate"],
+)
+def test_a_run_that_died_is_finished_by_the_next(
+    lake: Lake, steps: tuple[str, ...], options: dict[str, object]
+) -> None:
+    """Wherever it died: what it is asked for is found as long as it is not done."""
+    lake.fill()
+    quarantined = "where" in options
+    before = lake.everything()
+    expected = {
+        name: rows if quarantined and name == "quarantine" else without(rows, KEYS[0]) for name, rows in before.items()
+    }
+    for step in steps:
+        with pytest.raises(Died):
+            erase.erase(lambda: lake.spark, lake.settings(**options), Dying(step))
+
+    summary = lake.erase(**options)
+
+    assert () == summary.findings
+    after = lake.everything()
+    for name in ("quarantine", "silver/orders", "latest/orders"):
+        assert expected[name] == after[name]
+    assert [] == [path for path in lake.occurrences(b'"customer": "' + ANNA) if "topic=other" not in path]
+    assert () == lake.decode()
+    assert [] == lake.audit()
+
+
+def test_what_is_left_is_a_finding(lake: Lake) -> None:
+    """A file that no version of the table names, of another writer, is searched as well, and not removed."""
+    lake.fill()
+    table = open_table(lake.path / "bronze")
+    path = next(iter(table.snapshot().files))
+    copy = (table.path / path).with_name("copy.parquet")
+    copy.write_bytes((table.path / path).read_bytes())
+
+    summary = lake.erase(key=KEYS[0], report=str(lake.folder / "report.json"))
+
+    [finding] = summary.findings
+    assert finding.endswith(f"matches are left in {copy}: run the job again")
+    report = json.loads((lake.folder / "report.json").read_text())
+    assert report["matches_left"] == summary.numbers["matches_left"] != 0
+    assert list(NOT_REACHED) == report["not_reached"]
+    assert KEYS[0] not in json.dumps({**report, "findings": [], "notes": []})
+    assert {"keys": 1, "sha256": [hashlib.sha256(ANNA).hexdigest()]} == report["asked"]
+
+
+def test_too_many_records_are_refused(lake: Lake) -> None:
+    """Before anything is changed: identities are held in memory."""
+    lake.fill()
+    before = lake.everything()
+
+    with pytest.raises(ConfigError, match="more than 19 records would be erased"):
+        lake.erase(key=KEYS[0], max_records=19)
+    with pytest.raises(ConfigError, match=r"pipeline.erase.where: .*nobody"):
+        lake.erase(where="nobody = 1")
+
+    assert before == lake.everything()
+
+
+def test_two_runs_at_once_are_refused(lake: Lake) -> None:
+    """They would put each other's landed files back."""
+    lake.fill()
+    lock = FileLock(lake.zone.path / ".erase.lock")
+    try:
+        assert lock.try_exclusive()
+        with pytest.raises(NotReady, match="another run of the job erase"):
+            lake.erase(key=KEYS[0])
+    finally:
+        lock.close()
 
 
 def chain_end(lake: Lake, partition: int) -> int:
@@ -243,7 +450,9 @@ def test_others_read_the_tables_afterwards(lake: Lake) -> None:
     for name in TABLES:
         rows = deltalake.DeltaTable(lake.path / name).to_pyarrow_table()
         assert len(lake.rows(name)) == len(rows)
-        assert not {KEYS[0], KEYS[3], ANNA} & set(rows["key"].to_pylist()) or name == "bronze"
+        topics = rows["topic"].to_pylist() if name == "bronze" else ["orders"] * len(rows)
+        keys = {key for topic, key in zip(topics, rows["key"].to_pylist(), strict=True) if topic == "orders"}
+        assert 3 == len(keys)
 
 
 def keys_file(lake: Lake, *keys: str) -> str:
