@@ -143,7 +143,10 @@ class Replay(Section):
 
 
 class Erase(Section):
-    """Records that the job ``erase`` removes everywhere. Exactly one of key, key_hex, keys_file and where says which."""
+    """Records that the job ``erase`` removes.
+
+    Exactly one of key, key_hex, keys_file and where says which.
+    """
 
     topic: str | None = Field(default=None, description="The topic whose records are erased.")
     key: str | None = Field(default=None, description="Records with this key, as text (UTF-8).")

@@ -320,7 +320,10 @@ class GapLedger:
         self.add_entry(LandedGap(start=gap.start, end=gap.end, reason=gap.reason, offsets=gap.end - gap.start))
 
     def add_entry(self, entry: LandedGap) -> None:
-        """Note an entry of another file, which may be a sum; its start is not below those noted before."""
+        """Note an entry of another file, perhaps a sum.
+
+        Its start is not below that of entries noted before.
+        """
         reason = entry.reason
         if reason in self._summed:
             self._summed[reason] = _sum_up([self._summed[reason], entry])

@@ -1,19 +1,19 @@
-"""A landed file without some of its records, in the place of the one that has them. Blocks.
+"""Replacement of a landed file by one without some of its records. Blocks.
 
 Position, ``next_offset``, and the time of modification stay: to daemons and to bronze it is the same file. What was
 erased is a gap of the reason ``erased``, as far as no record is left at its offset.
 
-Order of the steps, so that a file and its metadata fit whatever dies in between:
+Order of the steps, so that a file and its metadata always fit, also after a crash between two steps:
 
-1. The new file is written under a hidden name and made durable. A claim of the partition may remove it: then nothing is
-   changed, and the erasure of this file is tried again.
+1. The new file is written under a hidden name. A claim of the partition may remove it: then nothing is changed, and
+   the erasure of this file is tried again.
 2. JSON lines only: the new metadata is published in ``_meta``, beside the old. Readers choose by size and SHA-256, so
    that the old metadata counts as long as the old file is there.
-3. The new file is renamed over the old one, and the folder is synced. Parquet has its metadata within.
+3. The new file is made durable and renamed over the old one, and the folder is synced. Parquet has its metadata within.
 
-The old metadata in ``_meta`` stays for readers that have seen the old file's size, until the file is erased from again, or
-removed. It has no keys or values. A reader that took the metadata before the third step and opens the file after it finds
-fewer records than it was told, and reports a damaged file. Its next run finds both of the new file.
+The old metadata in ``_meta`` stays for readers that have seen the old file's size, until the file is erased from again,
+or removed. It has no keys or values. One race is left: a reader takes the metadata before the third step, and opens the
+file after it. It finds fewer records than it was told, and reports a damaged file; its next run does not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from consumerd.sinks.record_fields import MalformedRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftRecords:
-    """The records that stay in a file; offsets and timestamps are None if there are none."""
+    """Records that stay in a file; offsets and timestamps are None without records."""
 
     count: int = 0
     first_offset: int | None = None
@@ -123,7 +123,10 @@ def replace_file(
 
 
 def _remove_stale(files: FileSystem, folder: Path, current: FileMetadata) -> None:
-    """Remove a position's metadata of earlier attempts and erasures: the file is published, and none of them counts."""
+    """Remove a position's metadata of earlier attempts and erasures.
+
+    The file is published, so that none of them counts any more.
+    """
     for name in files.names(folder):
         if parse_meta_name(name) == current.position:
             with suppress(MalformedRecord):

@@ -1,18 +1,18 @@
-"""The job ``erase``: removes the records of some keys, or of a predicate, from all tables and landed files, and proves it.
+"""The job ``erase``: removes records by key or predicate from tables and landed files.
 
 What is erased is a set of identities (incarnation, broker, partition, offset, index) of one topic.
 
 By key
     Bronze, the quarantine and the landed files are searched for the key's bytes; silver and ``latest`` for what the
-    topic's declaration decodes them to. So rows are found that retention has removed from bronze and not from silver.
+    topic's declaration decodes them to. So rows are found that retention has removed from bronze only.
 
 By predicate
     It is evaluated on bronze and the quarantine, or on silver and ``latest``. Null does not erase.
 
 Order
-    The table that is searched comes last, so that a run that died can be repeated: it finds what is left. For a predicate
-    on silver that is landed files, bronze, quarantine, ``latest``, silver; else landed files, ``latest``, silver,
-    quarantine, bronze.
+    The table that is searched comes last, so that a run that died can be repeated: it finds what is left. For a
+    predicate on silver that is landed files, bronze, quarantine, ``latest``, silver; else landed files, ``latest``,
+    silver, quarantine, bronze.
 
 Counts
     What was removed is counted in the tables' progress as the job ``retention`` does it, so that bronze is still silver
@@ -180,7 +180,10 @@ class _Erasure:
     # -- what there is
 
     def _refresh_latest(self) -> None:
-        """Bring ``latest`` up to silver's version: what is vacuumed here would otherwise be read by its next refresh."""
+        """Bring ``latest`` up to silver's version.
+
+        Its next refresh would otherwise read files that are vacuumed here.
+        """
         topic = self._request.topic
         declared = self._settings.pipeline.silver.topics.get(topic)
         silver = _find(self._settings, "silver", topic)
@@ -222,8 +225,8 @@ class _Erasure:
         covered = self._covered()
         if covered.cluster not in (None, landing.cluster):
             raise ConfigError(
-                f"bronze holds records of cluster {covered.cluster}, and {landing.roots[0].path} is of {landing.cluster}: "
-                "nothing was erased"
+                f"bronze holds records of cluster {covered.cluster}, and {landing.roots[0].path} is of "
+                f"{landing.cluster}: nothing was erased"
             )
         landed, damage = erase_landed.list_files(landing)
         if damage and self._request.where is not None:
@@ -241,7 +244,10 @@ class _Erasure:
     # -- choosing
 
     def _choose(self, landed: Sequence[LandedOne]) -> Identities:
-        """Return the identities to erase. Raises ConfigError if there are too many, or the predicate is wrong."""
+        """Return the identities to erase.
+
+        Raises ConfigError if there are too many, or the predicate is wrong.
+        """
         limit = self._settings.pipeline.erase.max_records
         rows: list[pa.Table] = []
         for place in self._places:
@@ -260,8 +266,9 @@ class _Erasure:
         identities = Identities.of(pa.concat_tables([SCHEMA.empty_table(), *rows]))
         if len(identities) > limit or any(len(part) > limit for part in rows):
             raise ConfigError(
-                f"pipeline.erase.max_records: more than {limit} records would be erased; nothing was changed. Erase fewer "
-                "keys or a part of the predicate at a time, or raise the limit (12 bytes of memory a record, in each task)"
+                f"pipeline.erase.max_records: more than {limit} records would be erased; nothing was changed. Erase "
+                "fewer keys, or a part of the predicate, at a time, or raise the limit (12 bytes of memory a record, "
+                "in each task)"
             )
         return identities
 
@@ -269,13 +276,16 @@ class _Erasure:
         return files_of_topic(place.table, place.table.snapshot(), self._request.topic)
 
     def _evaluate(self, limit: int) -> Iterator[pa.Table]:
-        """Yield the identities of rows for which the predicate is true, from each table that has its columns."""
+        """Yield the identities of rows for which the predicate is true.
+
+        It is evaluated on each table that has its columns.
+        """
         first, second = ("silver", "latest") if self._request.source == "silver" else ("bronze", "quarantine")
         by_name = {place.name: place for place in self._places}
         if first not in by_name:
             raise ConfigError(
-                f"pipeline.erase.where: there is no table {first} of {self._request.topic} to evaluate it on; run the job "
-                f"{first} first, or give --in {'bronze' if first == 'silver' else 'silver'}"
+                f"pipeline.erase.where: there is no table {first} of {self._request.topic} to evaluate it on; run the "
+                f"job {first} first, or give --in {'bronze' if first == 'silver' else 'silver'}"
             )
         for name in (first, second):
             if name not in by_name:
@@ -331,7 +341,7 @@ class _Erasure:
         return FileSettings(compression=bronze.compression, level=bronze.compression_level)
 
     def _vacuum(self) -> None:
-        """Remove what any commit has replaced, also where this run found nothing: an earlier one may have died before."""
+        """Remove replaced files, also where this run found nothing: an earlier one may have died."""
         self._refresh_latest()
         compact = self._settings.pipeline.compact
         for place in self._places:
@@ -383,8 +393,8 @@ class _Erasure:
         self._findings += [f"not searched: {one}" for one in (*damage, *found.damage)]
         if len(found.rows):
             self._findings.append(
-                f"{len(found.rows)} matches are left in landed files, of records that came meanwhile: run bronze, silver and "
-                "this job again"
+                f"{len(found.rows)} matches are left in landed files, of records that came meanwhile: run bronze, "
+                "silver and this job again"
             )
 
     def _report_matches(self, place: Place, counts: Mapping[str, int]) -> None:
@@ -407,8 +417,8 @@ class _Erasure:
         ]
         if waiting:
             self._findings.append(
-                f"{len(waiting)} landed files of {self._request.topic} are not in bronze yet, such as {waiting[0].path}: "
-                "run bronze, silver and this job again"
+                f"{len(waiting)} landed files of {self._request.topic} are not in bronze yet, such as "
+                f"{waiting[0].path}: run bronze, silver and this job again"
             )
 
     # -- telling
@@ -478,18 +488,24 @@ def _find(settings: JobSettings, name: TableName, topic: str | None) -> Table | 
 
 
 def _check_decoded(settings: JobSettings, bronze: Table, topic: str) -> None:
-    """Raise NotReady if silver is behind: it would decode what is erased here, or miss it in its counts."""
+    """Raise NotReady if silver is behind.
+
+    It would decode what is erased here, or miss it in its counts.
+    """
     if topic in settings.pipeline.silver.topics:
         waiting = find_undecoded(settings, bronze, topic)
         if waiting:
             raise NotReady(
-                f"{len(waiting)} files of bronze with records of {topic} are not decoded yet; nothing was changed: run the job "
-                "silver first, then this one again"
+                f"{len(waiting)} files of bronze with records of {topic} are not decoded yet; nothing was changed: run "
+                "the job silver first, then this one again"
             )
 
 
 def _find_data(table: Table, topic: str) -> Iterator[Path]:
-    """Yield all data files below a table's folder that may hold the topic's records, staged and abandoned ones too."""
+    """Yield all data files below a table's folder that may hold the topic's records.
+
+    Staged and abandoned files are among them.
+    """
     of_topic = f"topic={escape_value(topic)}"
     for path in table.log.files.walk(table.path):
         folders = [part for part in path.parts if part.startswith("topic=")]
@@ -499,7 +515,10 @@ def _find_data(table: Table, topic: str) -> Iterator[Path]:
 
 @contextmanager
 def _alone(roots: Sequence[Path]) -> Iterator[None]:
-    """Hold a lock in each landing folder: two runs would undo each other's files. Raises ConsumerdError if one is held."""
+    """Hold a lock in each landing folder: two runs would undo each other's files.
+
+    Raises NotReady if one is held.
+    """
     locks = []
     try:
         for root in roots:

@@ -46,7 +46,7 @@ _CODECS: Final[dict[str, Compression]] = {"ZSTD": "zstd", "SNAPPY": "snappy", "U
 
 
 class LandedBusy(ConsumerdError):
-    """Claims of a partition keep removing the hidden file that is to replace a landed one."""
+    """Claims of a partition keep removing the file that is to replace a landed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,12 @@ class LandedOne:
 
 @dataclass(slots=True)
 class LandedSearch:
-    """Result of a search: identities, maybe some more than once, and what is wrong with files that cannot be read."""
+    """Result of a search.
+
+    Attributes:
+        rows: identities, maybe some more than once.
+        damage: reasons why files cannot be read.
+    """
 
     rows: pa.Table
     damage: list[str] = field(default_factory=list)
@@ -115,7 +120,10 @@ def _describe(chain: LandedChain, file: LandedFile, metadata: FileMetadata) -> L
 
 
 def search(spark: SparkSession, files: Sequence[LandedOne], wanted: Wanted, *, limit: int) -> LandedSearch:
-    """Find wanted records in files, at most ``limit``. Raises what Spark raises where a task fails."""
+    """Find wanted records in files, at most ``limit``.
+
+    Raises what Spark raises where a task fails.
+    """
     chosen = [
         one for one in files if one.metadata.count and (wanted.keys is not None or one.touches(wanted.identities))
     ]
@@ -167,7 +175,7 @@ def _find(one: LandedOne, rows: pa.RecordBatch, wanted: Wanted) -> Mask:
 
 
 def _read_searched(one: LandedOne) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows with at least the columns of ``_SEARCHED``; Parquet's others are not read."""
+    """Yield a file's rows with at least the columns of ``_SEARCHED``."""
     if find_line_compression(one.extension) is not None:
         yield from read_rows(one.content)
         return
@@ -218,14 +226,14 @@ def _remove_from(files: FileSystem, one: LandedOne, identities: Identities) -> i
     except FileNotFoundError:
         return 0  # the job retention has removed it
     raise LandedBusy(
-        f"{one.content.path}: claims of its partition have removed the file that was to replace it {_TRIES} times; nothing "
-        "of it was changed, run the job again"
+        f"{one.content.path}: claims of its partition have removed the file that was to replace it {_TRIES} times; "
+        "nothing of it was changed, run the job again"
     )
 
 
 @dataclass(slots=True)
 class _Account:
-    """What is erased of a file, and what is left."""
+    """Account of a file: the records that are erased, and those that are left."""
 
     erased: int = 0
     _gone: list[tuple[int, int]] = field(default_factory=list)
@@ -236,8 +244,8 @@ class _Account:
         if erased.any():
             self.erased += int(erased.sum())
             self._gone += _spans(rows, erased)
-        # Records that share an offset (0.7) keep it covered as long as one of them is left. The others of a batch's first
-        # and last offset may be in the next batch.
+        # Records that share an offset (0.7) keep it covered as long as one of them is left. Those of a batch's first
+        # and last offset may be in the batch before or after.
         kept = np.flatnonzero(~erased)
         shared = np.isin(np.asarray(rows["offset"]), np.asarray(rows["offset"])[erased])
         shared[[*kept[:1], *kept[-1:]]] = True

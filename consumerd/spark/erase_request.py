@@ -1,4 +1,7 @@
-"""What the job ``erase`` is asked for: a topic, and keys or a predicate. Pure but for the file of keys."""
+"""Requests of the job ``erase``: a topic, and keys or a predicate.
+
+Pure, except that it reads the file of keys.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,13 @@ class Request:
 
 
 def read_request(erase: Erase, *, declared: bool) -> Request:
-    """Return what the settings ask for. ``declared``: the topic has a table of decoded records. Raises ConfigError."""
+    """Return the request that the settings make.
+
+    Args:
+        declared: the topic is declared under silver.
+
+    Raises ConfigError.
+    """
     if erase.topic is None:
         raise ConfigError("pipeline.erase.topic: missing; name the topic whose records are erased, with --topic TOPIC")
     if fault := find_topic_fault(erase.topic):
@@ -60,7 +69,7 @@ def read_request(erase: Erase, *, declared: bool) -> Request:
     keys = tuple(dict.fromkeys(_read_keys(erase)))
     if not keys:
         raise ConfigError(
-            f"pipeline.erase: it does not say which records of {erase.topic}; give --key, --key-hex, --keys-file or --where"
+            f"pipeline.erase: it does not say which records of {erase.topic}; give --key, --keys-file or --where"
             if erase.keys_file is None
             else f"{erase.keys_file}: there is no key in it"
         )

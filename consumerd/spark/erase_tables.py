@@ -1,8 +1,8 @@
 """Search for records in a table's files, and removal of them, in Spark's tasks.
 
-Files are read with pyarrow: identities, and the key where it is searched for. A file that holds wanted records is written
-anew without them. A commit replaces a bounded number of files, so that a run that dies has done a part, and the next run
-finds what is left.
+Files are read with pyarrow: identities, and the key where it is searched for. A file that holds wanted records is
+written anew without them. A commit replaces a bounded number of files: a run that dies has done a part, and the next
+run finds what is left.
 """
 
 from __future__ import annotations
@@ -77,13 +77,21 @@ def files_of_topic(table: Table, snapshot: Snapshot, topic: str) -> tuple[DataFi
 
 
 def find_identities(spark: SparkSession, paths: Sequence[Path], wanted: Wanted, *, limit: int) -> pa.Table:
-    """Return the identities of wanted rows in Parquet files, at most ``limit`` rows, maybe some more than once."""
+    """Return the identities of wanted rows, maybe some more than once.
+
+    Args:
+        paths: Parquet files.
+        limit: of the rows returned.
+    """
     rows = _run(spark, paths, _make_finder(wanted), DDL)
     return SCHEMA.empty_table() if rows is None else rows.limit(limit).toArrow().cast(SCHEMA)
 
 
 def count_wanted(spark: SparkSession, paths: Sequence[Path], wanted: Wanted) -> Mapping[str, int]:
-    """Return the number of wanted rows by path, of the files that have any; ``UNREADABLE`` for other formats, or damage."""
+    """Return the number of wanted rows by path, of the files that have any.
+
+    It is ``UNREADABLE`` for damaged files and those without the columns.
+    """
     rows = _run(spark, paths, _make_counter(wanted), _COUNTED)
     return {} if rows is None else {row["path"]: row["rows"] for row in rows.collect()}
 
@@ -118,7 +126,7 @@ def remove_in_parts(
     operation: Operation,
     rewrite: Callable[[Transaction, Sequence[DataFile]], Removal],
 ) -> Removal:
-    """Call ``rewrite`` for files that may hold some identities, in a transaction for each part of them.
+    """Call ``rewrite`` with parts of the files that may hold identities, each in a transaction.
 
     Raises TableConflict if other jobs keep replacing the same files, and what ``rewrite`` raises.
     """
@@ -164,8 +172,8 @@ def rewrite_files(
     removed = sum(row["rows"] for row in rows)
     if rows_of(replaced) - rows_of(new) != removed:
         raise TableError(
-            f"{table.path}: {len(replaced)} files have {rows_of(replaced)} rows by the log, of which {removed} were to be "
-            f"removed, and {rows_of(new)} are left; nothing was changed"
+            f"{table.path}: {len(replaced)} files have {rows_of(replaced)} rows by the log, of which {removed} were to "
+            f"be removed, and {rows_of(new)} are left; nothing was changed"
         )
     transaction.remove(file.path for file in replaced)
     transaction.add(new)
@@ -232,7 +240,7 @@ def _make_counter(wanted: Wanted) -> TaskMaker:
 
 
 def _count(path: Path, wanted: Wanted) -> int:
-    """Return the number of wanted rows in a file, ``UNREADABLE`` where it cannot be searched, 0 where it has gone."""
+    """Return the number of wanted rows in a file, 0 if it has gone, or ``UNREADABLE``."""
     try:
         return sum(len(numbers) for _, numbers in read_wanted(path, wanted))
     except FileNotFoundError:

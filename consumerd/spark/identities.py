@@ -108,7 +108,7 @@ class Identities:
         return found
 
     def may_be_in(self, file: DataFile) -> bool:
-        """Tell by a file's bounds whether it may hold one of these records; a file without bounds may."""
+        """Tell by its bounds if a file may hold one of these records; one without bounds may."""
         partitions, offsets = file.bounds.get("partition"), file.bounds.get("offset")
         return any(
             (partitions is None or int(partitions.low) <= key.partition <= int(partitions.high))

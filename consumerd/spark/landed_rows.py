@@ -136,7 +136,10 @@ def _read_lines(file: LandedContent) -> Iterator[pa.RecordBatch]:
 
 
 def read_pieces(file: LandedContent) -> Iterator[tuple[bytes, pa.RecordBatch]]:
-    """Yield a file of JSON lines as pieces of whole lines, each with its rows. Raises DamagedFile, OSError."""
+    """Yield a file of JSON lines as pieces of whole lines, each with its rows.
+
+    Raises DamagedFile, OSError.
+    """
     count = 0
     with Path(file.path).open("rb") as raw:
         source = _Digesting(raw)

@@ -101,9 +101,9 @@ def refresh(spark: Sessions, silver: Table, path: str | Path, *, topic: str) -> 
 
 
 def remove(spark: SparkSession, table: Table, silver: Table | None, topic: str, identities: Identities) -> Removal:
-    """Remove records from a table of latest values; the newest record that is left of a key takes the place.
+    """Remove records from a table of latest values.
 
-    Silver's other rows are not looked at: retention may have removed those of keys that the table still has.
+    The newest record that is left of a key takes the place of a removed one. Silver's other rows are not looked at: retention may have removed those of keys that the table still has.
 
     Raises TableConflict if other jobs keep changing the same files, TableError, OSError, and what Spark raises.
     """
@@ -160,7 +160,7 @@ class _Merge:
             new.unpersist()
 
     def restore(self, rows: DataFrame, keys: DataFrame, erased: DataFrame) -> int:
-        """Add the latest of the rows of some keys that are not erased; return the number of rows added."""
+        """Add the latest rows of some keys that are not erased; return the number added."""
         made = self._made()
         numbered = _number(rows).where(F.col("_made") == F.lit(made)).join(keys, "key", "left_semi")
         return self._write(_of_keys(_of_partitions(numbered.join(erased, _same(numbered, erased), "left_anti"))))

@@ -16,7 +16,10 @@ from consumerd.spark.table.transaction import Table, find_table
 
 
 def find_undecoded(settings: JobSettings, bronze: Table, topic: str) -> frozenset[str]:
-    """Return the paths of a topic's files in bronze that silver has not decoded. Raises TableError, OSError."""
+    """Return the paths of a topic's files that silver has not decoded.
+
+    Raises TableError, OSError.
+    """
     snapshot = bronze.snapshot()
     silver = find_table(settings.folder("silver", topic))
     after = 0 if silver is None else silver.snapshot().progress.get(bronze_source(bronze.record.id), 0)
@@ -30,7 +33,7 @@ def find_undecoded(settings: JobSettings, bronze: Table, topic: str) -> frozense
 
 
 def _follow(commits: Iterable[Commit], topic: str) -> set[str]:
-    """Return the paths of files with rows that these commits have appended, in whatever file they are now."""
+    """Return the paths of files that hold rows which these commits have appended."""
     waiting: set[str] = set()
     for commit in commits:
         added = {file.path for file in files_of(commit.added, topic)}

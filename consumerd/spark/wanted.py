@@ -1,4 +1,7 @@
-"""Search for records in one Parquet file, by identity or by key. Reads no other columns; no Spark in here."""
+"""Search for records in one Parquet file, by identity or by key.
+
+Reads no other columns. No Spark in here.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Wanted:
 
 
 def find_keys(column: pa.Array | pa.ChunkedArray, keys: pa.Array) -> Mask:
-    """Return, for each key of a column, whether it is among ``keys``. Null is no key."""
+    """Return a mask of a column's keys that are among ``keys``. Null is no key."""
     if pa.types.is_nested(column.type):
         # Arrow has no set of structs
         known = {repr(key) for key in keys.to_pylist() if key is not None}
@@ -52,7 +55,7 @@ def find_keys(column: pa.Array | pa.ChunkedArray, keys: pa.Array) -> Mask:
 
 
 def read_wanted(path: Path, wanted: Wanted) -> Iterator[tuple[pa.Table, RowNumbers]]:
-    """Yield the identities of wanted rows with their numbers in the file, by row groups that have any.
+    """Yield the identities of wanted rows with their numbers in the file, by row groups.
 
     Raises OSError, ArrowException.
     """

@@ -17,10 +17,12 @@ FEW_PIECES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """``certain``: each of these offsets has its record in the file, or none that anybody is to look for elsewhere.
-    ``doubtful``: some of these have, and the file does not say which, since it has summed its gaps up.
+    """Offsets that a file holds records of.
 
-    Without a record are transaction markers, and offsets that were erased: another chain's copy is not wanted either.
+    Attributes:
+        certain: each has its record in the file, or is a transaction marker, or was erased. Of the latter two no other
+            chain is to give a record.
+        doubtful: some have a record, and the file does not say which, since it has summed its gaps up.
     """
 
     certain: RangeSet

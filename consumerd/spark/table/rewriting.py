@@ -1,4 +1,7 @@
-"""Files of a table, rewritten without some of their rows. Blocks; reads and writes with pyarrow, outside of the JVM."""
+"""Files of a table, rewritten without some of their rows.
+
+Blocks. Reads and writes with pyarrow, outside of the JVM.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,12 @@ def rewrite_without(
     values: tuple[str, ...] = (),
     settings: FileSettings,
 ) -> list[DataFile]:
-    """Write a file's rows except those with the given ascending numbers; return the new files, none if no row is left.
+    """Write a file's rows except some; return the new files, none if no row is left.
 
     Columns and the order of rows stay.
 
     Args:
+        rows: numbers of the rows that are left out, ascending.
         staging: folder in which the new file is written, in the folders of its partition values.
         prefix: beginning of its name, unique for the attempt and the file.
         values: of the partition columns, as folder names hold them.
