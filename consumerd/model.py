@@ -192,6 +192,8 @@ class GapReason(enum.StrEnum):
     """Landed and committed by this group, and the file that held them is not there any more."""
     RESET = "reset"
     """A reset policy or an operator moved the position forward."""
+    ERASED = "erased"
+    """Landed once, and removed from the landed file by the job ``erase``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,41 @@ class Replay(Section):
         return self
 
 
+class Erase(Section):
+    """Records that the job ``erase`` removes.
+
+    Exactly one of key, key_hex, keys_file and where says which.
+    """
+
+    topic: str | None = Field(default=None, description="The topic whose records are erased.")
+    key: str | None = Field(default=None, description="Records with this key, as text (UTF-8).")
+    key_hex: str | None = Field(
+        default=None, pattern=r"^([0-9a-fA-F]{2})*$", description="Records with this key, as hexadecimal digits."
+    )
+    keys_file: Path | None = Field(default=None, description="Records with one of these keys, one a line.")
+    keys_are_hex: bool = Field(default=False, description="Lines of keys_file are hexadecimal digits, not text.")
+    where: str | None = Field(default=None, description="Records for which this predicate of Spark SQL is true.")
+    where_in: Literal["bronze", "silver"] | None = Field(
+        default=None,
+        description="The table with the predicate's columns; none: silver if the topic is declared there, else bronze.",
+    )
+    max_records: int = Field(default=5_000_000, ge=1, description="A run that would erase more is refused.")
+    report: Path | None = Field(default=None, description="Write what was done, and the proof, as JSON.")
+    dry_run: bool = Field(default=False, description="Say what would be erased, and change nothing.")
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        choices = {"key": self.key, "key_hex": self.key_hex, "keys_file": self.keys_file, "where": self.where}
+        given = [name for name, value in choices.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one of key, key_hex, keys_file and where, not {' and '.join(given)}")
+        if self.where_in is not None and self.where is None:
+            raise ValueError("where_in goes with where")
+        if self.keys_are_hex and self.keys_file is None:
+            raise ValueError("keys_are_hex goes with keys_file")
+        return self
+
+
 class Session(Section):
     """The Spark session that a job starts where none is given to it (by ``spark-submit``)."""
 
@@ -173,5 +208,6 @@ class Pipeline(Section):
     stats: Stats = Stats()
     replay: Replay = Replay()
     retention: Retention = Retention()
+    erase: Erase = Erase()
     metrics: JobMetrics = JobMetrics()
     spark: Session = Session()

@@ -317,10 +317,19 @@ class GapLedger:
 
     def add(self, gap: Gap) -> None:
         """Note a gap that begins at or after the end of those noted before."""
-        entry = LandedGap(start=gap.start, end=gap.end, reason=gap.reason, offsets=gap.end - gap.start)
-        if gap.reason in self._summed:
-            self._summed[gap.reason] = _sum_up([self._summed[gap.reason], entry])
-        elif self._listed and self._listed[-1].reason is gap.reason and self._listed[-1].end == gap.start:
+        self.add_entry(LandedGap(start=gap.start, end=gap.end, reason=gap.reason, offsets=gap.end - gap.start))
+
+    def add_entry(self, entry: LandedGap) -> None:
+        """Note an entry of another file, perhaps a sum.
+
+        Its start is not below that of entries noted before.
+        """
+        reason = entry.reason
+        if reason in self._summed:
+            self._summed[reason] = _sum_up([self._summed[reason], entry])
+        elif entry.offsets < entry.end - entry.start:
+            self._sum_up(reason, entry)
+        elif self._listed and self._listed[-1].reason is reason and self._listed[-1].end == entry.start:
             self._listed[-1] = _sum_up([self._listed[-1], entry])
         else:
             self._listed.append(entry)
@@ -333,7 +342,10 @@ class GapLedger:
 
     def _sum_up_most_frequent(self) -> None:
         reason, _ = Counter(gap.reason for gap in self._listed).most_common(1)[0]
-        self._summed[reason] = _sum_up([gap for gap in self._listed if gap.reason is reason])
+        self._sum_up(reason)
+
+    def _sum_up(self, reason: GapReason, *more: LandedGap) -> None:
+        self._summed[reason] = _sum_up([*(gap for gap in self._listed if gap.reason is reason), *more])
         self._listed = [gap for gap in self._listed if gap.reason is not reason]
 
 

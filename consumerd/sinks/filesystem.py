@@ -52,6 +52,9 @@ class FileSystem(Protocol):
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name. Raises FileExistsError if that is taken; never replaces anything."""
 
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename a file over ``target``, in one step. Raises FileNotFoundError if ``source`` has gone."""
+
     def is_same(self, descriptor: int, path: Path) -> bool:
         """Tell whether an open file is the one at ``path``; False if there is none."""
 
@@ -129,6 +132,10 @@ class OsFileSystem:
     def link(self, source: Path, target: Path) -> None:
         """See FileSystem."""
         os.link(source, target)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """See FileSystem."""
+        source.replace(target)
 
     def is_same(self, descriptor: int, path: Path) -> bool:
         """See FileSystem."""

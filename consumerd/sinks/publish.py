@@ -186,6 +186,29 @@ class HiddenFile:
         self.discard()
         return Outcome.PUBLISHED
 
+    def overwrite(self, modified_ns: int) -> Outcome:
+        """Put the file in the place of the published one of its name, and make that durable.
+
+        The rules of links hold for new names only. A published file is replaced by rename, in one step, and by the job
+        ``erase`` alone, which keeps position and ``next_offset``: no writer's next step depends on which of both is there.
+
+        Args:
+            modified_ns: time of modification that the file gets, that of the replaced one.
+
+        Returns TAKEN if a claim has removed the hidden name. Raises OSError; either file may be there then.
+        """
+        assert self._descriptor is not None
+        self._syncing.wait()
+        self._files.set_modified_ns(self._descriptor, modified_ns)
+        self._sync(self._descriptor)
+        try:
+            self._files.replace(self._path, self._target)
+        except FileNotFoundError:
+            return Outcome.TAKEN
+        self._files.sync_folder(self._target.parent)
+        self.discard()
+        return Outcome.PUBLISHED
+
     def discard(self) -> None:
         """Close the file and remove the hidden name, as far as that can be done. Idempotent, raises nothing.
 

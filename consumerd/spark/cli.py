@@ -227,6 +227,41 @@ _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
             text="say what would be removed, and remove nothing",
         ),
     ),
+    "erase": (
+        _LANDING,
+        _PATH,
+        _Option(flag="--topic", key="pipeline.erase.topic", metavar="TOPIC", text="whose records are erased"),
+        _Option(flag="--key", key="pipeline.erase.key", metavar="TEXT", text="records with this key"),
+        _Option(flag="--key-hex", key="pipeline.erase.key_hex", metavar="HEX", text="the same as hexadecimal digits"),
+        _Option(
+            flag="--keys-file",
+            key="pipeline.erase.keys_file",
+            metavar="FILE",
+            text="records with one of these keys, one a line; unlike --key, no other user sees them in the list of processes",
+        ),
+        _Option(
+            flag="--keys-are-hex", key="pipeline.erase.keys_are_hex", kind=None, text="the file has hexadecimal digits"
+        ),
+        _Option(
+            flag="--where",
+            key="pipeline.erase.where",
+            metavar="SQL",
+            text="records for which this is true, such as value.customer = 17",
+        ),
+        _Option(
+            flag="--in",
+            key="pipeline.erase.where_in",
+            choices=("bronze", "silver"),
+            text="the table with the predicate's columns; else silver if the topic is declared there, else bronze",
+        ),
+        _Option(flag="--report", key="pipeline.erase.report", metavar="FILE", text="write the proof as JSON"),
+        _Option(
+            flag="--dry-run",
+            key="pipeline.erase.dry_run",
+            kind=None,
+            text="say what would be erased, and change nothing",
+        ),
+    ),
     "replay": (
         _PATH,
         _Option(

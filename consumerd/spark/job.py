@@ -28,6 +28,7 @@ JOBS: Final[Mapping[JobName, str]] = {
     JobName("compact"): "make large sorted files of small ones, and remove what they replaced a while ago",
     JobName("stats"): "count records, bytes, lag and keys by topic and hour",
     JobName("retention"): "remove landed files that bronze has, and rows of tables, when they are old enough",
+    JobName("erase"): "remove the records of a key or a predicate from all tables and landed files, and prove it",
     JobName("replay"): "send a range of bronze, or the quarantine, back into a topic",
 }
 """Every job, and what it does in a line. Each is the module of that name."""

@@ -131,6 +131,15 @@ def _may_hold(group: pq.RowGroupMetaData, wanted: RangeSet) -> bool:
 
 
 def _read_lines(file: LandedContent) -> Iterator[pa.RecordBatch]:
+    for _, batch in read_pieces(file):
+        yield batch
+
+
+def read_pieces(file: LandedContent) -> Iterator[tuple[bytes, pa.RecordBatch]]:
+    """Yield a file of JSON lines as pieces of whole lines, each with its rows.
+
+    Raises DamagedFile, OSError.
+    """
     count = 0
     with Path(file.path).open("rb") as raw:
         source = _Digesting(raw)
@@ -140,7 +149,7 @@ def _read_lines(file: LandedContent) -> Iterator[pa.RecordBatch]:
             except (pa.ArrowException, ValueError) as error:  # the latter: base64, or text, that is none
                 raise DamagedFile(file.path, f"cannot be read: {error}") from error
             count += len(batch)
-            yield batch
+            yield piece, batch
         while source.read(PIECE_BYTES):  # what a decompressor leaves behind its last stream
             pass
     if count != file.count:

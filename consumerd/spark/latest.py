@@ -19,26 +19,28 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from consumerd.errors import ConfigError
+from consumerd.spark.erase_tables import Removal, remove_in_parts, rewrite_files
+from consumerd.spark.identities import Identities
 from consumerd.spark.job import Sessions
-from consumerd.spark.table.commit import Operation, encode_file
+from consumerd.spark.table.commit import DataFile, Operation, encode_file, rows_of
 from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.files import WRITTEN, make_writer, parse_written
-from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
+from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_files, read_increment, read_table
+from consumerd.spark.table.rewriting import rewrite_without
 from consumerd.spark.table.transaction import Table, Transaction, create_table
 
 if TYPE_CHECKING:
@@ -98,6 +100,34 @@ def refresh(spark: Sessions, silver: Table, path: str | Path, *, topic: str) -> 
     return table.snapshot().rows
 
 
+def remove(spark: SparkSession, table: Table, silver: Table | None, topic: str, identities: Identities) -> Removal:
+    """Remove records from a table of latest values.
+
+    The newest record that is left of a key takes the place of a removed one. Silver's other rows are not looked at: retention may have removed those of keys that the table still has.
+
+    Raises TableConflict if other jobs keep changing the same files, TableError, OSError, and what Spark raises.
+    """
+
+    def rewrite(transaction: Transaction, part: Sequence[DataFile]) -> Removal:
+        columns = StructType.fromJson(json.loads(table.schema(transaction.base)))
+        merge = _Merge(spark, transaction, columns)
+        removal = rewrite_files(spark, transaction, part, identities, _SETTINGS)
+        if not removal.rows:
+            return removal
+        erased = spark.createDataFrame(identities.to_table())
+        files = read_files(spark, table, part, columns.json())
+        keys = files.join(erased, _same(files, erased), "left_semi").select("key").distinct()
+        restored = 0 if silver is None else merge.restore(_select(read_table(spark, silver.path)), keys, erased)
+        commit = transaction.commit(counts={"erased": removal.rows, "restored": restored})
+        return replace(removal, restored=restored, versions=(commit.version,))
+
+    return remove_in_parts(table, topic, identities, Operation.REPLACE, rewrite)
+
+
+def _same(left: DataFrame, right: DataFrame) -> list[Column]:
+    return [left[name].eqNullSafe(right[name]) for name in _IDENTITY]
+
+
 class _Merge:
     """Changes of a table of latest values, within one transaction."""
 
@@ -128,6 +158,12 @@ class _Merge:
             self._merge(_of_partitions(new.where(F.col("_made") == made)))
         finally:
             new.unpersist()
+
+    def restore(self, rows: DataFrame, keys: DataFrame, erased: DataFrame) -> int:
+        """Add the latest rows of some keys that are not erased; return the number added."""
+        made = self._made()
+        numbered = _number(rows).where(F.col("_made") == F.lit(made)).join(keys, "key", "left_semi")
+        return self._write(_of_keys(_of_partitions(numbered.join(erased, _same(numbered, erased), "left_anti"))))
 
     def _merge(self, candidates: DataFrame) -> None:
         """Merge candidates of the topic's current incarnation: at most one per key and partition, numbered by ``_number``."""
@@ -160,10 +196,12 @@ class _Merge:
     def _read(self) -> DataFrame:
         return read_files(self.session, self._table, self._transaction.base.files.values(), self._columns.json())
 
-    def _write(self, rows: DataFrame) -> None:
+    def _write(self, rows: DataFrame) -> int:
         write = make_writer(self._transaction, _SETTINGS)
         written = rows.select(*(f"`{name}`" for name in self._columns.names)).mapInArrow(write, WRITTEN).collect()
-        self._transaction.add(parse_written(row["file"]) for row in written)
+        files = [parse_written(row["file"]) for row in written]
+        self._transaction.add(files)
+        return rows_of(files)
 
     def _rewrite(self, gone: DataFrame) -> None:
         """Rewrite files without some rows: ``gone`` has file names and ascending row numbers."""
@@ -178,7 +216,7 @@ class _Merge:
 def _make_rewriter(transaction: Transaction) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for ``mapInArrow`` that rewrites files without some rows, and yields ``_REWRITTEN``.
 
-    Files keep their columns and the order of their rows. They are read by pyarrow, outside of the JVM.
+    Files keep their columns and the order of their rows.
     """
     table, staging, attempt = str(transaction.table.path), str(transaction.staging), transaction.attempt
 
@@ -190,16 +228,13 @@ def _make_rewriter(transaction: Transaction) -> Callable[[Iterable[pa.RecordBatc
             for batch in batches
             for name, rows in zip(batch["_file"].to_pylist(), batch["rows"], strict=True)
         ):
-            writer = PartitionedWriter(
-                Path(staging), prefix=f"{attempt}-{task:05d}-{number:05d}", partition_by=(), settings=_SETTINGS
+            files = rewrite_without(
+                Path(table) / name,
+                rows.values.to_numpy(zero_copy_only=False),
+                staging=Path(staging),
+                prefix=f"{attempt}-{task:05d}-{number:05d}",
+                settings=_SETTINGS,
             )
-            try:
-                for batch in read_without(Path(table) / name, rows.values):
-                    writer.append(batch)
-                files = writer.finish()
-            except BaseException:
-                writer.abort()
-                raise
             texts: list[str | None] = [json.dumps(encode_file(file)) for file in files]
             texts = texts or [None]  # no row is left
             yield pa.RecordBatch.from_arrays(
@@ -207,22 +242,6 @@ def _make_rewriter(transaction: Transaction) -> Callable[[Iterable[pa.RecordBatc
             )
 
     return rewrite
-
-
-def read_without(path: Path, rows: pa.Array) -> Iterator[pa.RecordBatch]:
-    """Yield a Parquet file's rows except those with the given ascending numbers. Raises OSError, ArrowException."""
-    gone = rows.to_numpy(zero_copy_only=False)
-    first = 0
-    with pq.ParquetFile(path) as parquet:
-        for number in range(parquet.num_row_groups):
-            table = parquet.read_row_group(number, use_threads=False).combine_chunks()
-            here = gone[np.searchsorted(gone, first) : np.searchsorted(gone, first + len(table))] - first
-            first += len(table)
-            if len(here):
-                kept = np.ones(len(table), dtype=bool)
-                kept[here] = False
-                table = table.filter(pa.array(kept))
-            yield from table.to_batches()
 
 
 def find_latest(rows: DataFrame) -> DataFrame:

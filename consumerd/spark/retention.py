@@ -35,11 +35,12 @@ from consumerd.spark.landing.coverage import Coverage
 from consumerd.spark.landing.ranges import EMPTY, RangeSet
 from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.landing.values import LandedChain, LandedFile, Landing
-from consumerd.spark.silver_progress import bronze_source, expired_key
-from consumerd.spark.table.commit import DataFile, Operation, files_of
-from consumerd.spark.table.errors import TableConflict, VersionVacuumed
+from consumerd.spark.silver_progress import expired_key
+from consumerd.spark.table.commit import DataFile, Operation
+from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.folder_values import NULL_VALUE, unescape_value
 from consumerd.spark.table.transaction import Table, find_table
+from consumerd.spark.undecoded import find_undecoded
 
 JOB: Final = "retention"
 _TRIES: Final = 3
@@ -196,18 +197,9 @@ def _count(table: Table, files: Collection[DataFile]) -> Mapping[str, int]:
 
 def _undecoded(settings: JobSettings, bronze: Table, notes: list[str]) -> frozenset[str]:
     """Return the paths of bronze's files that silver has not decoded yet."""
-    snapshot = bronze.snapshot()
     kept: set[str] = set()
     for topic in settings.pipeline.silver.topics:
-        silver = find_table(settings.folder("silver", topic))
-        after = 0 if silver is None else silver.snapshot().progress.get(bronze_source(bronze.record.id), 0)
-        if after > snapshot.version:
-            after = 0  # bronze was restored, and the topic is to be decoded anew
-        try:
-            late = [file for commit in bronze.log.read_after(after) for file in files_of(commit.added, topic)]
-        except VersionVacuumed:
-            late = list(files_of(snapshot.files.values(), topic))
-        waiting = {file.path for file in late} & snapshot.files.keys()
+        waiting = find_undecoded(settings, bronze, topic)
         if waiting:
             notes.append(f"{topic}: {len(waiting)} files of bronze stay until silver has decoded them")
         kept |= waiting

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _TABLE = "tests/unit/spark/table/"
 _RETENTION = "tests/unit/spark/test_retention.py::"
+_ERASE_LANDED = "tests/unit/spark/test_erase_landed.py::"
 
 AROUND: Final = (
     # -- the pipeline on Spark
@@ -116,6 +117,38 @@ AROUND: Final = (
         new="",
         tests=("tests/spark/test_silver.py::test_counts_hold_where_retention_has_removed_rows",),
         dies_of=r"consumerd\.spark\.table\.errors\.TableError",
+    ),
+    Mutant(
+        name="an-erased-offset-is-looked-for-in-other-chains",
+        promise=0,
+        file="spark/landing/holding.py",
+        old="frozenset({GapReason.CONTROL, GapReason.ERASED})",
+        new="frozenset({GapReason.CONTROL})",
+        tests=(_ERASE_LANDED + "test_erased_offsets_count_as_held",),
+    ),
+    Mutant(
+        name="metadata-of-a-rewritten-file-come-after-it",
+        promise=0,
+        file="sinks/erasing.py",
+        old="        metadata = write(hidden)\n",
+        new="        metadata = write(hidden)\n        if beside:\n            return hidden.overwrite(modified_ns)\n",
+        tests=(_ERASE_LANDED + "test_a_death_at_any_step_leaves_a_chain_that_can_be_read[jsonl]",),
+    ),
+    Mutant(
+        name="a-file-that-erase-has-rewritten-waits-for-silver",
+        promise=0,
+        file="spark/undecoded.py",
+        old=" or not waiting.isdisjoint(commit.removed):",
+        new=" or commit.removed:",
+        tests=("tests/unit/spark/test_undecoded.py::test_a_file_made_of_decoded_ones_does_not_wait",),
+    ),
+    Mutant(
+        name="rows-that-were-erased-are-missed-in-counts",
+        promise=0,
+        file="spark/erase_tables.py",
+        old="        commit = transaction.commit(progress=counts, counts",
+        new="        commit = transaction.commit(counts",
+        tests=("tests/spark/test_erase.py::test_later_runs_bring_nothing_back",),
     ),
     Mutant(
         name="a-failed-job-forgets-its-last-success",

@@ -66,6 +66,11 @@ class RecordingFileSystem(OsFileSystem):
         self._note("link", target.name)
         super().link(source, target)
 
+    def replace(self, source: Path, target: Path) -> None:
+        """See FileSystem."""
+        self._note("replace", target.name)
+        super().replace(source, target)
+
     def sync_folder(self, path: Path) -> None:
         """See FileSystem."""
         self._note("sync_folder", path.name)
@@ -203,6 +208,13 @@ class MemoryFileSystem:
         if target.name in folder.names:
             raise FileExistsError(errno.EEXIST, "taken", str(target))
         folder.names[target.name] = node
+
+    def replace(self, source: Path, target: Path) -> None:
+        """See FileSystem."""
+        self._change()
+        node = self._find(source)
+        self._find(target.parent).names[target.name] = node
+        del self._find(source.parent).names[source.name]
 
     def is_same(self, descriptor: int, path: Path) -> bool:
         """See FileSystem."""

@@ -18,7 +18,7 @@ from consumerd.offsets.positions import Position
 from consumerd.offsets.store import Validity
 from consumerd.spark.landing.chain_checks import check_chain, check_succession
 from consumerd.spark.landing.findings import Finding, FindingKind, Severity
-from consumerd.spark.landing.holding import Holding
+from consumerd.spark.landing.holding import RECORDLESS, Holding
 from consumerd.spark.landing.ranges import EMPTY, RangeSet, Span, union
 from consumerd.spark.landing.report import Arrival, AuditReport, ChainReport, LogReport, sort_findings
 from consumerd.spark.landing.values import LandedChain, Landing, LogId
@@ -107,7 +107,7 @@ def _account(chain: LandedChain) -> _Account:
             held += [span] if file.metadata.count else []
         else:
             holding = Holding.of(file.metadata)
-            markers = RangeSet.of((gap.start, gap.end) for gap in file.metadata.gaps if gap.reason is GapReason.CONTROL)
+            markers = RangeSet.of((gap.start, gap.end) for gap in file.metadata.gaps if gap.reason in RECORDLESS)
             held += (holding.certain | holding.doubtful) - markers
             for gap in file.metadata.gaps:
                 gaps[gap.reason].append((gap.start, gap.end))

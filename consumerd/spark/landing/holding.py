@@ -9,14 +9,20 @@ from consumerd.model import GapReason
 from consumerd.sinks.chain import FileMetadata
 from consumerd.spark.landing.ranges import EMPTY, RangeSet
 
+RECORDLESS: Final = frozenset({GapReason.CONTROL, GapReason.ERASED})
+"""Reasons of gaps whose offsets count as held: no other chain is to give their records."""
 FEW_PIECES: Final = 8
 """How many ranges of a file are worth to be known one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """``certain``: each of these offsets has its record in the file, or is a transaction marker, which is nobody's record.
-    ``doubtful``: some of these have, and the file does not say which, since it has summed its gaps up.
+    """Offsets that a file holds records of.
+
+    Attributes:
+        certain: each has its record in the file, or is a transaction marker, or was erased. Of the latter two no other
+            chain is to give a record.
+        doubtful: some have a record, and the file does not say which, since it has summed its gaps up.
     """
 
     certain: RangeSet
@@ -25,10 +31,10 @@ class Holding:
     @classmethod
     def of(cls, metadata: FileMetadata) -> Holding:
         """Read it off a file's metadata."""
-        if metadata.count == 0:
+        if metadata.count == 0 and all(gap.reason is not GapReason.ERASED for gap in metadata.gaps):
             return cls(EMPTY, EMPTY)
         span = RangeSet.of([(metadata.position, metadata.next_offset)])
-        lacking = [gap for gap in metadata.gaps if gap.reason is not GapReason.CONTROL]
+        lacking = [gap for gap in metadata.gaps if gap.reason not in RECORDLESS]
         absent = RangeSet.of((gap.start, gap.end) for gap in lacking if gap.offsets >= gap.end - gap.start)
         doubtful = RangeSet.of((gap.start, gap.end) for gap in lacking if gap.offsets < gap.end - gap.start)
         held = span - absent

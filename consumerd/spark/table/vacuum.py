@@ -39,7 +39,15 @@ class Vacuumed:
     expired: int = 0
 
 
-def vacuum(table: Table, *, keep_ms: int, keep_log_ms: int, now_ms: int, dry_run: bool = False) -> Vacuumed:
+def vacuum(
+    table: Table,
+    *,
+    keep_ms: int,
+    keep_log_ms: int,
+    now_ms: int,
+    keep_abandoned_ms: int | None = None,
+    dry_run: bool = False,
+) -> Vacuumed:
     """Remove files that left the table more than ``keep_ms`` ago, and commits older than ``keep_log_ms``.
 
     Files of attempts that have died are removed at once. Jobs may be at work meanwhile.
@@ -48,11 +56,13 @@ def vacuum(table: Table, *, keep_ms: int, keep_log_ms: int, now_ms: int, dry_run
         keep_ms: time in ms that removed files stay.
         keep_log_ms: time in ms that commits stay, at least ``keep_ms``.
         now_ms: wall clock in ms since the epoch.
+        keep_abandoned_ms: time in ms that files of no version stay; None for ``keep_ms``.
         dry_run: remove nothing, and return what would be removed.
 
     Raises TableError, OSError.
     """
     files, until_ms = table.log.files, now_ms - keep_ms
+    left_until_ms = until_ms if keep_abandoned_ms is None else now_ms - keep_abandoned_ms
     dead = _find_dead_attempts(table, now_ms - _DEAD_AFTER_MS)
     if not dry_run:
         end_attempts(files, table.path, dead)
@@ -63,7 +73,7 @@ def vacuum(table: Table, *, keep_ms: int, keep_log_ms: int, now_ms: int, dry_run
     known = snapshot.files.keys() | snapshot.removed.keys()
     replaced = [path for path, removed_ms in snapshot.removed.items() if removed_ms < until_ms and path in listed]
     left = {path for one in dead for path in _staged(table, one)}
-    abandoned = [path for path in listed - living - known if path in left or _modified_ms(table, path) < until_ms]
+    abandoned = [path for path in listed - living - known if path in left or _modified_ms(table, path) < left_until_ms]
     gone = [*replaced, *abandoned]
     size = sum(files.size_and_mtime(table.path / path)[0] for path in gone)
     if not dry_run:
