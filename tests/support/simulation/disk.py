@@ -148,9 +148,9 @@ class ListFormat:
         return FileMetadata.parse(data[data.rfind(b"\n") + 1 :])
 
 
-def parse_place(path: Path) -> tuple[str, str, int] | None:
-    """Read topic, partition and chain off a data file's path; None for a path that is no data file's."""
+def parse_place(path: Path) -> tuple[str, str, str, int] | None:
+    """Read root, topic, partition and chain off a data file's path; None for a path that is no data file's."""
     parts = PurePosixPath(path).parts
     if len(parts) != 6 or parts[5].startswith((".", "_")):
         return None
-    return parts[2].partition("=")[2], parts[3].partition("=")[2], int(parts[4].partition("=")[2])
+    return parts[1], parts[2].partition("=")[2], parts[3].partition("=")[2], int(parts[4].partition("=")[2])

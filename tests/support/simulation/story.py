@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -64,7 +64,7 @@ def tell(seed: int) -> Outcome:
     """Tell a seed's story; a failure is part of the outcome."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     world = World()
-    story = _Story(seed, world)
+    story = Story(seed, world)
     failure = None
     try:
         with _enabled(story.traps):
@@ -120,7 +120,9 @@ def _enabled(traps: _Traps) -> Iterator[None]:
         vars(failpoints).update(before)
 
 
-class _Story:
+class Story:
+    """One seed's story, to be told once."""
+
     def __init__(self, seed: int, world: World) -> None:
         self.chance = chance = random.Random(seed)
         self.world = world
@@ -179,9 +181,7 @@ class _Story:
         for _ in range(self.chance.randint(1, 3)):
             self.join()
         async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(self.produce())]
-            if self.with_elections:
-                beside.append(group.create_task(self.elect()))
+            beside = [group.create_task(one) for one in self.beside()]
             await asyncio.sleep(self.chance.choice([0.0, 1.0, 2.0]))
             async with asyncio.TaskGroup() as acts:
                 for _ in range(self.chance.randint(2, 8)):
@@ -194,6 +194,10 @@ class _Story:
         self.ended_at = self.world.now
 
     # -- what happens
+
+    def beside(self) -> list[Coroutine[None, None, None]]:
+        """Return what goes on until the last disturbance."""
+        return [self.produce(), self.elect()] if self.with_elections else [self.produce()]
 
     async def produce(self) -> None:
         while True:
@@ -276,7 +280,7 @@ class _Story:
             await asyncio.sleep(self.elections.uniform(0.5, 4.0))
             partition = self.elections.choice(sorted(self.brokers.logs))
             log = self.brokers.logs[partition]
-            if log.frozen or not log.end:
+            if log.frozen or not log.end or self.server.read(request_path(GROUP, partition)) is not None:
                 continue
             end = self.elections.randrange(log.end)
             self.judge.note(f"{partition} loses [{end}, {log.end})")
@@ -293,6 +297,8 @@ class _Story:
             await asyncio.sleep(_LOOK_EVERY_S)
             node = self.server.read(offset_path(GROUP, partition))
             positions = [0 if node is None else int(node[0]), self.judge.newest_end(partition)]
+            if (request := self.server.read(request_path(GROUP, partition))) is not None:
+                positions.append(json.loads(request[0])["position"])
             positions += [
                 one.position or 0
                 for daemon in self.everybody
