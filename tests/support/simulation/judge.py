@@ -428,12 +428,16 @@ class Judge:
         last = max(((chain.czxid, chain.truncation) for _, chain in newest.values()), default=None)
         return max((one.end for _, one in newest.values() if (one.czxid, one.truncation) == last), default=0)
 
+    def is_current(self, making: Making) -> bool:
+        """Tell whether the topic there is now is of that making."""
+        node = self._server.read(topic_path(making[0].topic))
+        return node is not None and node[1].czxid == making[1]
+
     def find_missing(self) -> dict[str, list[int]]:
         """Return what was produced into the topics there are and was never delivered."""
         missing = {}
         for (partition, czxid), log in self.logs.items():
-            node = self._server.read(topic_path(partition.topic))
-            if node is None or node[1].czxid != czxid:
+            if not self.is_current((partition, czxid)):
                 continue
             wanted = set(range(max(self.wishes[partition], default=0), log.end))  # what is below may be skipped by wish
             marks = enumerate(log.marks(0, log.end))
