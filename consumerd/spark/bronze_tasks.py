@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from consumerd.sinks.filesystem import FileSystem
 from consumerd.spark.bronze_rows import FOLDERS, Piece, read_piece, with_folders
 from consumerd.spark.bronze_schema import SCHEMA, FilesDamaged
 from consumerd.spark.job import Sessions
@@ -147,13 +148,16 @@ class CopiedPieces:
     damaged: tuple[DamagedFile, ...]
 
 
-def copy_pieces(pieces: Iterable[Piece], staging: Path, *, prefix: str, settings: FileSettings) -> CopiedPieces:
+def copy_pieces(
+    pieces: Iterable[Piece], staging: Path, *, prefix: str, settings: FileSettings, files: FileSystem | None = None
+) -> CopiedPieces:
     """Copy one task's pieces into staged files. Needs no Spark. Raises OSError, pyarrow's ArrowException.
 
     Args:
         prefix: beginning of the files' names, unique for the attempt of the task.
+        files: the file system, which makes them durable.
     """
-    writer = PartitionedWriter(staging, prefix=prefix, partition_by=FOLDERS, settings=settings)
+    writer = PartitionedWriter(staging, prefix=prefix, partition_by=FOLDERS, settings=settings, files=files)
     damaged: list[DamagedFile] = []
     try:
         for piece in pieces:
@@ -162,10 +166,10 @@ def copy_pieces(pieces: Iterable[Piece], staging: Path, *, prefix: str, settings
                     writer.append_part((escape_value(part.topic), part.day.isoformat()), part.rows)
             except DamagedFile as error:
                 damaged.append(error)
-        files = [] if damaged else writer.finish()
+        staged = [] if damaged else writer.finish()
     finally:
         writer.abort()
-    return CopiedPieces(tuple(files), tuple(damaged))
+    return CopiedPieces(tuple(staged), tuple(damaged))
 
 
 def _own_pieces(groups: Sequence[tuple[Piece, ...]], batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:

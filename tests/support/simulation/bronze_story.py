@@ -8,7 +8,10 @@ Bronze runs while the group is at work, with disturbances, and to its end after 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import io
+import os
 import random
 import shutil
 import tempfile
@@ -27,18 +30,31 @@ from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.jsonl import JsonlFormat
 from consumerd.sinks.parquet import FOOTER_KEY, ParquetFormat
 from consumerd.sinks.record_fields import MalformedRecord
-from tests.support.simulation.bronze import BronzeJobs
+from tests.support.simulation.bronze import BronzeJobs, land_stranger
 from tests.support.simulation.processes import Process, World
 from tests.support.simulation.story import Outcome, Story, tell_story
 
 
+_FOLDERS = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where stories keep their tables: in memory where there is such a folder, since they make and remove many files."""
+
+
 def tell_into_bronze(seed: int) -> Outcome:
     """Tell a seed's story into a bronze table; a failure is part of the outcome."""
-    folder = Path(tempfile.mkdtemp(prefix="bronze-story-"))
+    folder = Path(tempfile.mkdtemp(prefix="bronze-story-", dir=_FOLDERS))
     try:
-        return tell_story(seed, lambda seed, world: BronzeStory(seed, world, folder))
+        stranger = _land_stranger()
+        return tell_story(seed, lambda seed, world: BronzeStory(seed, world, folder, stranger))
     finally:
         shutil.rmtree(folder)
+
+
+@functools.cache
+def _land_stranger() -> Path:
+    """Land files of another cluster, once for all stories of a process."""
+    folder = Path(tempfile.mkdtemp(prefix="bronze-stranger-", dir=_FOLDERS))
+    atexit.register(shutil.rmtree, folder)
+    return land_stranger(folder / "landing")
 
 
 class _DiskParquet(ParquetFormat):
@@ -55,9 +71,9 @@ class _DiskParquet(ParquetFormat):
 
 
 class BronzeStory(Story):
-    """A story with a bronze table below ``folder``."""
+    """A story with a bronze table below ``folder``, which files of another cluster, ``stranger``, are offered to."""
 
-    def __init__(self, seed: int, world: World, folder: Path) -> None:
+    def __init__(self, seed: int, world: World, folder: Path, stranger: Path) -> None:
         super().__init__(seed, world)
         self.own = own = random.Random(f"bronze of {seed}")
         self.brokers.with_values = True
@@ -65,10 +81,10 @@ class BronzeStory(Story):
         self.with_wishes = not self.java_too and own.random() < 0.5
         self.recreates = not (self.java_too or self.with_wishes)
         self.on_above = own.choice(["earliest", "nearest", "stop"])
-        shared = self.java_too or own.random() < 0.5
+        shared = self.java_too or own.random() < 0.4
         self.configured = self.configured or not shared
         self.judge.several_roots = not shared
-        kind: FileFormat = own.choice([_DiskParquet("zstd", 1), JsonlFormat(), JsonlFormat()])
+        kind: FileFormat = own.choice([_DiskParquet("zstd", 1), _DiskParquet("zstd", 1), JsonlFormat()])
         self.judge.format = kind
         self.setting = replace(
             self.setting,
@@ -76,7 +92,7 @@ class BronzeStory(Story):
             shared=shared,
             delivery=replace(self.setting.delivery, offsets=OffsetPolicy(on_above=self.on_above)),
         )
-        self.bronze = BronzeJobs(folder, own, self.judge, self.disk)
+        self.bronze = BronzeJobs(folder, stranger, own, self.judge, self.disk)
         self.disk.heard = self._linked
         self.resting = False
         self.everybody_delivers = False
@@ -123,7 +139,7 @@ class BronzeStory(Story):
                     for one in daemon.statuses():
                         if one.state is DeliveryState.STOPPED and one.partition in self.brokers.logs:
                             self.wish(one.partition)
-            if self.with_wishes and not self.resting and self.brokers.logs and self.own.random() < 0.2:
+            if self.with_wishes and not self.resting and self.brokers.logs and self.own.random() < 0.1:
                 self.wish(self.own.choice(sorted(self.brokers.logs)))
 
     async def come_to_rest(self) -> None:
