@@ -49,9 +49,7 @@ def bronze_rows(
     return spark.range(0, len(groups), 1, max(1, len(groups))).mapInArrow(read, SCHEMA)
 
 
-def copy_rows(
-    spark: Sessions, transaction: Transaction, plan: LandingPlan, settings: FileSettings
-) -> list[DataFile]:
+def copy_rows(spark: Sessions, transaction: Transaction, plan: LandingPlan, settings: FileSettings) -> list[DataFile]:
     """Copy a plan's rows into staged files, in Spark's tasks. Raises FilesDamaged, OSError."""
     tabled = list(transaction.base.files.values())
     session = spark()

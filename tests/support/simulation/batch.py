@@ -25,9 +25,7 @@ class Ending:
     failure: str
 
 
-def tell_all(
-    first: int, last: int, *, jobs: int, hash_seed: str = "random", bronze: bool = False
-) -> list[Ending]:
+def tell_all(first: int, last: int, *, jobs: int, hash_seed: str = "random", bronze: bool = False) -> list[Ending]:
     """Tell the stories from ``first`` to ``last``, ``jobs`` at a time, and return how they ended, by seed.
 
     Args:

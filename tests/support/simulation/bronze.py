@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import os
 import random
 from collections import Counter, defaultdict
@@ -82,7 +83,7 @@ class TableFiles(RecordingFileSystem):
         self._dead = True
         raise PowerCut
 
-    def _count(self, operation: str, name: str) -> None:  # noqa: ARG002 - the port's
+    def _count(self, operation: str, name: str) -> None:
         if self._dead:
             raise PowerCut
         if self._left is None:
@@ -162,7 +163,7 @@ class BronzeJobs:
             return
         if chance.random() < 0.3:
             self._restore()
-        if chance.random() < 0.3:
+        if chance.random() < 0.5:
             self._damage()
         if chance.random() < 0.2:
             self._offer_stranger()
@@ -232,7 +233,7 @@ class BronzeJobs:
         self,
         files: TableFiles,
         happens: _Disturbance | None,
-        spark: Sessions,  # noqa: ARG002 - the port's
+        spark: Sessions,
         transaction: Transaction,
         plan: LandingPlan,
         settings: FileSettings,
@@ -241,7 +242,7 @@ class BronzeJobs:
         tabled = list(transaction.base.files.values())
         groups = plan_tasks(plan, tabled, transaction.table.path, cores=1)
         copied: list[DataFile] = []
-        damaged = {}
+        damaged: dict[str, str] = {}
         for number, pieces in enumerate(_divide(groups, self._chance.choice([1, 3, 100]))):
             attempts = self._chance.choice([1, 1, 1, 2])
             for attempt in range(attempts):
@@ -269,10 +270,15 @@ class BronzeJobs:
 
     def _damage(self) -> None:
         """Change bytes of a file in the middle, or cut it off."""
-        data = [path for path in self._copies() if path not in self._damaged]
+        data = [path for path in self._readable() if self.judge.landed[path]]
+        counts = Counter(identity for path in data for identity in self.judge.landed[path])
+        # of most interest: others have these records as well, and may be done with on the strength of this file
+        shared = [
+            path for path in data if any(counts[one] > 1 and one not in self._rows for one in self.judge.landed[path])
+        ]
         if not data:
             return
-        path = self._chance.choice(data)
+        path = self._copy_of(self._chance.choice(shared if shared and self._chance.random() < 0.8 else data))
         content = path.read_bytes()
         if not content:
             return
@@ -282,7 +288,9 @@ class BronzeJobs:
             path.write_bytes(content[: len(content) // 2])
         else:
             begin = min(8, len(content) // 2)
-            path.write_bytes(content[:begin] + bytes(one ^ 0x55 for one in content[begin : begin + 16]) + content[begin + 16 :])
+            path.write_bytes(
+                content[:begin] + bytes(one ^ 0x55 for one in content[begin : begin + 16]) + content[begin + 16 :]
+            )
         os.utime(path, ns=times)
         self.judge.note(f"{path.relative_to(self._zone)} is damaged")
 
@@ -319,7 +327,12 @@ class BronzeJobs:
             take_over(_no_spark, [self._stranger], self._open(place, TableFiles(), None), progress=Silent())
 
         try:
-            take_over(_no_spark, self._roots(), self._open(place, TableFiles(), _Disturbance(0, begin_other)), progress=Silent())
+            take_over(
+                _no_spark,
+                self._roots(),
+                self._open(place, TableFiles(), _Disturbance(0, begin_other)),
+                progress=Silent(),
+            )
         except (ConfigError, TableConflict):
             pass
         else:
@@ -335,7 +348,7 @@ class BronzeJobs:
     def _export(self, count: int) -> None:
         """Copy what was published, up to the ``count``-th name."""
         for path in self._links[self._exported : count]:
-            target = self._zone / path.relative_to(ROOT.parent)
+            target = self._copy_of(path)
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 content = self._disk.read(path)
@@ -347,17 +360,15 @@ class BronzeJobs:
             os.utime(target, ns=(modified_ns, modified_ns))
         self._exported = max(self._exported, count)
 
-    def _copies(self) -> list[Path]:
-        """Return the data files that were copied."""
-        exported = [path for path in self._links[: self._exported] if path in self.judge.landed]
-        return [self._zone / path.relative_to(ROOT.parent) for path in exported]
+    def _copy_of(self, path: Path) -> Path:
+        return self._zone / path.relative_to(ROOT.parent)
 
     def _readable(self) -> list[Path]:
         """Return the published files of which there is an undamaged copy."""
         return [
             path
             for path in self._links[: self._exported]
-            if path in self.judge.landed and self._zone / path.relative_to(ROOT.parent) not in self._damaged
+            if path in self.judge.landed and self._copy_of(path) not in self._damaged
         ]
 
     # -- the judge
@@ -385,7 +396,8 @@ class BronzeJobs:
         czxid, era = parse_mark(row[0])
         log = self.judge.logs.get((partition, czxid))
         assert czxid == incarnation.czxid, f"{_describe([identity])} is a record of another making, {czxid}"
-        assert log is not None and (offset, era) in log.held, f"no log ever held {_describe([identity])} of {row[0]}"
+        assert log is not None, f"no log was ever that of {_describe([identity])}"
+        assert (offset, era) in log.held, f"no log ever held {_describe([identity])} of {row[0]}"
         expected = (mark, make_key(offset), make_value(partition, offset, mark))
         assert row == expected, f"{_describe([identity])} is {row}, expected {expected}"
 
@@ -400,13 +412,17 @@ class BronzeJobs:
             histories[partition, incarnation].append((offset, era))
         for place, found in offsets.items():
             found.sort()
-            for (era, number), (later, higher) in zip(found, found[1:], strict=False):
-                assert number < higher or era == later, f"{place}: era {era} is truncation {number}, {later} is {higher}"
+            for (era, number), (later, higher) in itertools.pairwise(found):
+                assert number < higher or era == later, (
+                    f"{place}: era {era} is truncation {number}, {later} is {higher}"
+                )
         for (partition, incarnation), records in histories.items():
             cuts = self.judge.logs[partition, incarnation.czxid].cuts
-            for (offset, era), (_, later) in zip(records, records[1:], strict=False):
+            for (offset, era), (_, later) in itertools.pairwise(records):
                 lost = [cut for cut in cuts[era:later] if offset >= cut]
-                assert era <= later and not lost, f"{partition}@{incarnation}: {offset} of era {era} was lost before {later}"
+                what = f"{partition}@{incarnation}: {offset} of era {era}"
+                assert era <= later, f"{what} comes before a record of era {later}"
+                assert not lost, f"{what} was lost before era {later}"
 
     def _read(self, place: Path) -> list[tuple[Identity, Row]]:
         table = find_table(place)
@@ -418,7 +434,9 @@ class BronzeJobs:
             assert topic is not None
             found = pq.read_table(table.path / file.path, partitioning=None)
             times = found["timestamp"].cast(pa.int64()).to_pylist()
-            columns = [found[name].to_pylist() for name in ("incarnation", "partition", "offset", "index", "key", "value")]
+            columns = [
+                found[name].to_pylist() for name in ("incarnation", "partition", "offset", "index", "key", "value")
+            ]
             for time, incarnation, partition, offset, index, key, value in zip(times, *columns, strict=True):
                 assert index == 0
                 place_of = TopicPartition(topic, PartitionKey(partition))

@@ -18,11 +18,12 @@ import tempfile
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumerd.delivery.policy import OffsetPolicy
+from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
 from consumerd.delivery.status import DeliveryState
 from consumerd.sinks.chain import FileMetadata, data_name
 from consumerd.sinks.files import FileFormat
@@ -34,9 +35,11 @@ from tests.support.simulation.bronze import BronzeJobs, land_stranger
 from tests.support.simulation.processes import Process, World
 from tests.support.simulation.story import Outcome, Story, tell_story
 
-
 _FOLDERS = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Where stories keep their tables: in memory where there is such a folder, since they make and remove many files."""
+
+
+_ON_ABOVE: Final[tuple[OnOutOfRange, ...]] = ("earliest", "nearest", "stop")
 
 
 def tell_into_bronze(seed: int) -> Outcome:
@@ -80,20 +83,22 @@ class BronzeStory(Story):
         self.with_elections = not self.java_too and own.random() < 0.75
         self.with_wishes = not self.java_too and own.random() < 0.5
         self.recreates = not (self.java_too or self.with_wishes)
-        self.on_above = own.choice(["earliest", "nearest", "stop"])
+        on_above: OnOutOfRange = own.choice(_ON_ABOVE)
         shared = self.java_too or own.random() < 0.4
         self.configured = self.configured or not shared
         self.judge.several_roots = not shared
-        kind: FileFormat = own.choice([_DiskParquet("zstd", 1), _DiskParquet("zstd", 1), JsonlFormat()])
+        kind: FileFormat = _DiskParquet("zstd", 1) if own.random() < 0.7 else JsonlFormat()
         self.judge.format = kind
         self.setting = replace(
             self.setting,
             file_format=kind,
             shared=shared,
-            delivery=replace(self.setting.delivery, offsets=OffsetPolicy(on_above=self.on_above)),
+            delivery=replace(self.setting.delivery, offsets=OffsetPolicy(on_above=on_above)),
         )
         self.bronze = BronzeJobs(folder, stranger, own, self.judge, self.disk)
         self.disk.heard = self._linked
+        self.pause_s = own.choice([(0.5, 5.0), (4.0, 15.0)])
+        """Shortest and longest time between two runs of bronze."""
         self.resting = False
         self.everybody_delivers = False
 
@@ -127,7 +132,7 @@ class BronzeStory(Story):
     async def carry_over(self) -> None:
         """Run bronze now and then."""
         while True:
-            await asyncio.sleep(self.own.uniform(0.5, 5.0))
+            await asyncio.sleep(self.own.uniform(*self.pause_s))
             self.bronze.run_disturbed()
 
     async def operate(self) -> None:

@@ -222,8 +222,10 @@ class Judge:
         self.require(ours or self._is_forgiven(partition), f"{name} commits {partition}, which is not its own")
         before = self._committed.get(making, 0)
         wished = position in self.wishes[partition]
-        back = not wished and position < before and (
-            self._is_rewind(making, position) or self._is_doubt(name, making, position, before)
+        back = (
+            not wished
+            and position < before
+            and (self._is_rewind(making, position) or self._is_doubt(name, making, position, before))
         )
         self.require(position >= before or wished or back, f"{name} commits {position} of {partition} after {before}")
         # what the rightful owner writes next may be smaller than what a robbed one wrote, unless that was a step back of the log's
