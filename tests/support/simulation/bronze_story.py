@@ -84,7 +84,7 @@ class BronzeStory(Story):
         self.with_wishes = not self.java_too and own.random() < 0.5
         self.recreates = not (self.java_too or self.with_wishes)
         on_above: OnOutOfRange = own.choice(_ON_ABOVE)
-        shared = self.java_too or own.random() < 0.4
+        shared = self.java_too or own.random() < 0.25
         self.configured = self.configured or not shared
         self.judge.several_roots = not shared
         kind: FileFormat = _DiskParquet("zstd", 1) if own.random() < 0.7 else JsonlFormat()
@@ -144,8 +144,9 @@ class BronzeStory(Story):
                     for one in daemon.statuses():
                         if one.state is DeliveryState.STOPPED and one.partition in self.brokers.logs:
                             self.wish(one.partition)
-            if self.with_wishes and not self.resting and self.brokers.logs and self.own.random() < 0.1:
-                self.wish(self.own.choice(sorted(self.brokers.logs)))
+            if self.with_wishes and not self.resting and self.brokers.logs and self.own.random() < 0.15:
+                # from the beginning: the files that land then have all records of those before
+                self.wish(self.own.choice(sorted(self.brokers.logs)), self.own.choice([0, 0, None]))
 
     async def come_to_rest(self) -> None:
         """See Story."""

@@ -320,12 +320,13 @@ class Story:
             ]
             quiet = quiet + 1 if max(positions) <= log.end else 0
 
-    def wish(self, partition: TopicPartition) -> None:
+    def wish(self, partition: TopicPartition, position: int | None = None) -> None:
         """Ask, as an operator, that a partition go on elsewhere."""
         path = request_path(GROUP, partition)
         if self.server.read(path) is not None:
             return
-        position = self.chance.randint(0, self.brokers.logs[partition].end)
+        if position is None:
+            position = self.chance.randint(0, self.brokers.logs[partition].end)
         self.numbers += 1
         request = OffsetRequest(
             id=f"wish{self.numbers}",
