@@ -1,7 +1,7 @@
 """Simulated groups land, bronze carries over: its table is held against the logs, record by record.
 
 ``make simulate`` tells hundreds of stories; a seed that fails is told again by the command that is printed.
-``CONSUMERD_SIMULATION_SEEDS=A-B`` tells others than the standing ones.
+``CONSUMERD_BRONZE_SEEDS=A-B`` tells others than the standing ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.support.simulation.batch import describe_failures, tell_all
 
 pytestmark = pytest.mark.records
 
-FIRST, LAST = (int(part) for part in os.environ.get("CONSUMERD_SIMULATION_SEEDS", "0-29").split("-"))
+FIRST, LAST = (int(part) for part in os.environ.get("CONSUMERD_BRONZE_SEEDS", "0-24").split("-"))
 
 
 @pytest.mark.slow
