@@ -99,8 +99,9 @@ interop-full: venv fuzz-frames  ## the same on every release of the matrix, ours
 	CONSUMERD_RUN='ours on ZooKeeper of Kafka 1.1.1' CONSUMERD_ZOOKEEPER_OF=1.1.1 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
 	CONSUMERD_KILLS=20 $(PYTEST) tests/component/embedded/test_broker_killed.py
 
-simulate: venv  ## whole groups on virtual time, SEEDS stories (20000), none of which `make test` tells
+simulate: venv  ## whole groups on virtual time, SEEDS stories (20000) and BRONZE_SEEDS (500) that go on into bronze, none of which `make test` tells
 	$(BIN)/python -m tests.support.simulation 2000-$$(($${SEEDS:-20000} + 1999))
+	$(BIN)/python -m tests.support.simulation --bronze 2000-$$(($${BRONZE_SEEDS:-500} + 1999))
 
 verification: venv  ## write the table of recorded runs into docs/verification.md (CONSUMERD_VERIFICATION=FILE has runs recorded)
 	$(BIN)/python -m tests.support.verification

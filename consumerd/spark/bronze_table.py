@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 
 from consumerd.spark.bronze_schema import JOB, Taken
 from consumerd.spark.bronze_tasks import copy_rows
 from consumerd.spark.job import Sessions
 from consumerd.spark.landing.coverage import NOTHING, Coverage
 from consumerd.spark.landing.plan import LandingPlan
-from consumerd.spark.table.commit import Operation
+from consumerd.spark.table.commit import DataFile, Operation
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.parquet_files import FileSettings
-from consumerd.spark.table.transaction import Table
+from consumerd.spark.table.transaction import Table, Transaction
+
+RowCopier = Callable[[Sessions, Transaction, LandingPlan, FileSettings], list[DataFile]]
+"""Copies a plan's rows into staged files of a transaction. Raises FilesDamaged, OSError."""
 
 
 class BronzeTable:
-    """The table that the job ``bronze`` fills."""
+    """The table that the job ``bronze`` fills.
 
-    def __init__(self, table: Table, settings: FileSettings) -> None:
+    Args:
+        copy: executes a plan, in Spark's tasks by default.
+    """
+
+    def __init__(self, table: Table, settings: FileSettings, *, copy: RowCopier = copy_rows) -> None:
         self.table = table
         self._settings = settings
+        self._copy = copy
         self._planned_from = NOTHING
 
     @property
@@ -45,7 +54,7 @@ class BronzeTable:
                     f"{self.place}: version {transaction.base.version} was committed while this run made its plan"
                 )
             if plan.files:
-                transaction.add(copy_rows(spark(), transaction, plan, self._settings))
+                transaction.add(self._copy(spark, transaction, plan, self._settings))
             counts = {"files_taken": len(plan.files), "files_passed": len(plan.passed)}
             commit = transaction.commit(covered=plan.adds, counts=counts)
         self._planned_from |= plan.adds

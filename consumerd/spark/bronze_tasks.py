@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,8 +13,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from consumerd.sinks.filesystem import FileSystem
 from consumerd.spark.bronze_rows import FOLDERS, Piece, read_piece, with_folders
 from consumerd.spark.bronze_schema import SCHEMA, FilesDamaged
+from consumerd.spark.job import Sessions
 from consumerd.spark.landed_rows import DamagedFile, LandedContent
 from consumerd.spark.landing.plan import LandingPlan, PlannedFile
 from consumerd.spark.table.commit import DataFile, encode_file, parse_file
@@ -46,14 +49,13 @@ def bronze_rows(
     return spark.range(0, len(groups), 1, max(1, len(groups))).mapInArrow(read, SCHEMA)
 
 
-def copy_rows(
-    spark: SparkSession, transaction: Transaction, plan: LandingPlan, settings: FileSettings
-) -> list[DataFile]:
+def copy_rows(spark: Sessions, transaction: Transaction, plan: LandingPlan, settings: FileSettings) -> list[DataFile]:
     """Copy a plan's rows into staged files, in Spark's tasks. Raises FilesDamaged, OSError."""
     tabled = list(transaction.base.files.values())
-    groups = plan_tasks(plan, tabled, transaction.table.path, cores=spark.sparkContext.defaultParallelism)
+    session = spark()
+    groups = plan_tasks(plan, tabled, transaction.table.path, cores=session.sparkContext.defaultParallelism)
     copy = _make_copier(groups, str(transaction.staging), transaction.attempt, settings)
-    returned = spark.range(0, len(groups), 1, len(groups)).mapInArrow(copy, _RETURNED).collect()
+    returned = session.range(0, len(groups), 1, len(groups)).mapInArrow(copy, _RETURNED).collect()
     damaged = [json.loads(row["content"]) for row in returned if row["damaged"]]
     if damaged:
         raise FilesDamaged({one["path"]: one["reason"] for one in damaged})
@@ -126,26 +128,46 @@ def _make_copier(
     """Return the function for ``mapInArrow`` that copies a task's pieces and yields ``_RETURNED``."""
 
     def copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = _context().taskAttemptId()
-        prefix = f"{attempt}-{task:05d}"
-        writer = PartitionedWriter(Path(staging), prefix=prefix, partition_by=FOLDERS, settings=settings)
-        damaged: list[DamagedFile] = []
-        try:
-            for piece in _own_pieces(groups, batches):
-                try:
-                    for part in read_piece(piece):
-                        writer.append_part((escape_value(part.topic), part.day.isoformat()), part.rows)
-                except DamagedFile as error:
-                    damaged.append(error)
-            files = [] if damaged else writer.finish()
-        finally:
-            writer.abort()
-        contents = [json.dumps({"path": error.path, "reason": error.reason}) for error in damaged]
-        contents += [json.dumps(encode_file(file)) for file in files]
-        flags = pa.array([True] * len(damaged) + [False] * len(files), pa.bool_())
+        prefix = f"{attempt}-{_context().taskAttemptId():05d}"
+        copied = copy_pieces(_own_pieces(groups, batches), Path(staging), prefix=prefix, settings=settings)
+        contents = [json.dumps({"path": error.path, "reason": error.reason}) for error in copied.damaged]
+        contents += [json.dumps(encode_file(file)) for file in copied.files]
+        flags = pa.array([True] * len(copied.damaged) + [False] * len(copied.files), pa.bool_())
         yield pa.RecordBatch.from_arrays([flags, pa.array(contents, pa.string())], names=["damaged", "content"])
 
     return copy
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPieces:
+    """Result of one task: the files that it has staged, none if it has met damaged files."""
+
+    files: tuple[DataFile, ...]
+    damaged: tuple[DamagedFile, ...]
+
+
+def copy_pieces(
+    pieces: Iterable[Piece], staging: Path, *, prefix: str, settings: FileSettings, files: FileSystem | None = None
+) -> CopiedPieces:
+    """Copy one task's pieces into staged files. Needs no Spark. Raises OSError, pyarrow's ArrowException.
+
+    Args:
+        prefix: beginning of the files' names, unique for the attempt of the task.
+        files: the file system, which makes them durable.
+    """
+    writer = PartitionedWriter(staging, prefix=prefix, partition_by=FOLDERS, settings=settings, files=files)
+    damaged: list[DamagedFile] = []
+    try:
+        for piece in pieces:
+            try:
+                for part in read_piece(piece):
+                    writer.append_part((escape_value(part.topic), part.day.isoformat()), part.rows)
+            except DamagedFile as error:
+                damaged.append(error)
+        staged = [] if damaged else writer.finish()
+    finally:
+        writer.abort()
+    return CopiedPieces(tuple(staged), tuple(damaged))
 
 
 def _own_pieces(groups: Sequence[tuple[Piece, ...]], batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:

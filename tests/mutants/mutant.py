@@ -8,6 +8,9 @@ from pathlib import Path
 SIMULATION = "tests/property/test_simulation.py::test_whatever_happens_one_owner_one_deliverer_whole_chains_and_commits_that_hold"
 """The stories of ``tests.support.simulation``; a mutant that they are to kill says how many are told."""
 
+BRONZE_STORIES = "tests/property/test_bronze_stories.py::test_bronze_holds_what_the_logs_held_record_by_record"
+"""The stories that go on into a bronze table, always the standing ones."""
+
 
 class StaleMutant(Exception):
     """The code that a mutant changes is not there any more, or not just once: the mutant is to be written anew."""

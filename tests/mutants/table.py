@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants.mutant import SIMULATION, Mutant
+from tests.mutants.mutant import BRONZE_STORIES, SIMULATION, Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -1460,5 +1460,91 @@ MUTANTS: Final = (
         tests=(
             "tests/component/embedded/test_broker_server.py::test_connection_that_says_nothing_is_given_up_unless_it_waits_for_us",
         ),
+    ),
+    Mutant(
+        name="bronze-that-ignores-truncations-in-an-identity",
+        promise=0,
+        file="spark/landing/values.py",
+        old="        return LogId(self.partition.topic, self.partition.partition, self.record.incarnation)\n",
+        new=(
+            "        return LogId(self.partition.topic, self.partition.partition, Incarnation(self.record.incarnation.czxid))\n"
+        ),
+        tests=(BRONZE_STORIES,),
+    ),
+    Mutant(
+        name="a-file-passed-before-its-last-records-are-committed",
+        promise=0,
+        file="spark/landing/plan.py",
+        old=(
+            "        passed = [one for one in self.passed if (begin < one.behind or begin == 0) and one.behind <= end]\n"
+        ),
+        new="        passed = [replace(one, behind=begin) for one in self.passed if begin == 0]\n",
+        tests=(BRONZE_STORIES,),
+    ),
+    Mutant(
+        name="files-of-later-parts-taken-with-the-first-part",
+        promise=0,
+        file="spark/landing/plan.py",
+        old="                yield self._cut(begin, number)\n",
+        new=(
+            "                yield replace(self._cut(begin, number), passed=tuple(PassedFile(one.chain, Span(one.file.position, one.metadata.next_offset), 0) for one in self.files))\n"
+        ),
+        tests=(BRONZE_STORIES,),
+    ),
+    Mutant(
+        name="another-clusters-files-planned-into-a-table",
+        promise=0,
+        file="spark/landing/plan.py",
+        old="    if covered.cluster not in (None, landing.cluster):\n",
+        new="    if covered.cluster not in (None, landing.cluster) and not landing.cluster:\n",
+        tests=(BRONZE_STORIES,),
+    ),
+    Mutant(
+        name="two-clusters-commit-to-one-table-at-once",
+        promise=0,
+        file="spark/table/transaction.py",
+        old="    if mine.covered.cluster and other.covered.cluster not in (None, mine.covered.cluster):\n",
+        new="    if mine.covered.cluster and not mine.covered.cluster:\n",
+        tests=(BRONZE_STORIES,),
+    ),
+    Mutant(
+        name="roots-of-other-replicas-left-out",
+        promise=0,
+        file="spark/landing/scan.py",
+        old=("        for root in roots\n        for partition"),
+        new=("        for root in roots[:1]\n        for partition"),
+        tests=(BRONZE_STORIES,),
+    ),
+    Mutant(
+        name="two-bronze-jobs-commit-the-same-offsets",
+        promise=0,
+        file="spark/table/transaction.py",
+        old="    if overlap := _find_overlap(mine.covered, other.covered):\n",
+        new="    if overlap := _find_overlap(mine.covered, mine.covered and NOTHING):\n",
+        tests=(BRONZE_STORIES,),
+    ),
+    Mutant(
+        name="a-damaged-file-ends-the-job-without-the-rest",
+        promise=0,
+        file="spark/bronze.py",
+        old="            damage |= found.reasons\n",
+        new=("            damage |= found.reasons\n            break\n"),
+        tests=(BRONZE_STORIES,),
+    ),
+    Mutant(
+        name="a-request-over-a-lost-end-without-its-truncation",
+        promise=2,
+        file="delivery/start.py",
+        old="            lost_end = moved or (consumed",
+        new="            lost_end = moved and (consumed",
+        tests=(BRONZE_STORIES,),
+    ),
+    Mutant(
+        name="truncations-counted-by-each-folder",
+        promise=2,
+        file="offsets/truncations.py",
+        old="        if str(claim.partition.partition) not in await",
+        new="        if claim.partition or str(claim.partition.partition) not in await",
+        tests=(BRONZE_STORIES,),
     ),
 )

@@ -9,48 +9,60 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from tests.support import verification
 from tests.support.simulation.batch import describe_failures, tell_all, tell_some
-from tests.support.simulation.story import tell
+from tests.support.simulation.story import Outcome, tell
 
 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.simulation", description=__doc__)
     parser.add_argument("seeds", help="a seed, or FIRST-LAST")
+    parser.add_argument("--bronze", action="store_true", help="tell stories that go on into a bronze table")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--every", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--from", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
     if not last:
-        return _show(int(first))
+        return _show(int(first), bronze=arguments.bronze)
     if arguments.every is not None:
-        tell_some(range(int(first) + vars(arguments)["from"], int(last) + 1, arguments.every))
+        seeds = range(int(first) + vars(arguments)["from"], int(last) + 1, arguments.every)
+        tell_some(seeds, _find_teller(bronze=arguments.bronze))
         return 0
-    return _tell_all(int(first), int(last), arguments.jobs)
+    return _tell_all(int(first), int(last), arguments.jobs, bronze=arguments.bronze)
 
 
-def _tell_all(first: int, last: int, jobs: int) -> int:
+def _find_teller(*, bronze: bool) -> Callable[[int], Outcome]:
+    if not bronze:
+        return tell
+    from tests.support.simulation.bronze_story import tell_into_bronze  # with pyspark, which other stories do not need
+
+    return tell_into_bronze
+
+
+def _tell_all(first: int, last: int, jobs: int, *, bronze: bool) -> int:
     began = time.monotonic()
-    endings = tell_all(first, last, jobs=jobs)
+    endings = tell_all(first, last, jobs=jobs, bronze=bronze)
     seconds = time.monotonic() - began
     hours = sum(ending.virtual_s for ending in endings) / 3600
     each = 1000 * seconds * jobs / len(endings)
     sys.stdout.write(
         f"{len(endings)} stories, {hours:.1f} h of virtual time, in {seconds:.0f} s on {jobs} cores, {each:.0f} ms each\n"
-        f"{describe_failures(endings)}\n"
+        f"{describe_failures(endings, bronze=bronze)}\n"
     )
     if any(ending.failure for ending in endings):
         return 1
-    figures = {"stories, none failed": f"{len(endings):,} (seeds {first}-{last})", "virtual time, h": f"{hours:.1f}"}
+    kind = "stories into bronze" if bronze else "stories"
+    figures = {f"{kind}, none failed": f"{len(endings):,} (seeds {first}-{last})", "virtual time, h": f"{hours:.1f}"}
     verification.record("`make simulate`", figures)
     return 0
 
 
-def _show(seed: int) -> int:
-    told = tell(seed)
+def _show(seed: int, *, bronze: bool) -> int:
+    told = _find_teller(bronze=bronze)(seed)
     sys.stdout.writelines(f"{line}\n" for line in told.story)
     sys.stdout.write(f"{told.failure or 'ended well'}; {told.steps} steps, digest {told.trace}\n")
     return 1 if told.failure else 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.simulation.story import tell
+from tests.support.simulation.story import Outcome
 
 _TOP = Path(__file__).resolve().parents[3]
 _SHOWN = 20
@@ -25,9 +25,14 @@ class Ending:
     failure: str
 
 
-def tell_all(first: int, last: int, *, jobs: int, hash_seed: str = "random") -> list[Ending]:
-    """Tell the stories from ``first`` to ``last``, ``jobs`` at a time, and return how they ended, by seed."""
-    command = [sys.executable, "-m", "tests.support.simulation", f"{first}-{last}", "--every", str(jobs), "--from"]
+def tell_all(first: int, last: int, *, jobs: int, hash_seed: str = "random", bronze: bool = False) -> list[Ending]:
+    """Tell the stories from ``first`` to ``last``, ``jobs`` at a time, and return how they ended, by seed.
+
+    Args:
+        bronze: tell stories that go on into bronze.
+    """
+    command = [sys.executable, "-m", "tests.support.simulation", f"{first}-{last}", *(["--bronze"] if bronze else [])]
+    command += ["--every", str(jobs), "--from"]
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(_TOP)]))
     environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": hash_seed}
     workers = [
@@ -43,7 +48,7 @@ def tell_all(first: int, last: int, *, jobs: int, hash_seed: str = "random") -> 
     return sorted(endings, key=lambda ending: ending.seed)
 
 
-def tell_some(seeds: Sequence[int]) -> None:
+def tell_some(seeds: Sequence[int], tell: Callable[[int], Outcome]) -> None:
     """Tell stories one after the other, and write a line on each: what a worker does."""
     for seed in seeds:
         told = tell(seed)
@@ -57,11 +62,11 @@ def _parse(line: str) -> Ending:
     return Ending(int(seed), trace, float(virtual_s), failure)
 
 
-def describe_failures(endings: Sequence[Ending]) -> str:
+def describe_failures(endings: Sequence[Ending], *, bronze: bool = False) -> str:
     """Say which stories ended badly, and how to see them again."""
     failed = [ending for ending in endings if ending.failure]
     lines = [
-        f"seed {ending.seed}: {ending.failure}\n    python -m tests.support.simulation {ending.seed}"
+        f"seed {ending.seed}: {ending.failure}\n    python -m tests.support.simulation {ending.seed}{' --bronze' if bronze else ''}"
         for ending in failed[:_SHOWN]
     ]
     return "\n".join([f"{len(failed)} of {len(endings)} stories ended badly", *lines])

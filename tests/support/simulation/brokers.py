@@ -12,6 +12,7 @@ from consumerd.delivery.policy import LogRange
 from consumerd.errors import ConnectionLost, OffsetOutOfRange
 from consumerd.model import TopicPartition
 from consumerd.wire.records import RecordBatch
+from tests.support.record_batches import build_batch, record
 
 _MOST_RECORDS = 7
 
@@ -33,6 +34,8 @@ class Log:
         self.czxid = czxid
         self.end = 0
         self.cuts: list[int] = []
+        self.held: set[tuple[int, int]] = set()
+        """Every record that was ever in the log: its offset, and after how many truncations it was written."""
         self.frozen = False
         """Nobody writes: a log that grew beyond a reader's position before it looked could not be told from a whole one."""
         self._eras: list[int] = []
@@ -40,6 +43,7 @@ class Log:
 
     def append(self, count: int) -> None:
         """Produce."""
+        self.held.update((offset, len(self.cuts)) for offset in range(self.end, self.end + count))
         self.end += count
         self._eras += [len(self.cuts)] * count
         self.wake()
@@ -80,6 +84,8 @@ class Brokers:
 
     def __init__(self, chance: random.Random, latency_s: tuple[float, float]) -> None:
         self.logs: dict[TopicPartition, Log] = {}
+        self.with_values = False
+        """Records have keys and values, which say where they are from; without, a story is told faster."""
         self._chance = chance
         self._latency_s = latency_s
 
@@ -138,7 +144,10 @@ class Feed:
                 raise OffsetOutOfRange(self._partition, position, 0, log.end)
             if position < log.end:
                 self._position = min(position + _MOST_RECORDS, log.end)
-                return make_batch(self._partition, position, log.marks(position, self._position))
+                marks = log.marks(position, self._position)
+                if self._brokers.with_values:
+                    return make_batch_with_values(self._partition, position, marks)
+                return make_batch(self._partition, position, marks)
             await log.wait()
 
     def done(self, batch: RecordBatch) -> None:
@@ -150,6 +159,27 @@ class Feed:
 
     def close(self) -> None:
         """See RecordFeed."""
+
+
+def make_value(partition: TopicPartition, offset: int, mark: int) -> bytes:
+    """Return the value of a record: its partition, offset and mark."""
+    return f"{partition} {offset} {mark}".encode()
+
+
+def make_key(offset: int) -> bytes | None:
+    """Return the key of a record, one of three; None for every fourth."""
+    return b"k%d" % (offset % 4) if offset % 4 else None
+
+
+def make_batch_with_values(partition: TopicPartition, start: int, marks: Sequence[int]) -> RecordBatch:
+    """Return records with keys and values, whose timestamps are their marks."""
+    return build_batch(
+        partition,
+        [
+            record(offset, make_value(partition, offset, mark), key=make_key(offset), timestamp=mark)
+            for offset, mark in enumerate(marks, start)
+        ],
+    )
 
 
 def make_batch(partition: TopicPartition, start: int, marks: Sequence[int]) -> RecordBatch:

@@ -32,20 +32,20 @@ class Killed(BaseException):
 
 
 class SharedDisk(MemoryFileSystem):
-    """What all members write to. ``linked`` hears of each file that gets its final name, and by whom."""
+    """What all members write to. ``heard`` hears of each file that gets its final name, and by whom."""
 
     def __init__(self, chance: random.Random, linked: Callable[[Path, Process], None]) -> None:
         super().__init__(chance)
         self.working: Process | None = None
         self.deadly: dict[Process, int] = {}
         """How many changes more a process makes before it dies in the middle of the next."""
-        self._linked = linked
+        self.heard = linked
 
     def link(self, source: Path, target: Path) -> None:
         """See FileSystem."""
         super().link(source, target)
         assert self.working is not None
-        self._linked(target, self.working)
+        self.heard(target, self.working)
 
     def _change(self) -> None:
         super()._change()
@@ -148,9 +148,9 @@ class ListFormat:
         return FileMetadata.parse(data[data.rfind(b"\n") + 1 :])
 
 
-def parse_place(path: Path) -> tuple[str, str, int] | None:
-    """Read topic, partition and chain off a data file's path; None for a path that is no data file's."""
+def parse_place(path: Path) -> tuple[str, str, str, int] | None:
+    """Read root, topic, partition and chain off a data file's path; None for a path that is no data file's."""
     parts = PurePosixPath(path).parts
     if len(parts) != 6 or parts[5].startswith((".", "_")):
         return None
-    return parts[2].partition("=")[2], parts[3].partition("=")[2], int(parts[4].partition("=")[2])
+    return parts[1], parts[2].partition("=")[2], parts[3].partition("=")[2], int(parts[4].partition("=")[2])

@@ -13,6 +13,7 @@ landed, what Java-like members have consumed. It holds:
 - **chains**: each file begins where the one before ended, holds every offset up to its own end or says who had it, and only
   records of its own making of the topic; one making has one chain, and one more for each operator's request that needs it, and for
   each truncation;
+- **identities**: topic, incarnation with truncation, partition and offset name one record, in whatever chain and root;
 - **what does not move does not stop**: a partition is drained only if the assignor took it away, and lost only by a
   member that something happened to.
 
@@ -22,16 +23,20 @@ A breach ends the simulation at that very moment. ``trace`` is a digest of every
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import consumer_of
 from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView, plan_assignment
-from consumerd.model import Claim, ConsumerId, GapReason, PartitionKey, TopicPartition
+from consumerd.model import Claim, ConsumerId, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.chain import CHAIN_RECORD, ChainRecord, FileMetadata, parse_data_name
 from consumerd.sinks.files import FileFormat
 from consumerd.wire.records import RecordBatch
@@ -51,6 +56,10 @@ _UNDER_WAY_S = 1.0
 
 Making = tuple[TopicPartition, int]
 """A partition of one making of its topic, by the topic's czxid."""
+
+
+Identity = tuple[TopicPartition, Incarnation, int]
+"""A record by partition, incarnation with truncation, and offset."""
 
 
 @dataclass(slots=True)
@@ -101,7 +110,12 @@ class Judge:
         """How far each process has delivered, of whatever making."""
         self.consumed: dict[Making, set[int]] = defaultdict(set)
         """By Java-like members."""
-        self.chains: dict[tuple[TopicPartition, int], Chain] = {}
+        self.chains: dict[tuple[str, TopicPartition, int], Chain] = {}
+        """By root, partition and number."""
+        self.several_roots = False
+        self.landed: dict[Path, dict[Identity, int]] = {}
+        """The records of each published file, with their marks."""
+        self._identities: dict[Identity, int] = {}
         self.disk: SharedDisk
         self.format: FileFormat
         self._server = server
@@ -208,8 +222,10 @@ class Judge:
         self.require(ours or self._is_forgiven(partition), f"{name} commits {partition}, which is not its own")
         before = self._committed.get(making, 0)
         wished = position in self.wishes[partition]
-        back = position < before and (
-            self._is_rewind(making, position) or self._is_doubt(name, making, position, before)
+        back = (
+            not wished
+            and position < before
+            and (self._is_rewind(making, position) or self._is_doubt(name, making, position, before))
         )
         self.require(position >= before or wished or back, f"{name} commits {position} of {partition} after {before}")
         # what the rightful owner writes next may be smaller than what a robbed one wrote, unless that was a step back of the log's
@@ -229,7 +245,7 @@ class Judge:
         was before: only a chain could tell it better (docs/architecture.md, 5, Incarnations).
         """
         partition, _ = making
-        has_chain = any((one, chain.czxid) == making for (one, _), chain in self.chains.items())
+        has_chain = any((one, chain.czxid) == making for (_, one, _), chain in self.chains.items())
         if position or has_chain or partition.topic not in self.remade or (name, making) in self._doubts:
             return False
         self._doubts.add((name, making))
@@ -237,7 +253,7 @@ class Judge:
 
     def _safe_end(self, making: Making) -> int:
         ends = [max(self.consumed[making], default=-1) + 1, max(self.delivered[making], default=-1) + 1]
-        ends += [chain.end for (partition, _), chain in self.chains.items() if (partition, chain.czxid) == making]
+        ends += [chain.end for (_, partition, _), chain in self.chains.items() if (partition, chain.czxid) == making]
         return max(ends)
 
     # -- members
@@ -327,8 +343,8 @@ class Judge:
             if path.name == CHAIN_RECORD:
                 self._open_chain(path)
             return
-        partition = TopicPartition(place[0], PartitionKey.parse(place[1]))
-        chain = self.chains[partition, place[2]]
+        partition = TopicPartition(place[1], PartitionKey.parse(place[2]))
+        chain = self.chains[place[0], partition, place[3]]
         self._check_deliverer(process, partition, "publishes")
         position = parse_data_name(path.name, self.format.extension)
         assert position is not None
@@ -342,10 +358,20 @@ class Judge:
         for offset, _, era in marks:
             self._check_history((partition, chain.czxid), chain, (offset, era))
         self._check_cover(path, partition, metadata, [offset for offset, _ in records])
+        self._note_identities(path, partition, chain, records)
         chain.sealed = metadata.next_offset == position
         chain.end = metadata.next_offset
         self.delivered[partition, chain.czxid].update(offset for offset, _ in records)
         self.seen[partition, chain.czxid].update((offset, era) for offset, _, era in marks)
+
+    def _note_identities(
+        self, path: Path, partition: TopicPartition, chain: Chain, records: list[tuple[int, int]]
+    ) -> None:
+        incarnation = Incarnation(chain.czxid, chain.truncation)
+        self.landed[path] = {(partition, incarnation, offset): mark for offset, mark in records}
+        for identity, mark in self.landed[path].items():
+            known = self._identities.setdefault(identity, mark)
+            self.require(known == mark, f"{path}: {identity} is the record of {known}, and that of {mark}")
 
     def _check_history(self, making: Making, chain: Chain, record: tuple[int, int]) -> None:
         """A record follows the one before it in one history of the log: none of the elections in between took that away."""
@@ -360,11 +386,15 @@ class Judge:
     def _open_chain(self, path: Path) -> None:
         parts = parse_place(path.with_name("0"))
         assert parts is not None
-        partition = TopicPartition(parts[0], PartitionKey.parse(parts[1]))
+        root, partition = parts[0], TopicPartition(parts[1], PartitionKey.parse(parts[2]))
         record = ChainRecord.parse(self.disk.read(path))
         making = (partition, record.incarnation.czxid)
-        before = self.chains.get((partition, parts[2] - 1))
-        others = [chain.truncation for (other, _), chain in self.chains.items() if (other, chain.czxid) == making]
+        before = self.chains.get((root, partition, parts[3] - 1))
+        others = [
+            chain.truncation
+            for (place, other, _), chain in self.chains.items()
+            if (place, other, chain.czxid) == (root, *making)
+        ]
         truncation = record.incarnation.truncation
         wished = record.origin in self.wishes[partition]
         cut = max(others, default=-1) < truncation <= len(self.logs[making].cuts)
@@ -373,8 +403,9 @@ class Judge:
         self.require(
             not others or wished or cut or behind, f"{path}: the topic's making {making[1]} has chain {others} already"
         )
+        self.require(truncation <= len(self.logs[making].cuts), f"{path} is of truncation {truncation}")
         self.require(before is None or before.sealed, f"{path}: the chain before it is not sealed")
-        self.chains[partition, parts[2]] = Chain(making[1], record.origin, record.origin, truncation)
+        self.chains[root, partition, parts[3]] = Chain(making[1], record.origin, record.origin, truncation)
 
     def _check_cover(self, path: Path, partition: TopicPartition, metadata: FileMetadata, offsets: list[int]) -> None:
         gaps = {offset for gap in metadata.gaps for offset in range(gap.start, gap.end)}
@@ -386,19 +417,29 @@ class Judge:
             for gap in metadata.gaps
         )
         taken = self.consumed[partition, metadata.incarnation.czxid] | set(range(max(wishes, default=0)))
+        if self.several_roots:
+            taken |= self.delivered[partition, metadata.incarnation.czxid]
         self.require(told and gaps <= taken, f"{path} leaves out {sorted(gaps - taken)}, which nobody had")
 
     def newest_end(self, partition: TopicPartition) -> int:
-        """Return where the newest chain ends; 0 where there is none."""
-        chains = {number: chain.end for (other, number), chain in self.chains.items() if other == partition}
-        return chains[max(chains)] if chains else 0
+        """Return where the newest chain ends, of all roots' that are of the last incarnation; 0 where there is none."""
+        newest: dict[str, tuple[int, Chain]] = {}
+        for (root, other, number), chain in self.chains.items():
+            if other == partition:
+                newest[root] = max(newest.get(root, (0, chain)), (number, chain), key=lambda one: one[0])
+        last = max(((chain.czxid, chain.truncation) for _, chain in newest.values()), default=None)
+        return max((one.end for _, one in newest.values() if (one.czxid, one.truncation) == last), default=0)
+
+    def is_current(self, making: Making) -> bool:
+        """Tell whether the topic there is now is of that making."""
+        node = self._server.read(topic_path(making[0].topic))
+        return node is not None and node[1].czxid == making[1]
 
     def find_missing(self) -> dict[str, list[int]]:
         """Return what was produced into the topics there are and was never delivered."""
         missing = {}
         for (partition, czxid), log in self.logs.items():
-            node = self._server.read(topic_path(partition.topic))
-            if node is None or node[1].czxid != czxid:
+            if not self.is_current((partition, czxid)):
                 continue
             wanted = set(range(max(self.wishes[partition], default=0), log.end))  # what is below may be skipped by wish
             marks = enumerate(log.marks(0, log.end))
@@ -415,6 +456,10 @@ def _parse_leaf(path: str, root: str) -> TopicPartition | None:
 
 
 def _read_records(data: bytes, extension: str) -> Iterator[tuple[int, int]]:
+    if extension == "parquet":
+        table = pq.read_table(io.BytesIO(data), columns=["offset", "timestamp"])
+        yield from zip(table["offset"].to_pylist(), table["timestamp"].cast(pa.int64()).to_pylist(), strict=True)
+        return
     lines = data[: data.rfind(b"\n") + 1].decode().splitlines()
     for line in lines:
         if extension == "jsonl":

@@ -55,6 +55,8 @@ class Setting:
     delivery: DeliverySettings
     roll_ms: int
     slowest_write_s: float
+    shared: bool = True
+    """Every member lands below one root; else each below that of its consumer id."""
 
 
 class _JudgedHooks(Hooks):
@@ -213,8 +215,10 @@ class Daemon:
             now=self.process.time,
             charge=lambda _: None,
             hooks=hooks,
+            consumer_id=self.consumer_id,
         )
-        options = ChainOptions(path=ROOT, roll_ms=setting.roll_ms, roll_bytes=400)
+        path = ROOT if setting.shared else ROOT.with_name(f"{ROOT.name}-{self.consumer_id}")
+        options = ChainOptions(path=path, shared=setting.shared, roll_ms=setting.roll_ms, roll_bytes=400)
         return ChainSink(context, options, setting.file_format, files=setting.disk, threads=self.threads)
 
     def statuses(self) -> Sequence[PartitionStatus]:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -62,9 +62,14 @@ class Outcome:
 
 def tell(seed: int) -> Outcome:
     """Tell a seed's story; a failure is part of the outcome."""
+    return tell_story(seed, Story)
+
+
+def tell_story(seed: int, make: Callable[[int, World], Story]) -> Outcome:
+    """Tell a seed's story of some kind."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     world = World()
-    story = _Story(seed, world)
+    story = make(seed, world)
     failure = None
     try:
         with _enabled(story.traps):
@@ -120,7 +125,9 @@ def _enabled(traps: _Traps) -> Iterator[None]:
         vars(failpoints).update(before)
 
 
-class _Story:
+class Story:
+    """One seed's story, to be told once."""
+
     def __init__(self, seed: int, world: World) -> None:
         self.chance = chance = random.Random(seed)
         self.world = world
@@ -170,6 +177,7 @@ class _Story:
         self.configured = chance.random() < 0.3
         self.with_elections = not self.java_too and not self.with_wishes and self.elections.random() < 0.3
         """A log that loses its end is about the topic as it is, too."""
+        self.recreates = not (self.java_too or self.with_wishes or self.with_elections)
         self.numbers = 0
         self.ended_at = 0.0
 
@@ -179,14 +187,9 @@ class _Story:
         for _ in range(self.chance.randint(1, 3)):
             self.join()
         async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(self.produce())]
-            if self.with_elections:
-                beside.append(group.create_task(self.elect()))
+            beside = [group.create_task(one) for one in self.beside()]
             await asyncio.sleep(self.chance.choice([0.0, 1.0, 2.0]))
-            async with asyncio.TaskGroup() as acts:
-                for _ in range(self.chance.randint(2, 8)):
-                    acts.create_task(self.act())
-                    await asyncio.sleep(self.chance.choice([0.0, 0.02, 0.3, 2.0]) * self.chance.random() * 2)
+            await self.disturb()
             for task in beside:
                 task.cancel()
         await self.come_to_rest()
@@ -194,6 +197,17 @@ class _Story:
         self.ended_at = self.world.now
 
     # -- what happens
+
+    def beside(self) -> list[Coroutine[None, None, None]]:
+        """Return what goes on until the last disturbance."""
+        return [self.produce(), self.elect()] if self.with_elections else [self.produce()]
+
+    async def disturb(self) -> None:
+        """Let a few things happen, some of them at the same time."""
+        async with asyncio.TaskGroup() as acts:
+            for _ in range(self.chance.randint(2, 8)):
+                acts.create_task(self.act())
+                await asyncio.sleep(self.chance.choice([0.0, 0.02, 0.3, 2.0]) * self.chance.random() * 2)
 
     async def produce(self) -> None:
         while True:
@@ -274,9 +288,11 @@ class _Story:
         """Let logs lose their ends, and grow again once nobody holds a position behind them."""
         for _ in range(self.elections.randint(1, 3)):
             await asyncio.sleep(self.elections.uniform(0.5, 4.0))
+            if not self.brokers.logs:
+                continue
             partition = self.elections.choice(sorted(self.brokers.logs))
             log = self.brokers.logs[partition]
-            if log.frozen or not log.end:
+            if log.frozen or not log.end or self.server.read(request_path(GROUP, partition)) is not None:
                 continue
             end = self.elections.randrange(log.end)
             self.judge.note(f"{partition} loses [{end}, {log.end})")
@@ -289,10 +305,12 @@ class _Story:
     async def until_noticed(self, partition: TopicPartition) -> None:
         """Wait until nobody has, and nothing says, a position behind the end."""
         log, quiet = self.brokers.logs[partition], 0
-        while quiet < _NOTICED_LOOKS:
+        while quiet < _NOTICED_LOOKS and self.brokers.logs.get(partition) is log:
             await asyncio.sleep(_LOOK_EVERY_S)
             node = self.server.read(offset_path(GROUP, partition))
             positions = [0 if node is None else int(node[0]), self.judge.newest_end(partition)]
+            if (request := self.server.read(request_path(GROUP, partition))) is not None:
+                positions.append(json.loads(request[0])["position"])
             positions += [
                 one.position or 0
                 for daemon in self.everybody
@@ -302,12 +320,13 @@ class _Story:
             ]
             quiet = quiet + 1 if max(positions) <= log.end else 0
 
-    def wish(self, partition: TopicPartition) -> None:
+    def wish(self, partition: TopicPartition, position: int | None = None) -> None:
         """Ask, as an operator, that a partition go on elsewhere."""
         path = request_path(GROUP, partition)
         if self.server.read(path) is not None:
             return
-        position = self.chance.randint(0, self.brokers.logs[partition].end)
+        if position is None:
+            position = self.chance.randint(0, self.brokers.logs[partition].end)
         self.numbers += 1
         request = OffsetRequest(
             id=f"wish{self.numbers}",
@@ -407,7 +426,7 @@ class _Story:
 
     async def recreate(self, topic: str) -> None:
         """Delete a topic and make it again, perhaps with more records than it had and behind somebody's back."""
-        if topic not in self.topics or self.java_too or self.with_wishes or self.with_elections:
+        if topic not in self.topics or not self.recreates:
             return
         partitions = self.topics.pop(topic)
         self.judge.remade.add(topic)
