@@ -84,7 +84,7 @@ class Session:
         pipe = self._pipe(self._process.stdin)
         pipe.write(f"{json.dumps(asdict(order))}\n")
         pipe.flush()
-        done = Done(**self._answer())
+        done = Done.parse(self._answer())
         spent = tree_processor_s(self._process.pid) - before
         return Reading(seconds=done.ended - done.began, processor_s=spent, rows=done.rows), done
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
 
@@ -39,6 +39,11 @@ class Done:
     proof: Proof
     began: float
     ended: float
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Done:
+        """Read what ``dataclasses.asdict`` gave, in a session's answer."""
+        return cls(rows=fields["rows"], proof=fields["proof"], began=fields["began"], ended=fields["ended"])
 
 
 def read_topic(spark: SparkSession, order: Order) -> Done:
@@ -82,11 +87,11 @@ def landed_to_table(spark: SparkSession, order: Order) -> Done:
 
 def _take_over(spark: SparkSession, order: Order) -> Done:
     from consumerd.config.pipeline import Bronze
-    from consumerd.spark.bronze import open_target, take_over
+    from consumerd.spark.bronze import open_bronze, take_over
     from consumerd.spark.job import Silent
 
     began = time.monotonic()
-    take_over(lambda: spark, [order.source], open_target(order.folder, Bronze()), progress=Silent())
+    take_over(lambda: spark, [order.source], open_bronze(order.folder, Bronze()), progress=Silent())
     ended = time.monotonic()
     return _written(order.folder, began, ended)
 
@@ -102,8 +107,13 @@ def _copy(spark: SparkSession, order: Order) -> Done:
 
 
 def _written(folder: str, began: float, ended: float) -> Done:
-    """Count what was written, by the footers."""
-    files = [path for path in Path(folder).rglob("*.parquet") if not path.name.startswith((".", "_"))]
+    """Count what was written, by the footers. Names and folders with ``_`` or ``.`` are logs, checkpoints and staging."""
+    home = Path(folder)
+    files = [
+        path
+        for path in home.rglob("*.parquet")
+        if not any(part.startswith((".", "_")) for part in path.relative_to(home).parts)
+    ]
     rows = sum(pq.read_metadata(path).num_rows for path in files)
     return Done(rows=rows, proof=[[rows]], began=began, ended=ended)
 

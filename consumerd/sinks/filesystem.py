@@ -173,7 +173,7 @@ class OsFileSystem:
     def names(self, path: Path) -> list[str]:
         """See FileSystem."""
         with contextlib.suppress(FileNotFoundError):
-            return [entry.name for entry in path.iterdir()]
+            return os.listdir(path)
         return []
 
     def walk(self, path: Path) -> list[Path]:
