@@ -29,11 +29,16 @@ class SessionFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A piece of work, once. ``processor_s`` is what driver, JVM and Python workers had of the processor together."""
+    """A piece of work, once.
+
+    ``processor_s`` is what driver, JVM and Python workers had of the processor together. ``size`` is bytes of memory or
+    disk, in cases that have a target for them.
+    """
 
     seconds: float
     processor_s: float
     rows: int
+    size: int | None = None
 
 
 class Session:

@@ -98,7 +98,10 @@ def encode_checkpoint(snapshot: Snapshot, table: TableRecord) -> bytes:
 
 
 def parse_checkpoint(data: bytes, version: int) -> tuple[Snapshot, TableRecord]:
-    """Read a checkpoint, and what the table is. Raises MalformedRecord for one that is damaged, or is not of ours."""
+    """Read a checkpoint: the snapshot, and the table's description.
+
+    Raises MalformedRecord for a checkpoint that is damaged, or that another writer has made.
+    """
     found = _read(data)
     state, table = _get_state(found.schema, version), _get_table(found)
     files = [parse_add(one, table.partition_by) for one in _present(found, "add")]
@@ -119,14 +122,14 @@ def parse_checkpoint(data: bytes, version: int) -> tuple[Snapshot, TableRecord]:
 
 
 def parse_table_of(data: bytes, version: int) -> TableRecord:
-    """Read what the table is, and nothing else of a checkpoint. Raises MalformedRecord as :func:`parse_checkpoint`."""
+    """Read the table's description off a checkpoint. Raises as :func:`parse_checkpoint`."""
     found = _read(data, ["protocol", "metaData"])
     _get_state(found.schema, version)
     return _get_table(found)
 
 
 def parse_time_of(data: bytes, version: int) -> int:
-    """Read ``Snapshot.time_ms`` off a checkpoint's footer. Raises MalformedRecord as :func:`parse_checkpoint`."""
+    """Read ``Snapshot.time_ms`` off a checkpoint's footer. Raises as :func:`parse_checkpoint`."""
     try:
         schema = pq.read_schema(pa.BufferReader(data))
     except (pa.ArrowException, OSError) as error:

@@ -4,11 +4,11 @@ Everything here blocks. A commit is written under a hidden name, made durable, a
 if the number is taken, so two jobs never share a version, and a version never changes.
 
 The log is bounded: :meth:`TableLog.expire` removes old commits below a checkpoint. Vacuum calls it with an age. Each
-commit that writes a checkpoint calls it as well, with a limited amount of work, so that a table stays bounded which
-nobody vacuums, such as a stream's.
+commit that writes a checkpoint calls it as well, with a limited amount of work. So a table without vacuum, such as a
+stream's, stays bounded.
 
-A plan is known as long as its commit is in the log. That a plan expires cannot bring rows twice, because each job's plans
-are protected by state that never expires:
+A plan is known as long as its commit is in the log. That a plan expires cannot bring rows twice, because each job's
+plans are protected by state that never expires:
 
 =================  ==============================================================================================
 plans of           why none of them comes again
@@ -27,6 +27,7 @@ plans of           why none of them comes again
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import uuid
@@ -133,8 +134,8 @@ class TableLog:
             try:
                 return self._sum_up(files, version)
             except VersionVacuumed:
-                # 1. We list the log, whose newest checkpoint is 100. 2. Others commit version 250 and expire what is below
-                # 200. 3. Checkpoint 100 is gone when we read it, but the table is not.
+                # 1. We list the log, whose newest checkpoint is 100. 2. Others commit version 250 and expire what is
+                # below 200. 3. Checkpoint 100 is gone when we read it, but the table is not.
                 if self._list().oldest == files.oldest:
                     raise
 
@@ -185,9 +186,9 @@ class TableLog:
         """Remove commits and checkpoints of versions older than ``until_ms``; return the number of files.
 
         The log then begins with a checkpoint: the newest one from before that time, or a younger one where more than
-        ``MOST_COMMITS`` commits would stay. Earlier versions cannot be read any more, and all later ones can. Checkpoints
-        that only save time are thinned out (``log_files``). A process that dies in between leaves a log without its
-        first commits.
+        ``MOST_COMMITS`` commits would stay. Earlier versions cannot be read any more, and all later ones can.
+        Checkpoints that only save time are thinned out (``log_files``). A process that dies in between leaves a log
+        without its first commits.
 
         Args:
             until_ms: wall clock in ms since the epoch.
@@ -205,7 +206,7 @@ class TableLog:
         return len(gone)
 
     def _find_beginning(self, files: LogFiles, until_ms: int, most: int | None) -> int | None:
-        """Return the version of the checkpoint that the log is to begin with; None if nothing may go.
+        """Return the version of the log's new first checkpoint, None if nothing may go.
 
         Times of checkpoints never decrease, so a binary search reads few of them. Those that cannot be read, or are of
         other writers, are passed over.
@@ -214,12 +215,10 @@ class TableLog:
         left = [one for one in files.checkpoints if lowest < one <= files.newest]
         if most is not None:  # at least one span between two checkpoints
             left = [one for number, one in enumerate(left) if number == 0 or one <= lowest + most]
-        old, young = 0, len(left)  # left[:old] may be the first, left[young:] may not
-        while old < young:
+        old = bisect.bisect_right(left, files.newest - MOST_COMMITS)
+        young = len(left) if until_ms > 0 else old
+        while old < young:  # left[:old] may be the first, left[young:] may not
             middle = (old + young) // 2
-            if left[middle] <= files.newest - MOST_COMMITS:
-                old = middle + 1
-                continue
             time_ms = self._find_time(left[middle])
             if time_ms is None:
                 del left[middle]
@@ -267,7 +266,7 @@ class TableLog:
         return next(filter(None, map(self._read_checkpoint, below)), None)
 
     def _find_table(self) -> TableRecord | None:
-        """Return the table's description as the newest readable checkpoint has it, None if there is none."""
+        """Read the table's description off the newest readable checkpoint, None if there is none."""
         self._listed = self._list()
         for version in reversed(self._listed.checkpoints):
             with contextlib.suppress(FileNotFoundError, MalformedRecord):
@@ -280,7 +279,7 @@ class TableLog:
         return None
 
     def _find_time(self, version: int) -> int | None:
-        """Return the time of a checkpoint's newest commit in ms, None if the checkpoint cannot be read."""
+        """Return a checkpoint's time in ms, None if it cannot be read."""
         with contextlib.suppress(FileNotFoundError, MalformedRecord):
             return parse_time_of(self.files.read(self._folder / checkpoint_name(version)), version)
         return None

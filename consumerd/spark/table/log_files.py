@@ -1,11 +1,12 @@
-"""Files of a table's log, by their names, and those that nobody needs. Pure.
+"""Files of a table's log, by their names, and those that can go. Pure.
 
-A version can be read if there is a checkpoint at or below it, and every commit after that checkpoint. So a log that begins
-with a checkpoint is whole, and most checkpoints in between only save time: reading from the next lower one costs the
-commits between the two. Of those, the newest three stay, and the first one of each 1,000 versions.
+A version can be read if there is a checkpoint at or below it, and every commit after that checkpoint. So a log that
+begins with a checkpoint is whole, and most checkpoints in between only save time: reading from the next lower one costs
+the commits between the two. Of those, the newest three stay, and the first one of each 1,000 versions.
 
-Example: the newest version is 12,340, checkpoints are made every 50 versions, and the log begins with version 2,000. There
-are checkpoints 2,000, 3,000, ..., 12,000 and 12,200, 12,250, 12,300. Version 5,730 is checkpoint 5,000 and 730 commits.
+Example: the newest version is 12,340, checkpoints are made every 50 versions, and the log begins with version 2,000.
+There are checkpoints 2,000, 3,000, ..., 12,000 and 12,200, 12,250, 12,300. Version 5,730 is checkpoint 5,000 and 730
+commits.
 """
 
 from __future__ import annotations
@@ -73,14 +74,14 @@ class LogFiles:
         return oldest
 
     def names_below(self, version: int) -> list[str]:
-        """Return the names of all files of versions below one, commits first, each kind in ascending order."""
+        """Return the names of files of lower versions: commits, then checkpoints, in ascending order."""
         commits = [commit_name(one) for one in sorted(self.commits) if one < version]
         return commits + [checkpoint_name(one) for one in self.checkpoints if one < version]
 
     def spare_checkpoints(self, first: int) -> list[str]:
-        """Return the names of checkpoints that only save time, for a log that begins with version ``first``.
+        """Return the names of checkpoints above version ``first`` that only save time.
 
-        Checkpoints below ``first`` are not among them. Those that other writers make, at versions of their own, stay.
+        ``first`` is the version that the log begins with. Checkpoints of other writers, at versions of their own, stay.
         """
         known = [one for one in self.checkpoints if one > first and one % CHECKPOINT_EVERY == 0]
         sparse = {next(some) for _, some in itertools.groupby(known, lambda one: one // KEEP_ONE_IN)}

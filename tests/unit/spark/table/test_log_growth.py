@@ -1,4 +1,4 @@
-"""A log's size, and the cost of opening a table, are the same after a thousand commits and after a million.
+"""A log's size and the cost of opening a table do not grow with commits.
 
 Commits are those of a stream: one small file each, and a compaction now and then.
 """
@@ -31,7 +31,7 @@ SOURCE = "stream:6bd1c2f0-2d2c-4b43-93b2-5a3c9ac7f6cb"
 
 
 class CountingFileSystem(MemoryFileSystem):
-    """In memory, which saves the time of 100,000 small files. ``reads`` has the names of those that were read."""
+    """A file system in memory. ``reads`` has the names of files that were read."""
 
     def __init__(self) -> None:
         super().__init__(random.Random(0))
@@ -88,7 +88,10 @@ def publish(table: Table, version: int) -> None:
 
 
 def grow(files: MemoryFileSystem, versions: Iterable[int], *, publish_each: int) -> Table:
-    """Make versions, and return the table. Only multiples of ``publish_each`` are published, because that takes longer."""
+    """Make versions, and return the table.
+
+    Only multiples of ``publish_each`` are published, because that takes longer than to write a commit's file.
+    """
     table = make_table(files)
     for version in versions:
         if version % publish_each == 0:
@@ -113,7 +116,7 @@ def check_version(table: Table, wanted: int | None) -> None:
 
 
 def test_log_that_nobody_vacuums_is_bounded() -> None:
-    """A stream commits every second for years, and its table is no job's: only its commits can bound its log."""
+    """A stream commits every second for years, and no job vacuums its table."""
     files = CountingFileSystem()
     newest = MOST_COMMITS + 2249
     table = grow(files, range(1, newest + 1), publish_each=250)
@@ -181,7 +184,7 @@ def test_log_never_begins_with_a_damaged_checkpoint() -> None:
 
 
 def test_commit_removes_a_limited_part_of_a_log_that_was_never_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first commit of this release into a table of a million commits must not take minutes."""
+    """The first commit into a table of a million commits must not take minutes."""
     monkeypatch.setattr(table_log, "MOST_COMMITS", 100)
     monkeypatch.setattr(table_log, "_EXPIRED_BY_COMMIT", 400)
     monkeypatch.setattr(log_files, "KEEP_ONE_IN", 200)
@@ -202,7 +205,7 @@ def test_commit_removes_a_limited_part_of_a_log_that_was_never_bounded(monkeypat
 
 
 def test_reader_that_is_overtaken_by_expiry_reads_again() -> None:
-    """A table of a stream expires beside its readers, and they have not asked for anything that is gone."""
+    """A stream's table expires beside its readers, who ask for nothing that is gone."""
 
     class Overtaken(CountingFileSystem):
         overtake = False
@@ -225,7 +228,7 @@ def test_reader_that_is_overtaken_by_expiry_reads_again() -> None:
 
 @pytest.mark.parametrize("more", [0, 1, 120])
 def test_table_that_is_committed_to_while_it_is_opened_is_read_at_its_newest(more: int) -> None:
-    """Opening a table lists its log, and that list is used once more if nothing has been committed since."""
+    """The listing of the log is used once more, if nothing has been committed since."""
     files = CountingFileSystem()
     grow(files, range(1, 160), publish_each=50).log.expire(1000 * 101)
     opened = open_again(files)
