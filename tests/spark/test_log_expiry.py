@@ -18,7 +18,7 @@ from consumerd.spark.job import Silent
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table import log_files
 from consumerd.spark.table.commit import LOG_FOLDER, Operation
-from consumerd.spark.table.transaction import Table, open_table
+from consumerd.spark.table.transaction import Table, create_table, open_table
 from consumerd.wire.records import Record
 from tests.support.bronze import run_bronze
 from tests.support.landing_zone import LandingZone
@@ -98,7 +98,7 @@ def test_work_whose_plan_has_expired_is_not_done_again(spark: SparkSession, tmp_
 
 
 def test_table_of_a_stream_is_bounded(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no table of the settings: ``compact`` and ``vacuum`` do not know of it."""
+    """Its commits bound its log, and ``compact`` its files, though no setting names it."""
     monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 5)
     monkeypatch.setattr(table_log, "MOST_COMMITS", 10)
     monkeypatch.setattr(log_files, "CHECKPOINT_EVERY", 5)
@@ -107,16 +107,24 @@ def test_table_of_a_stream_is_bounded(spark: SparkSession, tmp_path: Path, monke
     append = append_batches(tmp_path / "raw", name="raw", partition_by=["topic"])
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "6bd1c2f0")
     try:
-        for number in range(38):
+        for number in range(23):
             append(batch, number)
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
 
     table = open_table(tmp_path / "raw")
-    assert (table.log.oldest(), table.log.latest()) == (25, 38)
+    assert (table.log.oldest(), table.log.latest()) == (10, 23)
     checkpoints = sorted(path.name for path in (tmp_path / "raw" / LOG_FOLDER).glob("*.checkpoint.parquet"))
-    assert [f"{version:020d}.checkpoint.parquet" for version in (25, 30, 35)] == checkpoints
-    assert read_table(spark, tmp_path / "raw").count() == 38
+    assert [f"{version:020d}.checkpoint.parquet" for version in (10, 15, 20)] == checkpoints
+    assert read_table(spark, tmp_path / "raw").count() == 23
+
+    (tmp_path / "other").mkdir()
+    theirs = create_table(tmp_path / "other", name="theirs", schema=batch.schema.json(), partition_by=())
+    time.sleep(0.01)  # files go that left the table before now, in whole milliseconds
+    done = compact.run(lambda: spark, make_settings(tmp_path), Silent())
+    assert (done.numbers["tables"], done.numbers["files_replaced"], done.numbers["files_vacuumed"]) == (1, 23, 23)
+    assert read_table(spark, tmp_path / "raw").count() == 23
+    assert theirs.log.latest() == 0
 
 
 def test_runs_of_all_jobs_leave_nothing_on_the_disk(spark: SparkSession, tmp_path: Path) -> None:

@@ -169,13 +169,15 @@ def test_expiry_finds_its_border_in_few_checkpoints() -> None:
     ]
 
 
-def test_log_never_begins_with_a_damaged_checkpoint() -> None:
+@pytest.mark.parametrize("place", ["footer", "pages"])
+def test_log_never_begins_with_a_damaged_checkpoint(place: str) -> None:
     """It would be the only one by which the versions after it can be read."""
     files = CountingFileSystem()
     table = grow(files, range(1, 201), publish_each=10_000)
     for version in (50, 100, 150, 200):
         table.log.publish_checkpoint(version)
-    put(files, checkpoint_name(150), b"PAR1")
+    data = files.read(LOG / checkpoint_name(150))
+    put(files, checkpoint_name(150), data[:4] if place == "footer" else data[:4] + b"\xff" * 200 + data[204:])
 
     table.log.expire(1000 * 180)
     assert table.log.oldest() == 100
