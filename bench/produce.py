@@ -15,8 +15,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
 
@@ -32,7 +32,7 @@ TOPIC = "bench-produce"
 PARTITIONS = 4
 VALUE_BYTES = 100
 
-Run = Callable[[str, list[bytes], str, int], Awaitable[None]]
+Run = Callable[[str, list[bytes], str, int], Coroutine[Any, Any, None]]
 
 
 def payloads(count: int) -> list[bytes]:
@@ -102,7 +102,7 @@ def main() -> None:
     values = payloads(args.records)
     sys.stdout.write("best of the rounds, thousand records a second: by the clock, (by CPU time)\n")
     with Cluster(args.release, brisk=False) as cluster:
-        cluster.create_topic(TOPIC, PARTITIONS, **{"retention.bytes": "100000000"})
+        cluster.create_topic(TOPIC, PARTITIONS, retention_bytes="100000000")
         for run in (run_ours, run_aiokafka):
             measure(run, cluster.bootstrap, values[:20_000], "none", 16384)  # warm-up
         for batch_bytes in args.batch_bytes:

@@ -271,7 +271,12 @@ def measure_processes(args: argparse.Namespace) -> None:
                     sinks = install(folder / f"sinks-{round_number}")
                     daemons: list[Daemon] = []
 
-                    def start(stack=stack, proxy=proxy, sinks=sinks, daemons=daemons) -> None:
+                    def start(
+                        stack: contextlib.ExitStack = stack,
+                        proxy: CountingProxy = proxy,
+                        sinks: Path = sinks,
+                        daemons: list[Daemon] = daemons,
+                    ) -> None:
                         number = len(daemons)
                         settings = settings_for(
                             proxy.connect_string, GROUP, topics=tuple(partitions),
@@ -290,7 +295,7 @@ def measure_processes(args: argparse.Namespace) -> None:
                 with CountingProxy(cluster.zk_port) as proxy:
                     consumers: list[JavaConsumer] = []
 
-                    def start_java(proxy=proxy, consumers=consumers) -> None:
+                    def start_java(proxy: CountingProxy = proxy, consumers: list[JavaConsumer] = consumers) -> None:
                         consumers.append(
                             cluster.java_consumer(GROUP, ",".join(partitions), zookeeper_connect=proxy.connect_string)
                         )

@@ -19,6 +19,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -174,7 +175,7 @@ def show_steps(payload: str, size: int) -> None:
         for columns in (SCHEMA.names, *([name] for name in SCHEMA.names if codec.level == 1)):
             some = table.select(columns)
             writer = make_writer(Nowhere(), table, codec, schema=some.schema)
-            spent = _time(lambda some=some, writer=writer: writer.write_table(some, row_group_size=len(some)))
+            spent = _time(partial(writer.write_table, some, row_group_size=len(some)))
             what = "a row group" if len(columns) > 1 else f"  of which {columns[0]}"
             print(f"  {what}, {codec.compression} {codec.level or ''}: {spent / len(table):8.1f}")
 

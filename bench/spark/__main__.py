@@ -26,6 +26,13 @@ from bench.spark.measuring import Effort, measure
 from tests.support.spark_kafka import RELEASE
 
 _DOCS: Final = Path("docs")
+_SIZES: Final = {
+    "keys": ("keys for latest", 10_000_000, 20_000),
+    "commits": ("commits of the long log", 30_000, 2_000),
+    "files": ("landed files for memory", 100_000, 2_000),
+    "holes": ("holes for memory", 1_000_000, 20_000),
+}
+"""Sizes of cases: of what, in full, and with ``--quick``."""
 
 
 def main() -> None:
@@ -45,7 +52,15 @@ def main() -> None:
     print(f"{run.machine}; load {run.load}", flush=True)
     kept = args.docs / "performance" / "spark.json" if args.docs else None
     results = report.load(kept) if kept else {}
-    effort = Effort(rounds=args.rounds, records=args.records, names=args.names)
+    effort = Effort(
+        rounds=args.rounds,
+        records=args.records,
+        names=args.names,
+        keys=args.keys,
+        commits=args.commits,
+        files=args.files,
+        holes=args.holes,
+    )
     for case, (readings, failures) in measure(select(args.cases), effort):
         results[case.name] = report.Measured(run=run, readings=readings, failures=failures)
         for row in report.rows_of(case, results[case.name]):
@@ -68,12 +83,16 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="5, or 1 with --quick")
     parser.add_argument("--records", type=int, help="4000000, or 200000 with --quick")
     parser.add_argument("--names", type=int, help="landed files for audit: 100000, or 10000 with --quick")
+    for name, (what, full, quick) in _SIZES.items():
+        parser.add_argument(f"--{name}", type=int, help=f"{what}: {full}, or {quick} with --quick")
     parser.add_argument("--quick", action="store_true", help="small sizes, whose figures are worth nothing")
     parser.add_argument("--docs", type=Path, help=f"where performance.md is: {_DOCS}, or none with --quick")
     args = parser.parse_args()
     args.rounds = args.rounds or (1 if args.quick else 5)
     args.records = args.records or (200_000 if args.quick else 4_000_000)
     args.names = args.names or (10_000 if args.quick else 100_000)
+    for name, (_, full, quick) in _SIZES.items():
+        setattr(args, name, getattr(args, name) or (quick if args.quick else full))
     if args.docs is None and not args.quick:
         args.docs = _DOCS
     try:

@@ -28,22 +28,45 @@ class Worker(enum.StrEnum):
     """``spark.read.parquet(...).write.parquet(...)`` of the same files, with bronze's compression."""
     AUDIT = "consumerd-spark audit"
     """Names alone."""
+    LONG = "long log"
+    SHORT = "log of 1,000 commits"
+    LATEST = "refresh of latest"
+    """By what is new."""
+    ANEW = "latest made anew"
+    """From all that was ever decoded."""
+    DRIVER = "driver of bronze"
+    """Its plans, without Spark."""
 
 
 class Work(enum.StrEnum):
-    """What is done; each is a function of ``bench.spark.works``, but for AUDIT, which needs no session."""
+    """Pieces of work: functions of ``bench.spark.works``.
+
+    AUDIT, LOG and MEMORY need no session, and are functions of ``bench.spark.measuring``.
+    """
 
     HASH = "hash"
     PARQUET = "parquet"
     STREAM = "stream"
     LANDED = "landed"
     AUDIT = "audit"
+    LOG = "log"
+    LATEST = "latest"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One of: ``times`` as fast as ``peer`` at least, ``rows_per_s`` at least, ``cpu`` times the peer's processor time at
-    most, ``seconds`` at most."""
+    """An aim, of which exactly one is set.
+
+    Attributes:
+        worker: whose figure it is.
+        peer: who it is compared with, for ``times`` and ``cpu``.
+        times: as fast as the peer, at least.
+        cpu: times the peer's processor time, at most.
+        rows_per_s: at least.
+        seconds: at most.
+        size: bytes at most, of memory or disk.
+    """
 
     worker: Worker
     peer: Worker | None = None
@@ -51,6 +74,7 @@ class Target:
     cpu: float | None = None
     rows_per_s: float | None = None
     seconds: float | None = None
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +125,7 @@ def _landed(payload: str, what: str) -> Case:
 CASES: Final = (
     _source(Work.HASH, "a topic of 4 partitions: sum(length(value)) and a hash of each partition", 1.5),
     _source(Work.PARQUET, "the same topic into Parquet", 1.2),
-    _source(Work.STREAM, "the same topic as a stream, availableNow, in 4 triggers into Parquet", 1.0),
+    _source(Work.STREAM, "the same topic as a stream, availableNow, in 4 triggers into Parquet", 1.5),
     _landed("repeated", "values of 100 bytes, repeated"),
     _landed("random", "random JSON of 100 to 400 bytes"),
     Case(
@@ -110,6 +134,27 @@ CASES: Final = (
         work=Work.AUDIT,
         workers=(Worker.AUDIT,),
         targets=(Target(worker=Worker.AUDIT, seconds=5.0),),
+    ),
+    Case(
+        name="log",
+        what="opening a table",
+        work=Work.LOG,
+        workers=(Worker.LONG, Worker.SHORT),
+        targets=(Target(worker=Worker.LONG, peer=Worker.SHORT, cpu=3.0), Target(worker=Worker.LONG, size=50_000_000)),
+    ),
+    Case(
+        name="latest",
+        what="latest values of a table of which 1 % of all keys have changed",
+        work=Work.LATEST,
+        workers=(Worker.LATEST, Worker.ANEW),
+        targets=(Target(worker=Worker.LATEST, peer=Worker.ANEW, times=10.0),),
+    ),
+    Case(
+        name="memory",
+        what="plans of 100,000 landed files and of a compacted topic with 1,000,000 holes",
+        work=Work.MEMORY,
+        workers=(Worker.DRIVER,),
+        targets=(Target(worker=Worker.DRIVER, size=1 << 30),),
     ),
 )
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from bench.report import millions
-from bench.spark import landing
+from bench.spark import landing, logs, memory
 from bench.spark.cases import Case, Work, Worker
+from bench.spark.report import MIB
 from bench.spark.session import Reading, Session, SessionFailed
 from bench.spark.works import Done, Order, Proof
 from tests.support.kafka import Cluster
@@ -36,11 +37,25 @@ Found = tuple[Mapping[Worker, Sequence[Reading]], Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How many rounds count, and how much there is in each."""
+    """Sizes of a run.
+
+    Attributes:
+        rounds: that count.
+        records: of a topic, or landed.
+        names: of landed files, for an audit.
+        keys: of a table of latest values.
+        commits: of a long log.
+        files: landed ones that a driver plans.
+        holes: of a compacted topic that a driver plans.
+    """
 
     rounds: int
     records: int
     names: int
+    keys: int
+    commits: int
+    files: int
+    holes: int
 
 
 class ProofDiffers(Exception):
@@ -63,16 +78,23 @@ def measure(cases: Sequence[Case], effort: Effort) -> Iterator[tuple[Case, Found
 def _measure(case: Case, effort: Effort, home: Path, sessions: _Sessions, bootstrap: str) -> Found:
     if case.work is Work.AUDIT:
         return _audit(home / "landing", effort), ()
+    if case.work is Work.LOG:
+        return _log(home, effort), ()
+    if case.work is Work.MEMORY:
+        return _memory(home, effort), ()
     rows = dict.fromkeys(case.workers, effort.records)
     if case.work is Work.LANDED:
         rows[Worker.BRONZE], rows[Worker.COPY] = landing.land(home / "landing", case.payload, effort.records)
+    if case.work is Work.LATEST:
+        rows = dict.fromkeys(case.workers, effort.keys)
+        sessions.of(Worker.LATEST).do(_order_latest("prepare", home, effort.keys))
     readings: dict[Worker, list[Reading]] = {worker: [] for worker in case.workers}
     failures = []
     proofs: dict[int, Proof] = {}
     # every other round goes backwards; the first does not count
     for number in range(effort.rounds + 1):
         for worker in case.workers if number % 2 == 0 else reversed(case.workers):
-            order = _order(case, worker, home, bootstrap, effort.records)
+            order = _order(case, worker, home, bootstrap, effort)
             try:
                 reading, done = sessions.of(worker).do(order)
             except SessionFailed as error:
@@ -98,13 +120,15 @@ def _check(worker: Worker, done: Done, rows: int, proofs: dict[int, Proof]) -> N
         raise ProofDiffers(f"{worker} had {done.proof}; somebody before had {proofs[rows]}")
 
 
-def _order(case: Case, worker: Worker, home: Path, bootstrap: str, records: int) -> Order:
+def _order(case: Case, worker: Worker, home: Path, bootstrap: str, effort: Effort) -> Order:
+    if case.work is Work.LATEST:
+        return _order_latest("refresh" if worker is Worker.LATEST else "anew", home, effort.keys)
     if case.work is Work.LANDED:
         name = {Worker.COPY: "copy", Worker.BRONZE: "bronze"}[worker]
         return Order(work=case.work, folder=f"{home}/out", format=name, options={}, source=f"{home}/landing")
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
     if case.work is Work.STREAM:
-        options["maxOffsetsPerTrigger"] = str(-(-records // TRIGGERS))
+        options["maxOffsetsPerTrigger"] = str(-(-effort.records // TRIGGERS))
     name = "kafka" if worker is Worker.THEIRS else "consumerd"
     return Order(work=case.work, folder=f"{home}/out", format=name, options=options)
 
@@ -123,6 +147,41 @@ def _audit(root: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
         if number:
             readings.append(Reading(seconds=seconds, processor_s=processor_s, rows=files))
     return {Worker.AUDIT: readings}
+
+
+def _order_latest(how: str, home: Path, keys: int) -> Order:
+    return Order(work=Work.LATEST, folder=f"{home}/out", format=how, options={"keys": str(keys)}, source=f"{home}/lake")
+
+
+def _log(home: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
+    """Time the opening of two tables, as many commits behind a checkpoint."""
+    commits = {Worker.LONG: effort.commits + logs.BEHIND, Worker.SHORT: logs.SHORT + logs.BEHIND}
+    for worker, count in commits.items():
+        print(f"    making {worker}: {count}", flush=True)
+        logs.make_log(home / worker.name, count)
+    readings: dict[Worker, list[Reading]] = {worker: [] for worker in commits}
+    for number in range(effort.rounds + 1):
+        for worker, count in commits.items():
+            reading = logs.open_often(home / worker.name, count)
+            size = f"{(reading.size or 0) / 1e6:.1f} MB of log"
+            processor = f"processor {reading.processor_s * 1e3:.1f} ms"
+            print(f"    round {number}: {worker:24} {reading.seconds * 1e3:.1f} ms, {processor}, {size}", flush=True)
+            if number:
+                readings[worker].append(reading)
+    return readings
+
+
+def _memory(home: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
+    """Have drivers plan, each in a process of its own."""
+    readings = []
+    for number in range(effort.rounds):
+        reading = memory.measure_driver(home / f"out-{number}", effort.files, effort.holes)
+        size = f"at most {(reading.size or 0) / MIB:.0f} MiB"
+        print(f"    round {number}: {Worker.DRIVER:24} {size} over {reading.seconds:.1f} s", flush=True)
+        readings.append(reading)
+        for path in home.glob("out*"):
+            shutil.rmtree(path)
+    return {Worker.DRIVER: readings}
 
 
 class _Sessions:

@@ -15,6 +15,7 @@ from bench.slopes import spread_of
 from bench.spark.cases import CASES, Case, Target, Worker
 from bench.spark.session import Reading
 
+MIB: Final = 1 << 20
 BEGIN: Final = "<!-- written by python -m bench.spark, from here -->"
 
 
@@ -48,6 +49,11 @@ def _row(case: Case, target: Target, readings: Mapping[Worker, Sequence[Reading]
         took = spread_of([reading.seconds for reading in ours])
         figure = f"**{took.median:.2f} s** ({took.least:.2f} to {took.most:.2f})"
         return Row(work=work, target=f"at most {target.seconds:g} s", figure=figure, met=took.median <= target.seconds)
+    if target.size is not None:
+        sizes = spread_of([reading.size / MIB for reading in ours if reading.size is not None])
+        figure = f"**{sizes.median:.1f} MiB** ({sizes.least:.1f} to {sizes.most:.1f})"
+        met = sizes.most * MIB <= target.size  # the largest: who runs out of memory once has run out of it
+        return Row(work=work, target=f"at most {target.size / MIB:.1f} MiB", figure=figure, met=met)
     assert target.rows_per_s is not None
     rate = spread_of(_rates(ours))
     figure = f"**{millions(rate.median)}** ({millions(rate.least)} to {millions(rate.most)})"

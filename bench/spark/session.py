@@ -29,11 +29,16 @@ class SessionFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A piece of work, once. ``processor_s`` is what driver, JVM and Python workers had of the processor together."""
+    """A piece of work, once.
+
+    ``processor_s`` is what driver, JVM and Python workers had of the processor together. ``size`` is bytes of memory or
+    disk, in cases that have a target for them.
+    """
 
     seconds: float
     processor_s: float
     rows: int
+    size: int | None = None
 
 
 class Session:
@@ -84,7 +89,7 @@ class Session:
         pipe = self._pipe(self._process.stdin)
         pipe.write(f"{json.dumps(asdict(order))}\n")
         pipe.flush()
-        done = Done(**self._answer())
+        done = Done.parse(self._answer())
         spent = tree_processor_s(self._process.pid) - before
         return Reading(seconds=done.ended - done.began, processor_s=spent, rows=done.rows), done
 

@@ -4,11 +4,13 @@ proof of what they were, which is the same for whoever does the same work; what 
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
 
@@ -39,6 +41,11 @@ class Done:
     proof: Proof
     began: float
     ended: float
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Done:
+        """Read what ``dataclasses.asdict`` gave, in a session's answer."""
+        return cls(rows=fields["rows"], proof=fields["proof"], began=fields["began"], ended=fields["ended"])
 
 
 def read_topic(spark: SparkSession, order: Order) -> Done:
@@ -82,11 +89,11 @@ def landed_to_table(spark: SparkSession, order: Order) -> Done:
 
 def _take_over(spark: SparkSession, order: Order) -> Done:
     from consumerd.config.pipeline import Bronze
-    from consumerd.spark.bronze import open_target, take_over
+    from consumerd.spark.bronze import open_bronze, take_over
     from consumerd.spark.job import Silent
 
     began = time.monotonic()
-    take_over(lambda: spark, [order.source], open_target(order.folder, Bronze()), progress=Silent())
+    take_over(lambda: spark, [order.source], open_bronze(order.folder, Bronze()), progress=Silent())
     ended = time.monotonic()
     return _written(order.folder, began, ended)
 
@@ -101,9 +108,73 @@ def _copy(spark: SparkSession, order: Order) -> Done:
     return _written(order.folder, began, ended)
 
 
+def refresh_latest(spark: SparkSession, order: Order) -> Done:
+    """Bring a table of latest values up to date.
+
+    ``format`` says how: ``refresh`` by the rows that are new, ``anew`` from all rows. ``prepare`` makes what both need.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    from consumerd.spark.latest import read_latest, refresh
+    from consumerd.spark.table.transaction import open_table
+
+    source, made = Path(order.source, "silver"), Path(order.source, "latest")
+    if order.format == "prepare":
+        began = time.monotonic()
+        _decode(spark, source, int(order.options["keys"]))
+        refresh(lambda: spark, open_table(source), made, topic=_TOPIC)
+        _decode(spark, source, int(order.options["keys"]), each=100)
+        return Done(rows=0, proof=[], began=began, ended=time.monotonic())
+    if order.format == "refresh":
+        shutil.copytree(made, order.folder, copy_function=os.link)  # nobody changes a table's files in place
+    began = time.monotonic()
+    refresh(lambda: spark, open_table(source), order.folder, topic=_TOPIC)
+    ended = time.monotonic()
+    frame = read_latest(spark, order.folder)
+    [row] = frame.select(F.count(F.lit(1)), F.expr("bit_xor(xxhash64(key, value, offset))")).collect()
+    return Done(rows=row[0], proof=[[int(one) for one in row]], began=began, ended=ended)
+
+
+_TOPIC: Final = "bench"
+
+
+def _decode(spark: SparkSession, place: Path, keys: int, each: int = 1) -> None:
+    """Commit a record of every ``each``-th key to a decoded table, which is made if there is none."""
+    from consumerd.spark.table.commit import Operation
+    from consumerd.spark.table.files import write_frame
+    from consumerd.spark.table.transaction import create_table
+
+    first = 0 if each == 1 else keys
+    frame = spark.range(0, keys, each).selectExpr(
+        "concat('key-', hex(xxhash64(id))) AS key",
+        f"named_struct('n', id + {first}, 'text', repeat(hex(id), 8)) AS value",
+        f"timestamp_millis(1700000000000 + {first} + id) AS event_time",
+        f"timestamp_millis(1700000000000 + {first} + id) AS timestamp",
+        "'7' AS incarnation",
+        "CAST(NULL AS INT) AS broker",
+        "CAST(xxhash64(id) & 3 AS INT) AS partition",
+        f"id + {first} AS offset",
+        "0 AS index",
+        f"timestamp_millis(1700000000000 + {first} + id) AS landed",
+        "DATE'2026-11-22' AS day",
+    )
+    table = create_table(place, name=f"silver of {_TOPIC}", schema=frame.schema.json(), partition_by=("day",))
+    with table.begin(plan=f"{first}-{keys}", job="silver", operation=Operation.APPEND) as transaction:
+        transaction.add(write_frame(transaction, frame, bounds=("offset",)))
+        transaction.commit()
+
+
 def _written(folder: str, began: float, ended: float) -> Done:
-    """Count what was written, by the footers."""
-    files = [path for path in Path(folder).rglob("*.parquet") if not path.name.startswith((".", "_"))]
+    """Count what was written, by the footers.
+
+    Names and folders that begin with ``_`` or ``.`` are logs, checkpoints and staging.
+    """
+    home = Path(folder)
+    files = [
+        path
+        for path in home.rglob("*.parquet")
+        if not any(part.startswith((".", "_")) for part in path.relative_to(home).parts)
+    ]
     rows = sum(pq.read_metadata(path).num_rows for path in files)
     return Done(rows=rows, proof=[[rows]], began=began, ended=ended)
 
@@ -113,4 +184,5 @@ WORKS: Final[Mapping[Work, Callable[[SparkSession, Order], Done]]] = {
     Work.PARQUET: topic_to_parquet,
     Work.STREAM: stream_to_parquet,
     Work.LANDED: landed_to_table,
+    Work.LATEST: refresh_latest,
 }

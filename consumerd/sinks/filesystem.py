@@ -180,7 +180,7 @@ class OsFileSystem:
     def names(self, path: Path) -> list[str]:
         """See FileSystem."""
         with contextlib.suppress(FileNotFoundError):
-            return [entry.name for entry in path.iterdir()]
+            return os.listdir(path)  # noqa: PTH208 - a third of the time, and a log has thousands
         return []
 
     def walk(self, path: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from consumerd.errors import ConfigError
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.files import write_frame
+from consumerd.spark.table.snapshot import STREAM
 from consumerd.spark.table.transaction import create_table
 
 JOB: Final = "stream"
@@ -28,7 +29,7 @@ def append_batches(
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query is None:
             raise ConfigError("append_batches is for foreachBatch: a batch is told apart by its query's id and number")
-        source = f"stream:{query}"
+        source = f"{STREAM}{query}"
         table = create_table(path, name=name, schema=_order(batch.schema, partition_by), partition_by=partition_by)
         with table.begin(plan=f"{source}:{batch_id}", job=JOB, operation=Operation.APPEND) as transaction:
             # Spark repeats a batch whose end it has not noted, with the same number and rows. The number is kept in the

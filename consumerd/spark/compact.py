@@ -22,8 +22,10 @@ from consumerd.spark.table.errors import TableConflict, TableError
 from consumerd.spark.table.files import write_frame
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_files
-from consumerd.spark.table.transaction import Table, Transaction, find_table
+from consumerd.spark.table.snapshot import is_filled_by_stream
+from consumerd.spark.table.transaction import Table, Transaction
 from consumerd.spark.table.vacuum import Vacuumed, vacuum
+from consumerd.spark.table_commands import find_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,15 +64,15 @@ class Compacted:
 
 
 def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
-    """Compact every table of the pipeline that there is, and vacuum it. See ``job.Run``."""
+    """Compact and vacuum every table of the pipeline, and those below its path that streams fill. See ``job.Run``."""
     bronze, compact = settings.pipeline.bronze, settings.pipeline.compact
     done: list[Compacted] = []
     removed: list[Vacuumed] = []
-    for place in settings.tables().values():
-        table = find_table(place)
-        if table is None:
+    named = settings.tables()
+    for name, table in find_tables(settings).items():
+        if name not in named and not is_filled_by_stream(table.snapshot()):
             continue
-        progress.step(f"compacting {place}")
+        progress.step(f"compacting {table.path}")
         file_settings = FileSettings(compression=bronze.compression, level=bronze.compression_level)
         done.append(
             compact_table(
@@ -82,7 +84,7 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
                 progress=progress,
             )
         )
-        progress.step(f"removing what was replaced in {place}")
+        progress.step(f"removing what was replaced in {table.path}")
         now_ms = time.time_ns() // 1_000_000
         removed.append(vacuum(table, keep_ms=compact.keep_ms, keep_log_ms=compact.keep_log_ms, now_ms=now_ms))
     numbers = {

@@ -19,6 +19,7 @@ from consumerd.spark.table.commit import LOG_FOLDER, Commit, DataFile
 from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.folder_values import unescape_value
 from consumerd.spark.table.restore import restore
+from consumerd.spark.table.snapshot import is_filled_by_stream
 from consumerd.spark.table.transaction import Table as DeltaTable
 from consumerd.spark.table.transaction import find_table, open_table
 from consumerd.spark.table.vacuum import Vacuumed, vacuum
@@ -48,6 +49,11 @@ def find_tables(settings: JobSettings) -> dict[str, DeltaTable]:
                 places.setdefault(str(log.parent.relative_to(top)), log.parent)
     found = ((name, find_table(place)) for name, place in places.items())
     return {name: table for name, table in found if table is not None}
+
+
+def is_ours(table: DeltaTable) -> bool:
+    """Tell whether jobs or ``append_batches`` fill a table. Raises TableError, OSError."""
+    return _OURS.match(table.record.name) is not None or is_filled_by_stream(table.snapshot())
 
 
 def _find(settings: JobSettings, name: str | None) -> tuple[str, DeltaTable]:
@@ -266,7 +272,7 @@ def _read_quarantined(table: DeltaTable, file: DataFile, topic: str) -> Iterator
 
 def _vacuum(settings: JobSettings, request: TableRequest) -> Summary:
     if request.table is None:
-        tables = {name: table for name, table in find_tables(settings).items() if _OURS.match(table.record.name)}
+        tables = {name: table for name, table in find_tables(settings).items() if is_ours(table)}
     else:
         tables = dict([_find(settings, request.table)])
     compact = settings.pipeline.compact

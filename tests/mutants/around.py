@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _TABLE = "tests/unit/spark/table/"
+_GROWTH = "tests/unit/spark/table/test_log_growth.py::"
 _RETENTION = "tests/unit/spark/test_retention.py::"
 _ERASE_LANDED = "tests/unit/spark/test_erase_landed.py::"
 
@@ -79,10 +80,43 @@ AROUND: Final = (
     Mutant(
         name="a-log-that-ends-above-its-checkpoint",
         promise=0,
-        file="spark/table/log.py",
-        old="        gone = [commit_name(one) for one in sorted(_versions(names)) if one < found[0].version]\n",
-        new="        gone = [commit_name(one) for one in sorted(_versions(names)) if one < found[0].version + 3]\n",
+        file="spark/table/log_files.py",
+        old="        commits = [commit_name(one) for one in sorted(self.commits) if one < version]\n",
+        new="        commits = [commit_name(one) for one in sorted(self.commits) if one < version + 3]\n",
         tests=("tests/unit/spark/table/test_log.py::test_log_ends_below_a_checkpoint",),
+    ),
+    Mutant(
+        name="a-log-of-a-stream-that-only-grows",
+        promise=0,
+        file="spark/table/log.py",
+        old="                self.expire(0, most=_EXPIRED_BY_COMMIT)\n",
+        new="",
+        tests=(_GROWTH + "test_commit_removes_a_limited_part_of_a_log_that_was_never_bounded",),
+    ),
+    Mutant(
+        name="a-log-that-begins-with-a-damaged-checkpoint",
+        promise=0,
+        file="spark/table/log.py",
+        old="        return next((one for one in reversed(left[:old]) if self._read_checkpoint(one) is not None), None)\n",
+        new="        return left[old - 1] if old else None\n",
+        tests=(_GROWTH + "test_log_never_begins_with_a_damaged_checkpoint[pages]",),
+        dies_of=r"consumerd\.spark\.table\.errors\.VersionVacuumed",
+    ),
+    Mutant(
+        name="a-listing-that-is-used-after-others-have-committed",
+        promise=0,
+        file="spark/table/log.py",
+        old="            if not self._exists(after) and self._exists(newest):\n",
+        new="            if self._exists(newest):\n",
+        tests=(_GROWTH + "test_table_that_is_committed_to_while_it_is_opened_is_read_at_its_newest[1]",),
+    ),
+    Mutant(
+        name="checkpoints-of-a-log-that-all-stay",
+        promise=0,
+        file="spark/table/log_files.py",
+        old="for one in known[:-KEEP_NEWEST] if one not in sparse]\n",
+        new="for one in known[:0] if one not in sparse]\n",
+        tests=(_GROWTH + "test_expiry_finds_its_border_in_few_checkpoints",),
     ),
     Mutant(
         name="retention-takes-the-newest-file-of-a-chain",
@@ -214,9 +248,9 @@ AROUND: Final = (
     Mutant(
         name="a-log-with-a-hole-begins-below-it",
         promise=0,
-        file="spark/table/log.py",
-        old="    while oldest - 1 in there:\n        oldest -= 1\n    return oldest\n",
-        new="    return min(there, default=0)\n",
+        file="spark/table/log_files.py",
+        old="        while oldest - 1 in self.commits:\n            oldest -= 1\n        return oldest\n",
+        new="        return self._lowest\n",
         tests=(_TABLE + "test_log.py::test_commits_that_a_power_cut_has_left_below_a_missing_one_have_expired",),
     ),
     Mutant(

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumerd.sinks.record_fields import MalformedRecord, UnknownFormat, get_number, get_text
+from consumerd.sinks.record_fields import MalformedRecord, UnknownFormat, get_number
 from consumerd.spark.table.actions import (
     FORMAT,
     OURS,
@@ -98,24 +98,12 @@ def encode_checkpoint(snapshot: Snapshot, table: TableRecord) -> bytes:
 
 
 def parse_checkpoint(data: bytes, version: int) -> tuple[Snapshot, TableRecord]:
-    """Read a checkpoint, and what the table is. Raises MalformedRecord for one that is damaged, or is not of ours."""
-    try:
-        found = pq.read_table(pa.BufferReader(data))
-        state = json.loads((found.schema.metadata or {})[_KEY])
-    except KeyError as error:
-        raise UnknownFormat("a checkpoint of another writer") from error
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise MalformedRecord(f"no checkpoint: {error}") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise UnknownFormat(f"a checkpoint of another format, this release reads {FORMAT}")
-    if get_number(state, "version") != version:
-        raise MalformedRecord(f"it says that it is version {state['version']}; was it copied here?")
-    for protocol in _present(found, "protocol"):
-        check_protocol(protocol)
-    tables = [parse_metadata(one) for one in _present(found, "metaData")]
-    if len(tables) != 1:
-        raise MalformedRecord(f"it has {len(tables)} metaData, expected one")
-    (table,) = tables
+    """Read a checkpoint: the snapshot, and the table's description.
+
+    Raises MalformedRecord for a checkpoint that is damaged, or that another writer has made.
+    """
+    found = _read(data)
+    state, table = _get_state(found.schema, version), _get_table(found)
     files = [parse_add(one, table.partition_by) for one in _present(found, "add")]
     return (
         Snapshot(
@@ -123,7 +111,7 @@ def parse_checkpoint(data: bytes, version: int) -> tuple[Snapshot, TableRecord]:
             files={file.path: file for file in files},
             covered=parse_covered(state),
             progress=get_numbers(state, "progress"),
-            plans={get_text(one, "appId"): get_number(one, "version") for one in _present(found, "txn")},
+            plans=_get_plans(found),
             last_replace=get_number(state, "last_replace"),
             schema=table.schema if state.get("schema_changed") else None,
             removed={parse_path(one): get_number(one, "deletionTimestamp") for one in _present(found, "remove")},
@@ -131,6 +119,63 @@ def parse_checkpoint(data: bytes, version: int) -> tuple[Snapshot, TableRecord]:
         ),
         table,
     )
+
+
+def parse_table_of(data: bytes, version: int) -> TableRecord:
+    """Read the table's description off a checkpoint. Raises as :func:`parse_checkpoint`."""
+    found = _read(data, ["protocol", "metaData"])
+    _get_state(found.schema, version)
+    return _get_table(found)
+
+
+def parse_time_of(data: bytes, version: int) -> int:
+    """Read ``Snapshot.time_ms`` off a checkpoint's footer. Raises as :func:`parse_checkpoint`."""
+    try:
+        schema = pq.read_schema(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise MalformedRecord(f"no checkpoint: {error}") from error
+    return get_number(_get_state(schema, version), "time_ms")
+
+
+def _read(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    try:
+        return pq.ParquetFile(pa.BufferReader(data)).read(columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise MalformedRecord(f"no checkpoint: {error}") from error
+
+
+def _get_state(schema: pa.Schema, version: int) -> Mapping[str, object]:
+    """Return our own fields, which are in the footer."""
+    try:
+        state = json.loads((schema.metadata or {})[_KEY])
+    except KeyError as error:
+        raise UnknownFormat("a checkpoint of another writer") from error
+    except ValueError as error:
+        raise MalformedRecord(f"no checkpoint: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise UnknownFormat(f"a checkpoint of another format, this release reads {FORMAT}")
+    if get_number(state, "version") != version:
+        raise MalformedRecord(f"it says that it is version {state['version']}; was it copied here?")
+    return state
+
+
+def _get_table(found: pa.Table) -> TableRecord:
+    for protocol in _present(found, "protocol"):
+        check_protocol(protocol)
+    tables = [parse_metadata(one) for one in _present(found, "metaData")]
+    if len(tables) != 1:
+        raise MalformedRecord(f"it has {len(tables)} metaData, expected one")
+    return tables[0]
+
+
+def _get_plans(found: pa.Table) -> dict[str, int]:
+    """Return the plans by their versions, column by column: there may be thousands."""
+    column = found["txn"]
+    plans = column.filter(column.is_valid()).combine_chunks()
+    names, versions = (plans.field(name).to_pylist() for name in ("appId", "version"))
+    if None in names or None in versions:
+        raise MalformedRecord("a plan without a name or a version")
+    return dict(zip(names, versions, strict=True))
 
 
 def _list_actions(snapshot: Snapshot, table: TableRecord) -> Iterator[tuple[str, Action]]:

@@ -3,15 +3,35 @@
 Everything here blocks. A commit is written under a hidden name, made durable, and linked to its number. The link fails
 if the number is taken, so two jobs never share a version, and a version never changes.
 
-The log is bounded: :meth:`TableLog.expire` removes old commits below a checkpoint.
+The log is bounded: :meth:`TableLog.expire` removes old commits below a checkpoint. Vacuum calls it with an age. Each
+commit that writes a checkpoint calls it as well, with a limited amount of work. So a table without vacuum, such as a
+stream's, stays bounded.
+
+A plan is known as long as its commit is in the log. That a plan expires cannot bring rows twice, because each job's
+plans are protected by state that never expires:
+
+=================  ==============================================================================================
+plans of           why none of them comes again
+=================  ==============================================================================================
+``bronze``         a plan adds offsets that the table's coverage lacks, and a commit adds them to the coverage
+``silver``         a plan begins behind the table's progress; where only the quarantine has committed, and its plan has
+                   expired, silver compares identities
+``latest``         a plan begins behind the table's progress, and ends at a version that it has not reached
+``stream``         batches have numbers, and the newest one is in the table's progress
+``compact``        a plan names the files that it removes, which are not in the table any more
+``stats``,         plans are random: a second run is other work
+``retention``,
+``restore``
+=================  ==============================================================================================
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -22,23 +42,22 @@ from consumerd.sinks.publish import Outcome, publish_record
 from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
 from consumerd.spark.table.actions import encode_commit, encode_table, parse_commit, parse_table
 from consumerd.spark.table.attempts import StagedCommit
-from consumerd.spark.table.checkpoint import encode_checkpoint, parse_checkpoint
+from consumerd.spark.table.checkpoint import encode_checkpoint, parse_checkpoint, parse_table_of, parse_time_of
 from consumerd.spark.table.commit import (
     LOG_FOLDER,
     Commit,
     TableRecord,
     checkpoint_name,
     commit_name,
-    parse_checkpoint_name,
-    parse_commit_name,
 )
 from consumerd.spark.table.errors import TableError, VersionVacuumed
+from consumerd.spark.table.log_files import CHECKPOINT_EVERY, LogFiles
 from consumerd.spark.table.snapshot import EMPTY, Snapshot
 
-CHECKPOINT_EVERY: Final = 50
-"""Commits between two checkpoints, which a reader reads besides the newest checkpoint."""
 MOST_COMMITS: Final = 10_000
-"""Limit of commits that a log keeps, however young they are: about 30 MB."""
+"""Limit of commits that a log keeps, however young they are, and a thousand more at most: see ``log_files``."""
+_EXPIRED_BY_COMMIT: Final = 2_000
+"""Limit of files that a single commit removes, so that it takes its usual time in a log of millions as well."""
 
 
 class TableLog:
@@ -49,6 +68,8 @@ class TableLog:
         self.files: FileSystem = OsFileSystem() if files is None else files
         self._folder = path / LOG_FOLDER
         self._table: TableRecord | None = None
+        self._listed: LogFiles | None = None
+        """For the next snapshot: a table is opened to be read, and listing a long log takes most of its time."""
 
     def find_record(self) -> TableRecord | None:
         """Read the table's description, or None if there is no table. Raises TableError, OSError."""
@@ -57,8 +78,7 @@ class TableLog:
             self._table = parse_table(self.files.read(first))
         except (FileNotFoundError, NotADirectoryError):
             # its first versions may have expired
-            found = self._find_checkpoint(self._names(), None)
-            self._table = None if found is None else found[1]
+            self._table = self._find_table()
         except MalformedRecord as error:
             raise TableError(describe_malformed(str(first), error)) from error
         return self._table
@@ -81,11 +101,11 @@ class TableLog:
 
     def latest(self) -> int:
         """Return the newest version, 0 if nothing was ever committed. Raises OSError."""
-        return max(_versions(self._names()), default=0)
+        return self._list().newest
 
     def oldest(self) -> int:
         """Return the oldest version from which on all commits are in the log. Raises OSError."""
-        return _oldest(self._names())
+        return self._list().oldest
 
     def read(self, version: int) -> Commit:
         """Read one commit. Raises VersionVacuumed, TableError, OSError."""
@@ -109,19 +129,27 @@ class TableLog:
 
     def snapshot(self, version: int | None = None) -> Snapshot:
         """Return the table at a version, or at its newest. Raises VersionVacuumed, TableError, OSError."""
-        names = self._names()
-        newest = max(_versions(names), default=0)
-        wanted = newest if version is None else version
-        if not 0 <= wanted <= newest:
-            raise TableError(f"{self.path}: there is no version {wanted}; the newest is {newest}")
-        found = self._find_checkpoint(names, wanted)
-        base = EMPTY if found is None else found[0]
+        while True:
+            files = self._list_again()
+            try:
+                return self._sum_up(files, version)
+            except VersionVacuumed:
+                # 1. We list the log, whose newest checkpoint is 100. 2. Others commit version 250 and expire what is
+                # below 200. 3. Checkpoint 100 is gone when we read it, but the table is not.
+                if self._list().oldest == files.oldest:
+                    raise
+
+    def _sum_up(self, files: LogFiles, version: int | None) -> Snapshot:
+        wanted = files.newest if version is None else version
+        if not 0 <= wanted <= files.newest:
+            raise TableError(f"{self.path}: there is no version {wanted}; the newest is {files.newest}")
+        base = self._find_checkpoint(files, wanted) or EMPTY
         try:
             snapshot = base.apply(self.read_after(base.version, wanted))
         except MalformedRecord as error:
             raise TableError(f"{self.path}: the log contradicts itself: {error}") from error
-        oldest = _oldest(names)
-        if oldest == 0:
+        oldest = files.oldest
+        if min(snapshot.plans.values(), default=oldest) >= oldest:
             return snapshot
         return replace(snapshot, plans={plan: at for plan, at in snapshot.plans.items() if at >= oldest})
 
@@ -134,8 +162,9 @@ class TableLog:
         if outcome is Outcome.TAKEN:
             return False
         if commit.version % CHECKPOINT_EVERY == 0:
-            with contextlib.suppress(OSError, TableError):  # it saves readers time, and nothing else
+            with contextlib.suppress(OSError, TableError):  # it saves time and space, and nothing else
                 self.publish_checkpoint(commit.version)
+                self.expire(0, most=_EXPIRED_BY_COMMIT)
         return True
 
     def publish_checkpoint(self, version: int) -> None:
@@ -153,34 +182,53 @@ class TableLog:
             file_id=new_file_id(),
         )
 
-    def expire(self, until_ms: int, *, dry_run: bool = False) -> int:
+    def expire(self, until_ms: int, *, most: int | None = None, dry_run: bool = False) -> int:
         """Remove commits and checkpoints of versions older than ``until_ms``; return the number of files.
 
         The log then begins with a checkpoint: the newest one from before that time, or a younger one where more than
-        ``MOST_COMMITS`` commits would stay. Earlier versions cannot be read any more. A process that dies in between
-        leaves a log without its first commits.
+        ``MOST_COMMITS`` commits would stay. Earlier versions cannot be read any more, and all later ones can.
+        Checkpoints that only save time are thinned out (``log_files``). A process that dies in between leaves a log
+        without its first commits.
 
         Args:
             until_ms: wall clock in ms since the epoch.
+            most: number of files to remove at most, about; the rest is left to later calls. None for no limit.
             dry_run: only count.
 
         Raises TableError, OSError.
         """
-        names = self._names()
-        newest = max(_versions(names), default=0)
-        end = newest - MOST_COMMITS
-        while (found := self._find_checkpoint(names, newest)) is not None:
-            if found[0].time_ms < until_ms or found[0].version <= end:
-                break
-            newest = found[0].version - 1
-        if found is None:
-            return 0
-        gone = [commit_name(one) for one in sorted(_versions(names)) if one < found[0].version]
-        gone += [checkpoint_name(one) for one in sorted(_checkpoints(names)) if one < found[0].version]
+        files = self._list()
+        first = self._find_beginning(files, until_ms, most)
+        gone = [] if first is None else files.names_below(first)
+        gone += files.spare_checkpoints(files.oldest if first is None else first)[:most]
         for name in () if dry_run else gone:
-            with contextlib.suppress(FileNotFoundError):
-                self.files.unlink(self._folder / name)
+            self.files.unlink(self._folder / name)
         return len(gone)
+
+    def _find_beginning(self, files: LogFiles, until_ms: int, most: int | None) -> int | None:
+        """Return the version of the log's new first checkpoint, None if nothing may go.
+
+        Times of checkpoints never decrease, so a binary search reads few of them. Those that cannot be read, or are of
+        other writers, are passed over.
+        """
+        lowest = files.lowest
+        left = [one for one in files.checkpoints if lowest < one <= files.newest]
+        if most is not None:  # at least one span between two checkpoints
+            left = [one for number, one in enumerate(left) if number == 0 or one <= lowest + most]
+        old = bisect.bisect_right(left, files.newest - MOST_COMMITS)
+        young = len(left) if until_ms > 0 else old
+        while old < young:  # left[:old] may be the first, left[young:] may not
+            middle = (old + young) // 2
+            time_ms = self._find_time(left[middle])
+            if time_ms is None:
+                del left[middle]
+                young -= 1
+            elif time_ms < until_ms:
+                old = middle + 1
+            else:
+                young = middle
+        # all versions from the first on will be read by way of this checkpoint, so it must be whole
+        return next((one for one in reversed(left[:old]) if self._read_checkpoint(one) is not None), None)
 
     @property
     def _record(self) -> TableRecord:
@@ -196,36 +244,45 @@ class TableLog:
             return False
         return True
 
-    def _names(self) -> Sequence[str]:
-        return self.files.names(self._folder)
+    def _list(self) -> LogFiles:
+        return LogFiles(self.files.names(self._folder))
 
-    def _find_checkpoint(self, names: Sequence[str], wanted: int | None) -> tuple[Snapshot, TableRecord] | None:
+    def _list_again(self) -> LogFiles:
+        """Return what :meth:`_find_table` has listed if that is still the newest, else list.
+
+        Versions have no gaps, and expire in ascending order. So nothing came after version 7 if there is no version 8
+        while version 7 is still there.
+        """
+        listed, self._listed = self._listed, None
+        if listed is not None:
+            newest, after = (self._folder / commit_name(listed.newest + one) for one in (0, 1))
+            if not self._exists(after) and self._exists(newest):
+                return listed
+        return self._list()
+
+    def _find_checkpoint(self, files: LogFiles, wanted: int) -> Snapshot | None:
         """Return the newest readable checkpoint, at most of version ``wanted``; None if there is none."""
-        below = [one for one in _checkpoints(names) if wanted is None or one <= wanted]
-        for version in sorted(below, reverse=True):
+        below = (one for one in reversed(files.checkpoints) if one <= wanted)
+        return next(filter(None, map(self._read_checkpoint, below)), None)
+
+    def _find_table(self) -> TableRecord | None:
+        """Read the table's description off the newest readable checkpoint, None if there is none."""
+        self._listed = self._list()
+        for version in reversed(self._listed.checkpoints):
             with contextlib.suppress(FileNotFoundError, MalformedRecord):
-                return parse_checkpoint(self.files.read(self._folder / checkpoint_name(version)), version)
+                return parse_table_of(self.files.read(self._folder / checkpoint_name(version)), version)
         return None
 
+    def _read_checkpoint(self, version: int) -> Snapshot | None:
+        with contextlib.suppress(FileNotFoundError, MalformedRecord):
+            return parse_checkpoint(self.files.read(self._folder / checkpoint_name(version)), version)[0]
+        return None
 
-def _versions(names: Sequence[str]) -> Iterator[int]:
-    return (one for one in map(parse_commit_name, names) if one is not None)
-
-
-def _oldest(names: Sequence[str]) -> int:
-    """Return the first version of the unbroken row that ends with the newest.
-
-    A power cut while a log expires may leave single commits below it, since names are removed in no certain order.
-    """
-    there = set(_versions(names))
-    oldest = max(there, default=0)
-    while oldest - 1 in there:
-        oldest -= 1
-    return oldest
-
-
-def _checkpoints(names: Sequence[str]) -> Iterator[int]:
-    return (one for one in map(parse_checkpoint_name, names) if one is not None)
+    def _find_time(self, version: int) -> int | None:
+        """Return a checkpoint's time in ms, None if it cannot be read."""
+        with contextlib.suppress(FileNotFoundError, MalformedRecord):
+            return parse_time_of(self.files.read(self._folder / checkpoint_name(version)), version)
+        return None
 
 
 _PROCESS: Final = uuid.uuid4().hex[:12]

@@ -93,5 +93,14 @@ class Snapshot:
         )
 
 
+STREAM: Final = "stream:"
+"""Prefix, in a table's progress, of streams that ``append_batches`` has written to it. The query's id follows."""
+
+
+def is_filled_by_stream(snapshot: Snapshot) -> bool:
+    """Tell whether ``append_batches`` has written to a table."""
+    return any(source.startswith(STREAM) for source in snapshot.progress)
+
+
 EMPTY: Final = Snapshot()
 """A table that nothing was ever committed to."""

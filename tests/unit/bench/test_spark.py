@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.report import END, put_between
 from bench.results import Run
-from bench.spark import report
+from bench.spark import logs, memory, report
 from bench.spark.cases import CASES, Case, Work, Worker, select
 from bench.spark.landing import audit_names, land, name
 from bench.spark.processes import tree_processor_s
@@ -46,9 +47,9 @@ def test_targets_are_of_workers_that_take_part(case: Case) -> None:
     for target in case.targets:
         assert target.worker in case.workers
         assert target.peer is None or target.peer in case.workers
-        aims = [one for one in (target.times, target.cpu, target.rows_per_s, target.seconds) if one is not None]
-        assert len(aims) == 1
-        assert (target.peer is not None) == (target.rows_per_s is None and target.seconds is None)
+        compared, alone = (target.times, target.cpu), (target.rows_per_s, target.seconds, target.size)
+        assert len([one for one in (*compared, *alone) if one is not None]) == 1
+        assert (target.peer is not None) == (compared != (None, None))
 
 
 def test_cases_of_the_topic_follow_one_another() -> None:
@@ -91,6 +92,42 @@ def test_an_audit_is_judged_by_its_time() -> None:
     assert [(row.figure, row.met) for row in report.rows_of(find_case("audit"), measured)] == [
         ("**4.90 s** (1.00 to 5.20)", True)
     ]
+
+
+def test_memory_is_judged_by_the_largest_reading() -> None:
+    """A driver that is killed once in five runs is not below its limit."""
+    sizes = [replace(one, size=size << 20) for one, size in zip(readings(1, 1, 1), (100, 1025, 90), strict=True)]
+    case = find_case("memory")
+    rows = [
+        report.rows_of(case, report.Measured(run=RUN, readings={Worker.DRIVER: some})) for some in (sizes, sizes[::2])
+    ]
+    assert [(row.figure, row.target, row.met) for [row] in rows] == [
+        ("**100.0 MiB** (90.0 to 1025.0)", "at most 1024.0 MiB", False),
+        ("**95.0 MiB** (90.0 to 100.0)", "at most 1024.0 MiB", True),
+    ]
+
+
+def test_a_long_log_is_opened_as_fast_as_a_short_one(tmp_path: Path) -> None:
+    """The case really runs, on short logs, one of which has checkpoints."""
+    sizes = []
+    for commits in (3, 160):
+        logs.make_log(tmp_path / f"{commits}", commits)
+        reading = logs.open_often(tmp_path / f"{commits}", commits)
+        assert reading.seconds > 0
+        sizes.append(reading.size or 0)
+    assert 0 < sizes[0] < sizes[1]
+    with pytest.raises(ValueError, match="is at version 3; 4 were committed"):
+        logs.open_often(tmp_path / "3", 4)
+
+
+def test_a_driver_plans_a_zone_of_values(tmp_path: Path) -> None:
+    """In a process of its own, whose memory is that of plans and nothing else."""
+    landing = memory.make_landing(20, 3000)
+    holes = sum(len(file.metadata.gaps) for chain in landing.chains for file in chain.files if file.metadata)
+    assert (landing.file_count, holes) == (23, 3000)
+    reading = memory.measure_driver(tmp_path / "table", 20, 3000)
+    assert reading.rows == 23
+    assert 10 << 20 < (reading.size or 0) < 1 << 30
 
 
 def test_results_are_kept_and_written_into_their_section(tmp_path: Path) -> None:

@@ -84,12 +84,13 @@ def test_vacuum_says_what_it_would_remove_and_removes_that(lake: Path, capsys: p
     """A dry run leaves everything as it is; somebody else's table is not looked at."""
     foreign = make("theirs", lake / "theirs")
     append(foreign, make_rows([1]))
+    append(make("raw", lake / "raw"), make_rows([1]), progress={"stream:6bd1c2f0": 0})
     keep = ("--set", "pipeline.compact.keep_ms=0", "--set", "pipeline.compact.keep_log_ms=0", "--path", str(lake))
     before = sorted(lake.rglob("*.parquet"))
     planned = say(capsys, "vacuum", "--dry-run", *keep)
 
     assert sorted(lake.rglob("*.parquet")) == before
-    assert planned["tables"].keys() == {"bronze", "silver/orders"}
+    assert planned["tables"].keys() == {"bronze", "silver/orders", "raw"}
     assert planned["files_vacuumed"] == 1
     done = say(capsys, "vacuum", *keep)
     assert done["tables"] == planned["tables"]
