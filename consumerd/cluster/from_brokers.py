@@ -118,8 +118,8 @@ class BrokerSource:
         try:
             async with timeout(self._patience_s):
                 found = await self._ask_in_turn(candidates, topics)
-        except TimeoutError as error:
-            found = error
+        except TimeoutError:
+            found = ConnectionLost(f"no answer within {self._patience_s:g} s")
         if isinstance(found, ClusterView):
             return found
         raise ConnectionLost(f"Metadata: none of {len(candidates)} brokers answered; last: {found}") from found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from typing import Final
 
 import numpy as np
@@ -36,6 +35,7 @@ _LARGEST_MS: Final = (1 << 63) // 1000 - 1
 _FIRST_DAY_MS: Final = 0
 _LAST_DAY_MS: Final = 253_402_300_799_999  # the last of the year 9999
 _MS_PER_DAY: Final = 86_400_000
+_US_PER_DAY: Final = 1000 * _MS_PER_DAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,29 +65,13 @@ class Piece:
         return None if self.ranges is None else self.ranges | self.contested
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DayRows:
-    """Rows of bronze of one day, without the columns ``topic`` and ``day``."""
-
-    topic: str
-    day: date
-    rows: pa.RecordBatch
-
-
-def read_piece(piece: Piece) -> Iterator[DayRows]:
-    """Yield the rows that a piece gives, by days, each day's in the file's order. Raises DamagedFile, OSError."""
+def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that a piece gives, as bronze has them, in the file's order. Raises DamagedFile, OSError."""
     landed_us = os.stat(piece.content.path).st_mtime_ns // 1000  # noqa: PTH116 - a number is wanted
     for batch in read_rows(piece.content, piece.wanted):
         taken = _select(piece, batch)
         if len(taken):
-            yield from _by_days(piece, taken, landed_us)
-
-
-def with_folders(part: DayRows) -> pa.RecordBatch:
-    """Return rows with all columns of bronze, ``topic`` and ``day`` last."""
-    count = len(part.rows)
-    columns = [*part.rows.columns, pa.repeat(part.topic, count), pa.repeat(pa.scalar(part.day, pa.date32()), count)]
-    return pa.RecordBatch.from_arrays(columns, names=[*part.rows.schema.names, *FOLDERS])
+            yield _make_rows(piece, taken, landed_us)
 
 
 def _select(piece: Piece, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -141,10 +125,11 @@ def _tabled_identities(piece: Piece, path: str, span: RangeSet) -> pa.Table:
     return rows.cast(IDENTITY_SCHEMA)
 
 
-def _by_days(piece: Piece, batch: pa.RecordBatch, landed_us: int) -> Iterator[DayRows]:
+def _make_rows(piece: Piece, batch: pa.RecordBatch, landed_us: int) -> pa.RecordBatch:
+    """Return a batch with all columns of bronze, ``topic`` and ``day`` last."""
     count = len(batch)
     landed = pa.scalar(landed_us, _TIME)
-    rows = pa.RecordBatch.from_arrays(
+    return pa.RecordBatch.from_arrays(
         [
             pa.repeat(piece.incarnation, count),
             pa.nulls(count, pa.int32())
@@ -160,15 +145,14 @@ def _by_days(piece: Piece, batch: pa.RecordBatch, landed_us: int) -> Iterator[Da
             batch["value"],
             batch["headers"],
             pa.repeat(landed, count),
+            pa.repeat(piece.topic, count),
+            _to_days(batch["timestamp"].cast(pa.int64()), landed_us),
         ],
         names=[
             *("incarnation", "broker", "partition", "offset", "next_offset", "index", "timestamp", "timestamp_type"),
-            *("key", "value", "headers", "landed"),
+            *("key", "value", "headers", "landed", *FOLDERS),
         ],
     )
-    landing_day = datetime.fromtimestamp(landed_us / 1_000_000, UTC).date()
-    for day, mask in _days(batch["timestamp"].cast(pa.int64()), landing_day):
-        yield DayRows(topic=piece.topic, day=day, rows=rows if mask is None else rows.filter(mask))
 
 
 def _to_microseconds(times: pa.Array) -> pa.Array:
@@ -181,27 +165,9 @@ def _to_microseconds(times: pa.Array) -> pa.Array:
         return pc.if_else(fits, times, pa.scalar(None, times.type)).cast(_TIME)
 
 
-def _days(times_ms: pa.Array, landing_day: date) -> Iterator[tuple[date, pa.Array | None]]:
-    """Yield each day with the mask of its rows, None for all rows."""
-    extent = pc.min_max(times_ms)
-    low, high = extent["min"].as_py(), extent["max"].as_py()
-    if low is None:
-        yield landing_day, None
-        return
-    usual = low >= _FIRST_DAY_MS and high <= _LAST_DAY_MS and times_ms.null_count == 0
-    if usual and low // _MS_PER_DAY == high // _MS_PER_DAY:
-        yield _day(low // _MS_PER_DAY), None
-        return
-    numbers = times_ms.fill_null(-1)
+def _to_days(times_ms: pa.Array, landed_us: int) -> pa.Array:
+    """Return the day of each row."""
+    numbers = times_ms.fill_null(_FIRST_DAY_MS - 1)
     known = pc.and_(pc.greater_equal(numbers, _FIRST_DAY_MS), pc.less_equal(numbers, _LAST_DAY_MS))
-    landing_number = (landing_day - _EPOCH).days
-    days = pc.if_else(known, pc.divide(numbers, _MS_PER_DAY), landing_number)
-    for number in pc.unique(days).to_pylist():
-        yield _day(number), pc.equal(days, number)
-
-
-_EPOCH: Final = date(1970, 1, 1)
-
-
-def _day(number: int) -> date:
-    return date.fromordinal(_EPOCH.toordinal() + number)
+    days = pc.if_else(known, pc.divide(numbers, _MS_PER_DAY), landed_us // _US_PER_DAY)
+    return days.cast(pa.int32()).cast(pa.date32())

@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from consumerd.sinks.filesystem import FileSystem
-from consumerd.spark.bronze_rows import FOLDERS, Piece, read_piece, with_folders
+from consumerd.spark.bronze_rows import FOLDERS, Piece, read_piece
 from consumerd.spark.bronze_schema import SCHEMA, FilesDamaged
 from consumerd.spark.job import Sessions
 from consumerd.spark.landed_rows import DamagedFile, LandedContent
@@ -43,8 +43,7 @@ def bronze_rows(
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in _own_pieces(groups, batches):
-            for part in read_piece(piece):
-                yield with_folders(part)
+            yield from read_piece(piece)
 
     return spark.range(0, len(groups), 1, max(1, len(groups))).mapInArrow(read, SCHEMA)
 
@@ -160,8 +159,8 @@ def copy_pieces(
     try:
         for piece in pieces:
             try:
-                for part in read_piece(piece):
-                    writer.append_part((escape_value(part.topic), part.day.isoformat()), part.rows)
+                for rows in read_piece(piece):
+                    writer.append(rows)
             except DamagedFile as error:
                 damaged.append(error)
         staged = [] if damaged else writer.finish()

@@ -48,7 +48,8 @@ DONE: Final = 0
 FAILED: Final = 1
 CONFIGURATION: Final = 2
 
-_STOP_TIMEOUT_S: Final = 20.0
+STOP_TIMEOUT_S: Final = 20.0
+"""Longest time that an ended job waits for Spark to stop."""
 
 _EPILOG: Final = """\
 in the order of the pipeline, with the daemons' own settings file:
@@ -419,7 +420,7 @@ class _Runner:
             # in a thread, which has a connection of its own: an interrupted call may have left half an answer on this one's
             stopping = threading.Thread(target=stop_session, args=(self._session,), name="stop-spark", daemon=True)
             stopping.start()
-            stopping.join(_STOP_TIMEOUT_S)  # the JVM ends with this process in any case
+            stopping.join(STOP_TIMEOUT_S)  # the JVM ends with this process in any case
         return outcome
 
     def _attempt(self) -> _Outcome:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import yaml
 from consumerd import __version__
 from consumerd.config.job import JobSettings
 from consumerd.config.load import load_job_settings
-from consumerd.spark.cli import make_parser
+from consumerd.spark.cli import STOP_TIMEOUT_S, make_parser
 from consumerd.spark.job import JOBS
 
 ROOT = Path(__file__).parents[2]
@@ -34,16 +36,27 @@ def manifest(name: str, folder: Path = KUBERNETES) -> dict[str, Any]:
     return loaded
 
 
-def pod() -> dict[str, Any]:
-    spec = manifest("cronjob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+CRON_JOBS = {
+    "cronjob": ["bronze", "silver", "compact"],
+    "cronjob-checks": ["stats", "audit"],
+    "cronjob-retention": ["retention"],
+}
+
+
+def pod(name: str = "cronjob") -> dict[str, Any]:
+    spec = manifest(name)["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     assert isinstance(spec, dict)
     return spec
 
 
-def container() -> dict[str, Any]:
-    (one,) = pod()["containers"]
+def container(name: str = "cronjob") -> dict[str, Any]:
+    (one,) = pod(name)["containers"]
     assert isinstance(one, dict)
     return one
+
+
+def mounts(name: str = "cronjob") -> dict[Path, dict[str, Any]]:
+    return {Path(one["mountPath"]): one for one in container(name)["volumeMounts"]}
 
 
 @pytest.fixture
@@ -62,7 +75,6 @@ def test_every_manifest_is_listed() -> None:
 
 def test_the_job_reads_and_writes_where_volumes_are(settings: JobSettings) -> None:
     """Anything else would be gone with the pod, or refused by its file system."""
-    mounts = {Path(one["mountPath"]): one for one in container()["volumeMounts"]}
     claims = {
         one["name"]: one["persistentVolumeClaim"]["claimName"]
         for one in pod()["volumes"]
@@ -72,28 +84,116 @@ def test_the_job_reads_and_writes_where_volumes_are(settings: JobSettings) -> No
     (root,) = settings.landing_roots()
     assert (
         manifest("persistentvolumeclaim", ROOT / "deploy" / "kubernetes")["metadata"]["name"]
-        == claims[mounts[root]["name"]]
+        == claims[mounts()[root]["name"]]
     )
-    assert mounts[root]["readOnly"]
     tables = [settings.folder(name) for name in ("bronze", "silver", "quarantine", "latest", "stats")]
     (lake,) = {folder.parent for folder in tables}
-    assert manifest("persistentvolumeclaim")["metadata"]["name"] == claims[mounts[lake]["name"]]
-    assert not mounts[lake].get("readOnly")
-    assert Path("/tmp") in mounts
+    assert manifest("persistentvolumeclaim")["metadata"]["name"] == claims[mounts()[lake]["name"]]
+    assert not mounts()[lake].get("readOnly")
+    assert Path("/tmp") in mounts()
+    assert {name for name in CRON_JOBS if not mounts(name)[root].get("readOnly")} == {"cronjob-retention"}
+    assert settings.pipeline.retention.landing_ms, "else the job ends with exit code 2"
 
 
-def test_the_jobs_are_run_as_the_command_takes_them() -> None:
+@pytest.fixture
+def run_jobs(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Start the script of the pods with a ``consumerd-spark`` that runs the given lines of shell."""
+    script = tmp_path / "run-jobs.sh"
+    script.write_text(manifest("configmap")["data"]["run-jobs.sh"])
+
+    def start(fake: str, *jobs: str) -> subprocess.Popen[str]:
+        command = tmp_path / "consumerd-spark"
+        command.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path / "ran"}\n{fake}\n')
+        command.chmod(0o755)
+        return subprocess.Popen(
+            ["sh", script, *jobs],
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return start
+
+
+@pytest.mark.parametrize("name", CRON_JOBS)
+def test_the_jobs_are_run_as_the_command_takes_them(
+    run_jobs: Callable[..., subprocess.Popen[str]], tmp_path: Path, name: str
+) -> None:
     """Through its own parser, so that an option that is renamed fails here."""
-    shell, flag, script = container()["command"]
-    (jobs,) = re.findall(r"for job in (.*); do", script)
-    (line,) = re.findall(r"consumerd-spark \$job (.*) \|\|", script)
+    shell, script, *jobs = container(name)["command"]
 
-    assert ("sh", "-c") == (shell, flag)
-    assert set(jobs.split()) <= set(JOBS)
-    for job in jobs.split():
-        args = make_parser().parse_args([job, *line.split()])
-        assert (Path("/etc/consumerd/config.yaml"), True) == (args.config, args.json)
-    subprocess.run(["sh", "-n", "-c", script], check=True)
+    assert (shell, Path(script)) == ("sh", Path("/etc/consumerd/run-jobs.sh"))
+    assert Path(script).parent in mounts(name)
+    assert jobs == CRON_JOBS[name]
+    assert set(jobs) <= set(JOBS)
+    assert run_jobs("exit 0", *jobs).communicate() == ("", "")
+    ran = (tmp_path / "ran").read_text().splitlines()
+    parsed = [make_parser().parse_args(line.split()) for line in ran]
+    assert [(args.job, args.config, args.json) for args in parsed] == [
+        (job, Path("/etc/consumerd/config.yaml"), True) for job in jobs
+    ]
+
+
+@pytest.mark.parametrize(("codes", "worst"), [("1 0 0", 1), ("2 1 0", 2), ("0 137 1", 137), ("0 0 0", 0)], ids=str)
+def test_every_job_runs_and_the_worst_exit_code_is_the_pods(
+    run_jobs: Callable[..., subprocess.Popen[str]], tmp_path: Path, codes: str, worst: int
+) -> None:
+    """Findings of bronze neither keep silver from running nor are hidden by its success."""
+    jobs = run_jobs(
+        f"set -- {codes}; shift $(($(wc -l < {tmp_path / 'ran'}) - 1)); exit $1", "bronze", "silver", "compact"
+    )
+    _, err = jobs.communicate()
+
+    assert (jobs.returncode, err) == (worst, "")
+    assert [line.split()[0] for line in (tmp_path / "ran").read_text().splitlines()] == ["bronze", "silver", "compact"]
+
+
+def test_sigterm_reaches_the_running_job_and_ends_the_run(
+    run_jobs: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """The job stops Spark and writes its metrics; the shell waits for that, and starts no other job."""
+    fake = "trap 'sleep 0.2; echo stopped; exit 143' TERM; echo running; for n in $(seq 3000); do sleep 0.01; done"
+    jobs = run_jobs(fake, "bronze", "silver")
+    try:
+        assert jobs.stdout is not None
+        assert jobs.stdout.readline() == "running\n"
+        jobs.send_signal(signal.SIGTERM)
+        out, _ = jobs.communicate()
+    finally:
+        jobs.kill()
+
+    assert (jobs.returncode, out) == (143, "stopped\n")
+    assert len((tmp_path / "ran").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", CRON_JOBS)
+def test_a_run_that_has_failed_keeps_its_pod_and_its_log(name: str) -> None:
+    """A deadline of the Job deletes the pod; a second run would end well, and hide the findings of the first."""
+    job = manifest(name)["spec"]["jobTemplate"]["spec"]
+
+    assert job["backoffLimit"] == 0
+    assert "activeDeadlineSeconds" not in job
+    assert pod(name)["restartPolicy"] == "Never"
+    assert pod(name)["activeDeadlineSeconds"] > 0
+    assert pod(name)["terminationGracePeriodSeconds"] > STOP_TIMEOUT_S
+    assert manifest(name)["spec"]["concurrencyPolicy"] == "Forbid"
+    assert manifest(name)["spec"]["failedJobsHistoryLimit"] >= 3
+
+
+def test_the_cron_jobs_differ_in_their_jobs_and_in_what_they_may_write() -> None:
+    """A setting that is mended in one of them is mended in all."""
+
+    def rest(name: str) -> dict[str, Any]:
+        whole = manifest(name)
+        del whole["metadata"]["name"], whole["spec"]["schedule"]
+        (one,) = whole["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+        del one["command"], one["resources"]
+        for mount in one["volumeMounts"]:
+            if mount["name"] == "landing":
+                mount.pop("readOnly", None)
+        return whole
+
+    assert rest("cronjob-checks") == rest("cronjob")
+    assert rest("cronjob-retention") == rest("cronjob")
+    assert container("cronjob-checks")["resources"] == container()["resources"]
 
 
 def test_the_memory_limit_holds_what_spark_takes(settings: JobSettings) -> None:
@@ -109,7 +209,7 @@ def test_the_memory_limit_holds_what_spark_takes(settings: JobSettings) -> None:
 
 def test_the_image_is_of_this_version_and_can_be_built() -> None:
     """The extras that its comment names are those of the package, and bring pyspark and a Java."""
-    text = (KUBERNETES / "cronjob.yaml").read_text()
+    text = "".join((KUBERNETES / f"{name}.yaml").read_text() for name in CRON_JOBS)
     tags = re.findall(r"consumerd-spark:([\d.]+\d)", text)
     (extras,) = re.findall(r"EXTRAS=(\S+)", text)
     known = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -67,6 +68,19 @@ def test_zone_with_everything_gives_each_record_once(
     assert expected_rows(zone) == read_bronze(spark, table)
     assert summary.numbers["rows"] == len(zone.expected)
     assert summary.findings == ()
+
+
+def test_days_in_no_order_give_one_file_each(spark: SparkSession, tmp_path: Path, table: Path) -> None:
+    """Events of the past: each landed file has records of 200 days, and bronze is in folders by day."""
+    days = random.Random(1).choices(range(200), k=2000)
+    zone = LandingZone(
+        tmp_path / "landing", make=lambda _partition, _index, o: record(o, b"v", timestamp=FIRST_MS + days[o] * DAY_MS)
+    )
+    zone.land("orders", 0, 0, 2000, files=10)
+    run_bronze(spark, [zone], table)
+
+    assert len(open_table(table).snapshot().files) == len(set(days))
+    assert read_bronze(spark, table) == expected_rows(zone)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])

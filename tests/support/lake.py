@@ -45,36 +45,52 @@ def make_order(partition: TopicPartition, incarnation: Incarnation, offset: int)
     return record(offset, value, key=key, timestamp=at)
 
 
-def make_lake(spark: SparkSession, folder: Path) -> Path:
-    """Make it below ``folder``, and return its own folder."""
-    from consumerd.spark import silver, stats
-    from consumerd.spark.compact import compact_table
-    from consumerd.spark.job import Silent
-    from consumerd.spark.table import log as table_log
-    from consumerd.spark.table.parquet_files import FileSettings
-    from consumerd.spark.table.transaction import open_table
-
-    lake = folder / "lake"
-    zone = LandingZone(folder / "landing", make=make_order)
+def lake_settings(lake: Path) -> JobSettings:
+    """Return the settings of all jobs over a lake."""
     topics = {
         "orders": {
             "key": "utf8", "value": {"format": "json", "fields": FIELDS}, "event_time": "value.at", "late_ms": 3_600_000,
             "latest": True,
         }
     }  # fmt: skip
-    given = JobSettings(pipeline=Pipeline.model_validate({"path": str(lake), "silver": {"topics": topics}}))
+    return JobSettings(pipeline=Pipeline.model_validate({"path": str(lake), "silver": {"topics": topics}}))
+
+
+def fill_lake(spark: SparkSession, zone: LandingZone, lake: Path, turn: int) -> None:
+    """Land some records, and run bronze, silver (with ``latest``) and stats."""
+    from consumerd.spark import silver, stats
+    from consumerd.spark.job import Silent
+
+    given = lake_settings(lake)
+    zone.land("orders", 0, turn * 60, turn * 60 + 60, files=2)
+    zone.land("pay:ments 100%", turn, 0, 5)
+    run_bronze(spark, [zone], lake / "bronze")
+    silver.run(lambda: spark, given, Silent())
+    stats.run(lambda: spark, given, Silent())
+
+
+def compact_lake(spark: SparkSession, lake: Path) -> None:
+    """Compact every table of a lake."""
+    from consumerd.spark.compact import compact_table
+    from consumerd.spark.job import Silent
+    from consumerd.spark.table.parquet_files import FileSettings
+    from consumerd.spark.table.transaction import open_table
+
+    for name in TABLES:
+        table = open_table(lake / name)
+        compact_table(lambda: spark, table, target_bytes=1 << 20, progress=Silent(), settings=FileSettings())
+
+
+def make_lake(spark: SparkSession, folder: Path) -> Path:
+    """Make it below ``folder``, and return its own folder."""
+    from consumerd.spark.table import log as table_log
+
+    lake = folder / "lake"
+    zone = LandingZone(folder / "landing", make=make_order)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_log, "CHECKPOINT_EVERY", 2)
         for turn in range(3):
-            zone.land("orders", 0, turn * 60, turn * 60 + 60, files=2)
-            zone.land("pay:ments 100%", turn, 0, 5)
-            run_bronze(spark, [zone], lake / "bronze")
-            silver.run(lambda: spark, given, Silent())
-            stats.run(lambda: spark, given, Silent())
+            fill_lake(spark, zone, lake, turn)
             if turn == 1:
-                for name in TABLES:
-                    table = open_table(lake / name)
-                    compact_table(
-                        lambda: spark, table, target_bytes=1 << 20, progress=Silent(), settings=FileSettings()
-                    )
+                compact_lake(spark, lake)
     return lake

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import random
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from consumerd.aio.clock import monotonic
 from consumerd.client.opening import parse_bootstrap
 from consumerd.cluster.view import Broker
+from consumerd.errors import ConnectionLost, CoordinationError
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool
 from consumerd.net.stream import TcpConnector
 from consumerd.net.tls import make_context
 from consumerd.net.versions import parse_broker_version
 from consumerd.spark.datasource.options import ClusterOptions, TlsOptions
+
+T = TypeVar("T")
+
+Brokers = tuple[Broker, ...]
 
 
 def make_tls(tls: TlsOptions) -> ssl.SSLContext:
@@ -47,3 +54,28 @@ def first_brokers(cluster: ClusterOptions) -> tuple[Broker, ...]:
     """Return the brokers whose addresses are given, to begin with; they have numbers below 0. Raises ConfigError."""
     assert cluster.bootstrap is not None, "it is given, or the driver has looked it up"
     return tuple(replace(one, tls=cluster.tls is not None) for one in parse_bootstrap(cluster.bootstrap))
+
+
+async def ask_brokers(
+    known: Brokers, ask: Callable[[Brokers], Awaitable[T]], look_up: Callable[[], Awaitable[Brokers]] | None
+) -> T:
+    """Ask the brokers that are known; if none of them answers, those that are registered in ZooKeeper now.
+
+    A stream may run for months, and meanwhile all brokers that it has ever heard of may be replaced.
+
+    Args:
+        ask: raises ConnectionLost if none of the brokers that it is given answers.
+        look_up: returns the registered brokers, at least one; None where ZooKeeper is not given.
+
+    Raises ConnectionLost.
+    """
+    try:
+        return await ask(known)
+    except ConnectionLost as lost:
+        if look_up is None:
+            raise
+        try:
+            registered = await look_up()
+        except (CoordinationError, ConnectionLost) as error:
+            raise ConnectionLost(f"{lost}; and brokers cannot be looked up in ZooKeeper: {error}") from error
+    return await ask(registered)

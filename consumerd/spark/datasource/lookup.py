@@ -31,8 +31,8 @@ from consumerd.model import TopicPartition
 from consumerd.net.pool import ConnectionPool
 from consumerd.offsets.positions import GroupPositions
 from consumerd.offsets.store import Validity
-from consumerd.spark.datasource.connecting import first_brokers, make_pool
-from consumerd.spark.datasource.leaders import TopicLeaders
+from consumerd.spark.datasource.connecting import Brokers, ask_brokers, first_brokers, make_pool
+from consumerd.spark.datasource.leaders import KnownBrokers, TopicLeaders
 from consumerd.spark.datasource.loop_thread import LoopThread
 from consumerd.spark.datasource.options import (
     EARLIEST_OFFSET,
@@ -54,6 +54,7 @@ from consumerd.spark.datasource.options import (
 )
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import group_path, topic_path
+from consumerd.zk.port import ZkClient
 
 T = TypeVar("T")
 
@@ -161,17 +162,21 @@ class ClusterLookup:
 class Connections:
     """The same on the event loop. ``zk`` is there where ZooKeeper was given.
 
-    ``brokers`` are those that were found first, ``seen`` those of the last answer: a stream may outlive the former.
+    Attributes:
+        brokers: found first.
+        seen: of the last answer. A stream may outlive those that were found first.
+        patience_s: time that brokers have for an answer before others are looked up.
     """
 
     cluster: ClusterOptions
-    brokers: tuple[Broker, ...]
+    brokers: Brokers
     pool: ConnectionPool
     zk: AiozkClient | None
     read_committed: bool
+    patience_s: float
     seen: list[Broker] = field(default_factory=list)
 
-    def known_brokers(self) -> tuple[Broker, ...]:
+    def known_brokers(self) -> Brokers:
         """Return the brokers to ask, or to have asked: each address once."""
         by_address = {one.address: one for one in (*self.brokers, *self.seen)}
         return tuple(by_address.values())
@@ -252,12 +257,23 @@ class Connections:
     # -- topics
 
     async def _read(self, topics: Collection[str] | None) -> ClusterView:
-        source = BrokerSource(
-            self.pool, self.known_brokers, random=random.random, timeout_s=self.cluster.request_timeout_s
-        )
-        view = await source.read(topics)
+        view = await self._ask(lambda brokers: self._source(lambda: brokers).read(topics))
         self.seen[:] = view.brokers.values()
         return view
+
+    async def _ask(self, ask: Callable[[Brokers], Awaitable[T]]) -> T:
+        zk = self.zk
+        look_up = None if zk is None else lambda: find_registered(zk, self.cluster)
+        return await ask_brokers(self.known_brokers(), ask, look_up)
+
+    def _source(self, known: KnownBrokers) -> BrokerSource:
+        return BrokerSource(
+            self.pool,
+            known,
+            random=random.random,
+            timeout_s=self.cluster.request_timeout_s,
+            patience_s=self.patience_s,
+        )
 
     async def _find_topics(self, topics: Collection[str]) -> ClusterView:
         """Return a view of these topics. Raises NotFound that names those that are not there."""
@@ -275,20 +291,18 @@ class Connections:
     # -- offsets
 
     async def _range_reader(self, partitions: Collection[TopicPartition]) -> LogRangeReader:
-        leaders = TopicLeaders(
-            lambda known: BrokerSource(
-                self.pool, known, random=random.random, timeout_s=self.cluster.request_timeout_s
-            ),
-            self.known_brokers(),
-            sorted({one.topic for one in partitions}),
-            random=random.random,
-        )
-        await leaders.refresh("started")
-        if leaders.failure is not None:
-            raise leaders.failure
+        topics = sorted({one.topic for one in partitions})
+
+        async def find_leaders(brokers: Brokers) -> TopicLeaders:
+            leaders = TopicLeaders(self._source, brokers, topics, random=random.random)
+            await leaders.refresh("started")
+            if leaders.failure is not None:
+                raise leaders.failure
+            return leaders
+
         return LogRangeReader(
             self.pool,
-            leaders,
+            await self._ask(find_leaders),
             random=random.random,
             read_committed=self.read_committed,
             request_timeout_s=self.cluster.request_timeout_s,
@@ -362,14 +376,27 @@ async def open_connections(
             except TimeoutError as error:
                 raise CoordinationError(f"ZooKeeper at {cluster.zookeeper} does not answer") from error
             await require_modern(zk, cluster.zookeeper)
-        brokers: tuple[Broker, ...] = () if cluster.bootstrap is None else first_brokers(cluster)
+        brokers: Brokers = () if cluster.bootstrap is None else first_brokers(cluster)
         if zk is not None and not brokers:
-            view = await ZooKeeperSource(zk, protocol=PLAINTEXT if cluster.tls is None else SSL).read((), leaders=False)
-            brokers = tuple(view.brokers.values())
-            if not brokers:
-                raise ConnectionLost(f"no broker is registered in ZooKeeper at {cluster.zookeeper}")
+            brokers = await find_registered(zk, cluster)
         pool = await stack.enter_async_context(make_pool(cluster, max_frame_bytes=_FRAME_BYTES))
-        yield Connections(cluster=cluster, brokers=brokers, pool=pool, zk=zk, read_committed=read_committed)
+        yield Connections(
+            cluster=cluster,
+            brokers=brokers,
+            pool=pool,
+            zk=zk,
+            read_committed=read_committed,
+            # the other half is for the brokers that ZooKeeper names instead of those that hang
+            patience_s=timeout_s if zk is None else timeout_s / 2,
+        )
+
+
+async def find_registered(zk: ZkClient, cluster: ClusterOptions) -> Brokers:
+    """Return the brokers that are registered in ZooKeeper. Raises CoordinationError, ConnectionLost if there is none."""
+    view = await ZooKeeperSource(zk, protocol=PLAINTEXT if cluster.tls is None else SSL).read((), leaders=False)
+    if not view.brokers:
+        raise ConnectionLost(f"no broker is registered in ZooKeeper at {cluster.zookeeper}")
+    return tuple(view.brokers.values())
 
 
 def _make_zookeeper(cluster: ClusterOptions) -> AiozkClient:

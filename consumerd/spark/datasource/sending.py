@@ -21,18 +21,16 @@ from consumerd.client.opening import run_producer
 from consumerd.client.partitioner import PARTITIONERS
 from consumerd.client.producer import Producer
 from consumerd.client.producer_hooks import ProducerHooks
-from consumerd.cluster.view import Broker
 from consumerd.errors import (
     ConnectionLost,
     ConsumerdError,
-    CoordinationError,
     OversizedRecord,
     ProduceError,
     TopicMissing,
 )
 from consumerd.model import TopicPartition
 from consumerd.net.pool import ConnectionPool, Purpose
-from consumerd.spark.datasource.connecting import first_brokers, make_pool
+from consumerd.spark.datasource.connecting import Brokers, ask_brokers, first_brokers, make_pool
 from consumerd.spark.datasource.lookup import open_connections
 from consumerd.spark.datasource.loop_thread import LoopThread
 from consumerd.spark.datasource.options import ClusterOptions
@@ -142,25 +140,29 @@ async def _open_producer(options: WriteOptions, hooks: ProducerHooks) -> AsyncIt
             yield producer
 
 
-async def find_brokers(pool: ConnectionPool, cluster: ClusterOptions) -> tuple[Broker, ...]:
+async def find_brokers(pool: ConnectionPool, cluster: ClusterOptions) -> Brokers:
     """Return the brokers whose addresses are given; if none of them answers, those registered in ZooKeeper.
 
-    The driver looks addresses up once, when a query begins. In the months that a stream may run, all of these brokers may
-    be replaced. Bounded by the connections' time-outs. Raises ProduceError if ZooKeeper cannot be asked either.
+    The driver looks addresses up once, when a query begins. Bounded by the connections' time-outs. Raises ProduceError if
+    ZooKeeper cannot be asked either.
     """
     brokers = first_brokers(cluster)
     if cluster.zookeeper is None:
         return brokers
-    for broker in brokers:
-        with contextlib.suppress(ConnectionLost):
-            await pool.get(broker, Purpose.PRODUCE)
-            return brokers
     alone = replace(cluster, bootstrap=None)
-    try:
+
+    async def connect(brokers: Brokers) -> Brokers:
+        for broker in brokers:
+            with contextlib.suppress(ConnectionLost):
+                await pool.get(broker, Purpose.PRODUCE)
+                return brokers
+        raise ConnectionLost(f"none of {','.join(str(one.address) for one in brokers)} answers")
+
+    async def look_up() -> Brokers:
         async with open_connections(alone, read_committed=False, timeout_s=_LOOKUP_S) as connections:
             return connections.known_brokers()
-    except (CoordinationError, ConnectionLost) as error:
-        raise ProduceError(
-            f"none of {cluster.bootstrap} answers, the brokers that were there when the query began, and they cannot be "
-            f"looked up again: {error}; start the query again"
-        ) from error
+
+    try:
+        return await ask_brokers(brokers, connect, look_up)
+    except ConnectionLost as error:
+        raise ProduceError(f"{error}; start the query again, so that the driver finds the brokers") from error

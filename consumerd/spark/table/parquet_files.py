@@ -2,6 +2,15 @@
 
 Rows come as Arrow record batches, keep their order within a file, and are collected until they fill a row group. Files
 are durable when ``finish`` returns them. Blocks; does not need Spark, so that any process can write.
+
+Many days in no order
+    A file costs no more than the memory of its rows until its first row group is written, so collected days are not
+    limited by number. A batch of many days is collected undivided first: cut at once, each of its rows would be a batch
+    of its own, which takes 50 times the memory of its values.
+
+    Example: 400 MB of rows, of 2,000 days in random order. Each 32 MiB they are divided, some 16 KB a day. At 128 MiB no
+    day holds as much as 2 MiB, a sensible row group, so all days go into a spill. ``finish`` writes one file a day, of
+    200 KB, each from four batches: three spilled, one in memory.
 """
 
 from __future__ import annotations
@@ -13,6 +22,7 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,14 +31,24 @@ from consumerd import failpoints
 from consumerd.sinks.filesystem import FileSystem, OsFileSystem
 from consumerd.spark.table.commit import Bounds, DataFile, Scalar
 from consumerd.spark.table.folder_values import NULL_VALUE, escape_value
+from consumerd.spark.table.spilled_rows import SpilledBatch, SpilledRows
 
 ROW_GROUP_BYTES: Final = 32 << 20
 """Bytes of Arrow memory that a file collects before it writes a row group."""
 HELD_BYTES: Final = 128 << 20
-"""Limit of the bytes that all open files of a task hold. Above it, the file that holds most writes a row group."""
-MOST_OPEN: Final = 64
-"""Limit of open files in a task. Above it, the file that holds least is ended; another is begun if needed."""
+"""Limit of the bytes that a task collects.
 
+Above it, the file that holds most writes a row group. If not even that one holds a 64th of the limit, all are spilled.
+"""
+WINDOW_BYTES: Final = 32 << 20
+"""Bytes of rows with many partition values that are collected before they are divided."""
+MOST_OPEN: Final = 64
+"""Limit of files that have begun on disk. Above it, the one that holds least is ended; another is begun if needed."""
+BATCH_BYTES: Final = 8 << 10
+"""Bytes of memory, about, that a batch takes besides its values: buffers of 64 bytes at least, and their objects."""
+
+_FEW_PARTS: Final = 8
+"""Number of partition values in a batch up to which it is divided at once."""
 _SAMPLE_ROWS: Final = 2000
 _REPEATS: Final = 0.25
 _LONGEST_BOUND: Final = 256
@@ -77,7 +97,11 @@ class PartitionedWriter:
         self._partition_by = tuple(partition_by)
         self._settings = settings or FileSettings()
         self._files: FileSystem = OsFileSystem() if files is None else files
-        self._open: dict[tuple[str, ...], _GrowingFile] = {}
+        self._window: list[pa.RecordBatch] = []
+        self._window_bytes = 0
+        self._growing: dict[tuple[str, ...], _GrowingFile] = {}
+        self._held_bytes = 0
+        self._spilled = SpilledRows(folder, prefix=prefix)
         self._done: list[DataFile] = []
         self._count = 0
 
@@ -85,8 +109,17 @@ class PartitionedWriter:
         """Write rows. Raises OSError, pyarrow's ArrowException, after which only ``abort`` may be called."""
         if len(batch) == 0:
             return
-        for values, rows in _divide(batch, self._partition_by):
-            self.append_part(values, rows)
+        if not self._window:
+            parts = _divide(batch, self._partition_by)
+            if len(parts) <= _FEW_PARTS:
+                for part in parts:
+                    self._take(part.values, part.rows())
+                return
+        # rows of one day keep their order, so that whatever comes now waits behind the window, too
+        self._window.append(batch)
+        self._window_bytes += batch.nbytes
+        if self._window_bytes >= WINDOW_BYTES:
+            self._divide_window()
 
     def append_part(self, values: tuple[str, ...], rows: pa.RecordBatch) -> None:
         """Write rows that share their partition values.
@@ -97,69 +130,127 @@ class PartitionedWriter:
 
         Raises as :meth:`append`.
         """
+        self._divide_window()
         self._take(values, rows)
-        while sum(file.held_bytes for file in self._open.values()) > HELD_BYTES:
-            max(self._open.values(), key=lambda file: file.held_bytes).write_row_group()
 
     def finish(self) -> list[DataFile]:
         """End all files, durable, and return them. Raises OSError, pyarrow's ArrowException."""
-        for values in list(self._open):
+        self._divide_window()
+        for values in list(self._growing):
             self._end(values)
+        self._spilled.remove()
         return self._done
 
     def abort(self) -> None:
         """Close open files without completing them. The transaction removes them with its staging folder."""
-        for file in self._open.values():
+        for file in self._growing.values():
             file.abort()
-        self._open.clear()
+        self._growing.clear()
+        self._window.clear()
+        with contextlib.suppress(OSError):
+            self._spilled.remove()
+
+    def _divide_window(self) -> None:
+        if not self._window:
+            return
+        window = pa.concat_batches(self._window)
+        self._window, self._window_bytes = [], 0
+        for part in _divide(window, self._partition_by):
+            self._take(part.values, part.rows())
 
     def _take(self, values: tuple[str, ...], rows: pa.RecordBatch) -> None:
-        file = self._open.get(values)
+        file = self._growing.get(values)
         if file is None:
-            if len(self._open) >= MOST_OPEN:
-                self._end(min(self._open, key=lambda key: self._open[key].held_bytes))
-            file = self._open[values] = self._begin(values)
+            file = self._growing[values] = self._begin(values)
+        self._held_bytes -= file.memory_bytes
         file.append(rows)
+        self._held_bytes += file.memory_bytes
+        if file.held_bytes >= ROW_GROUP_BYTES:
+            self._write(file)
+        while self._held_bytes > HELD_BYTES:
+            largest = max(self._growing.values(), key=lambda file: file.held_bytes)
+            if largest.held_bytes >= HELD_BYTES // MOST_OPEN:
+                self._write(largest)
+            else:
+                self._spill()
+
+    def _write(self, file: _GrowingFile) -> None:
+        if not file.is_open:
+            open_files = {values: one for values, one in self._growing.items() if one.is_open}
+            if len(open_files) >= MOST_OPEN:
+                self._end(min(open_files, key=lambda values: open_files[values].held_bytes))
+        self._held_bytes -= file.memory_bytes
+        file.write_row_group()
+
+    def _spill(self) -> None:
+        holding = [file for file in self._growing.values() if file.collected]
+        places = self._spilled.write(pa.concat_batches(file.collected) for file in holding)
+        for file, place in zip(holding, places, strict=True):
+            file.spill(place)
+        self._held_bytes = 0
 
     def _begin(self, values: tuple[str, ...]) -> _GrowingFile:
         folders = [f"{name}={value}" for name, value in zip(self._partition_by, values, strict=True)]
         name = f"{self._prefix}-{self._count:05d}.parquet"
         self._count += 1
-        return _GrowingFile(self._folder, "/".join([*folders, name]), values, self._settings, self._files)
+        path = "/".join([*folders, name])
+        return _GrowingFile(self._folder, path, values, self._settings, self._files, self._spilled)
 
     def _end(self, values: tuple[str, ...]) -> None:
-        self._done.append(self._open.pop(values).finish())
+        file = self._growing.pop(values)
+        self._held_bytes -= file.memory_bytes
+        self._done.append(file.finish())
 
 
 class _GrowingFile:
-    """A file that is being written."""
+    """A file whose rows are collected and written. It is opened for its first row group."""
 
     def __init__(
-        self, folder: Path, path: str, values: tuple[str, ...], settings: FileSettings, files: FileSystem
+        self,
+        folder: Path,
+        path: str,
+        values: tuple[str, ...],
+        settings: FileSettings,
+        files: FileSystem,
+        spilled: SpilledRows,
     ) -> None:
         self._target = folder / path
         self._path = path
         self._values = values
         self._settings = settings
         self._files = files
-        self._batches: list[pa.RecordBatch] = []
+        self._spilled = spilled
+        self._places: list[SpilledBatch] = []
+        self.collected: list[pa.RecordBatch] = []
         self._writer: pq.ParquetWriter | None = None
         self._bounds = {name: _BoundsSoFar() for name in settings.bounds}
         self._rows = 0
         self.held_bytes = 0
 
     def append(self, rows: pa.RecordBatch) -> None:
-        self._batches.append(rows)
+        self.collected.append(rows)
         self._rows += len(rows)
         self.held_bytes += rows.nbytes
-        if self.held_bytes >= ROW_GROUP_BYTES:
-            self.write_row_group()
+
+    @property
+    def is_open(self) -> bool:
+        return self._writer is not None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the collected rows."""
+        return self.held_bytes + len(self.collected) * BATCH_BYTES
+
+    def spill(self, place: SpilledBatch) -> None:
+        """Note where the collected rows are now."""
+        self._places.append(place)
+        self.collected, self.held_bytes = [], 0
 
     def write_row_group(self) -> None:
-        if not self._batches:
+        if not (self._places or self.collected):
             return
-        table = pa.Table.from_batches(self._batches)
-        self._batches, self.held_bytes = [], 0
+        table = pa.Table.from_batches([*map(self._spilled.read, self._places), *self.collected])
+        self._places, self.collected, self.held_bytes = [], [], 0
         for name, bounds in self._bounds.items():
             bounds.add(table[name])
         if self._writer is None:
@@ -235,33 +326,55 @@ def _utc(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _divide(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-    """Yield each combination of partition values with its rows, which lack these columns."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of a batch that share their partition values.
+
+    Attributes:
+        numbers: of the rows; None for all rows.
+    """
+
+    values: tuple[str, ...]
+    batch: pa.RecordBatch
+    numbers: pa.Array | None
+
+    def rows(self) -> pa.RecordBatch:
+        """Return the rows without their partition columns, as a copy unless they are the whole batch."""
+        return self.batch if self.numbers is None else self.batch.take(self.numbers)
+
+
+def _divide(batch: pa.RecordBatch, names: Sequence[str]) -> list[_Part]:
+    """Return the rows of each combination of partition values, in the order of the combinations' first rows."""
     rest = batch.select([name for name in batch.schema.names if name not in names])
-    parts: list[tuple[tuple[str, ...], pa.Array | None]] = [((), None)]
+    choices, codes = [], np.zeros(len(batch), np.int64)
     for name in names:
-        parts = [
-            ((*values, value), mask if own is None else own if mask is None else pc.and_(mask, own))
-            for values, mask in parts
-            for value, own in _distinct(batch[name])
-        ]
-    for values, mask in parts:
-        if mask is None:
-            yield values, rest
-        elif mask.true_count:
-            yield values, rest.filter(mask)
+        found, column_codes = _encode(batch[name])
+        choices.append(found)
+        if column_codes is not None:
+            codes = codes * len(found) + column_codes
+    if all(len(found) == 1 for found in choices):
+        return [_Part(tuple(found[0] for found in choices), rest, None)]
+    distinct, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    ends = np.cumsum(np.bincount(inverse, minlength=len(distinct)))
+    parts = []
+    for place in np.argsort(firsts):
+        code, values = int(distinct[place]), []
+        for found in reversed(choices):
+            code, number = divmod(code, len(found))
+            values.append(found[number])
+        numbers = order[ends[place - 1] if place else 0 : ends[place]]
+        parts.append(_Part(tuple(reversed(values)), rest, pa.array(numbers)))
+    return parts
 
 
-def _distinct(column: pa.Array) -> list[tuple[str, pa.Array | None]]:
-    """Return a column's values with the rows that have them, None for all rows."""
+def _encode(column: pa.Array) -> tuple[list[str], np.ndarray | None]:
+    """Return a column's distinct values as folders have them, and each row's place among them, None for one value."""
     extent = pc.min_max(column)
     if column.null_count == 0 and extent["min"] == extent["max"]:
-        return [(_folder_value(extent["min"].as_py()), None)]
-    found = []
-    for value in pc.unique(column):
-        mask = pc.equal(column, value).fill_null(False) if value.is_valid else pc.is_null(column)  # noqa: FBT003
-        found.append((_folder_value(value.as_py()), mask))
-    return found
+        return [_folder_value(extent["min"].as_py())], None
+    encoded = pc.dictionary_encode(column, null_encoding="encode")
+    return [_folder_value(value.as_py()) for value in encoded.dictionary], encoded.indices.to_numpy()
 
 
 def _folder_value(value: object) -> str:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
-from consumerd.spark.bronze_rows import Piece, read_piece, with_folders
+from consumerd.spark.bronze_rows import Piece, read_piece
 from consumerd.spark.bronze_schema import SCHEMA
 from consumerd.spark.bronze_tasks import plan_tasks
 from consumerd.spark.landed_rows import LandedContent
@@ -39,7 +39,7 @@ def content(path: Path, count: int) -> LandedContent:
 
 
 def offsets_of(piece: Piece) -> list[int]:
-    return [offset for part in read_piece(piece) for offset in part.rows["offset"].to_pylist()]
+    return [offset for rows in read_piece(piece) for offset in rows["offset"].to_pylist()]
 
 
 def test_offsets_of_the_ranges_are_taken_and_no_others(tmp_path: Path) -> None:
@@ -78,8 +78,7 @@ def test_contested_offsets_that_no_file_can_have_are_taken(tmp_path: Path) -> No
 def test_rows_have_the_columns_of_bronze(tmp_path: Path) -> None:
     """Spark is told this schema, and takes columns by their place."""
     (path,) = LandingZone(tmp_path).land("orders", 0, 0, 3)
-    (part,) = read_piece(make_piece(path, 3, None))
-    rows = with_folders(part)
+    (rows,) = read_piece(make_piece(path, 3, None))
 
     assert rows.schema.names == [field.name for field in SCHEMA.fields]
     assert (rows["topic"].to_pylist(), rows["day"].to_pylist()) == (["orders"] * 3, [date(2023, 11, 14)] * 3)

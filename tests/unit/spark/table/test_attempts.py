@@ -7,14 +7,17 @@ import errno
 import itertools
 import random
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from consumerd.sinks.filesystem import FileSystem, OsFileSystem
+from consumerd.spark.retention import remove_days
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import LOG_FOLDER, DataFile, Operation, commit_name
 from consumerd.spark.table.errors import TableConflict, TableError
+from consumerd.spark.table.restore import restore
 from consumerd.spark.table.transaction import Table, clean_up, open_table
 from consumerd.spark.table.vacuum import vacuum
 from tests.support.faulty_files import MemoryFileSystem, PowerCut, RecordingFileSystem
@@ -157,14 +160,24 @@ class MemoryTable:
         """Return the table, made if there is none."""
         return make_table(self.path, self.files, NoLock)
 
-    def append(self, rows: list[int]) -> None:
+    def append(self, rows: list[int], *, day: str = "2026-11-22") -> None:
         """Commit rows, unless a commit says that they are there."""
         table = self.make()
         if table.snapshot().progress.get("x", 0) >= rows[-1]:
             return
         with table.begin(plan=f"append {rows}", job="test", operation=Operation.APPEND) as transaction:
-            transaction.add([self._stage(transaction.staging, f"topic=orders/{transaction.attempt}-{rows[0]}", rows)])
+            path = f"topic=orders/{transaction.attempt}-{rows[0]}"
+            transaction.add([self._stage(transaction.staging, path, rows, day=day)])
             transaction.commit(progress={"x": rows[-1]})
+
+    def replace(self, rows: list[int]) -> None:
+        """Commit other rows in place of all, as ``latest`` does."""
+        table = self.make()
+        plan = f"replace {table.snapshot().version}"
+        with table.begin(plan=plan, job="test", operation=Operation.REPLACE) as transaction:
+            transaction.add([self._stage(transaction.staging, f"topic=orders/{transaction.attempt}-new", rows)])
+            transaction.remove(list(transaction.base.files))
+            transaction.commit()
 
     def compact(self) -> None:
         """Commit one file in place of all, once for each version that adds some."""
@@ -183,10 +196,10 @@ class MemoryTable:
         texts = [self.files.read(self.path / path).decode() for path in table.snapshot().files]
         return sorted(int(row) for text in texts for row in text.split())
 
-    def _stage(self, staging: Path, path: str, rows: list[int]) -> DataFile:
+    def _stage(self, staging: Path, path: str, rows: list[int], *, day: str = "2026-11-22") -> DataFile:
         data = "".join(f"{row}\n" for row in rows).encode()
         write_durably(self.files, staging / path, data)
-        return DataFile(path=path, size=len(data), rows=len(rows), values=("orders", "2026-11-22"))
+        return DataFile(path=path, size=len(data), rows=len(rows), values=("orders", day))
 
 
 def write_durably(files: FileSystem, path: Path, data: bytes) -> None:
@@ -222,5 +235,32 @@ def test_power_cut_at_any_step_of_commits_and_vacuum_leaves_each_row_once(
         assert before in [sorted(itertools.chain(*wanted[:count])) for count in range(4)], changes
         work(lake)
         assert lake.read() == [1, 2, 3, 4, 5], changes
+        assert len(lake.make().snapshot().files) == 1
+    assert 60 < changes < FAR - 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_power_cut_at_any_step_of_jobs_that_remove_rows_leaves_a_whole_version(seed: int) -> None:
+    """Retention, restore, a refresh of latest values, vacuum: each row is as before the cut job or as after it."""
+
+    def work(lake: MemoryTable) -> None:
+        if lake.read() != [10, 20]:
+            lake.append([1, 2], day="2026-11-20")
+            lake.append([3])
+            remove_days(lake.make(), date(2026, 11, 21), name="rows")
+            restore(lake.make(), 2)
+            lake.replace([10, 20])
+        vacuum(lake.make(), keep_ms=0, keep_log_ms=0, now_ms=2**50)
+
+    for changes in range(1 + seed, FAR, 2):
+        lake = MemoryTable(seed * FAR + changes)
+        lake.files.changes_left = changes
+        with contextlib.suppress(PowerCut):
+            work(lake)
+            break
+        lake.files.restore()
+        assert lake.read() in ([], [1, 2], [1, 2, 3], [3], [10, 20]), changes
+        work(lake)
+        assert lake.read() == [10, 20], changes
         assert len(lake.make().snapshot().files) == 1
     assert 60 < changes < FAR - 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -110,6 +112,71 @@ def test_files_open_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 
     assert offsets == sorted([*range(1, 9), *range(101, 109)])
     assert len({file.path for file in files}) == len(files)
+
+
+def days_in_no_order(rows: int, days: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows of random days, in batches of 1,000."""
+    chosen = np.random.default_rng(1).integers(0, days, rows).astype(np.int32)
+    for first in range(0, rows, 1000):
+        part = chosen[first : first + 1000]
+        offsets = pa.array(range(first, first + len(part)))
+        yield pa.RecordBatch.from_arrays(
+            [
+                offsets,
+                pa.repeat("x" * 100, len(part)),
+                pa.repeat("orders", len(part)),
+                pa.array(part).cast(pa.date32()),
+            ],
+            names=["offset", "value", "topic", "day"],
+        )
+
+
+def test_days_in_no_order_give_one_file_each(tmp_path: Path) -> None:
+    """Events of the past, or a snapshot of a database: no day is over before the last row."""
+    writer = make_writer(tmp_path)
+    for batch in days_in_no_order(8_000, days=200):
+        writer.append(batch)
+    files = writer.finish()
+
+    assert len(files) == 200
+    for file in files:
+        offsets = read(tmp_path, file)["offset"].to_pylist()
+        assert offsets == sorted(offsets)
+    assert sum(file.rows for file in files) == 8_000
+
+
+@pytest.mark.parametrize("days", [30, 200])
+def test_days_in_no_order_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    """Many days go into spills; of a few, the one that holds most writes a row group. One file a day in any case."""
+    monkeypatch.setattr(parquet_files, "HELD_BYTES", 1 << 20)
+    monkeypatch.setattr(parquet_files, "WINDOW_BYTES", 1 << 18)
+    monkeypatch.setattr(parquet_files, "BATCH_BYTES", 0)
+    writer = make_writer(tmp_path)
+    before, most = pa.total_allocated_bytes(), 0
+    for batch in days_in_no_order(40_000, days):
+        writer.append(batch)
+        most = max(most, pa.total_allocated_bytes() - before)
+    files = writer.finish()
+
+    assert 40_000 * 108 > 4 << 20
+    assert most < 3 << 20
+    assert len(files) == days
+    offsets = [read(tmp_path, file)["offset"].to_pylist() for file in files]
+    assert all(part == sorted(part) for part in offsets)
+    assert sorted(offset for part in offsets for offset in part) == [*range(40_000)]
+    assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} == {".parquet"}
+
+
+def test_tiny_batches_count_with_what_they_take_besides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of one row takes kilobytes, whatever its values: without that, memory would not be bounded."""
+    monkeypatch.setattr(parquet_files, "HELD_BYTES", 40 * parquet_files.BATCH_BYTES)
+    writer = make_writer(tmp_path)
+    for number in range(100):
+        writer.append_part(("orders", f"day-{number % 50}"), make_rows([number]).select(["offset", "value"]))
+
+    assert len(list(tmp_path.rglob("*.spill"))) == 2
+    writer.abort()
+    assert list(tmp_path.rglob("*.spill")) == []
 
 
 def test_aborted_writer_has_no_files_to_tell_of(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""The driver's connections over a stream's life: all brokers that it has heard of are replaced."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from consumerd.errors import ConnectionLost
+from consumerd.model import TopicPartition
+from consumerd.spark.datasource.lookup import ClusterLookup
+from consumerd.spark.datasource.options import ClusterOptions, Subscribe
+from tests.support.embedded import EmbeddedThread
+from tests.support.zookeeper import run_server
+
+ORDERS = TopicPartition.modern("orders", 0)
+
+
+@pytest.fixture
+def zookeeper() -> Iterator[str]:
+    with run_server() as server:
+        yield f"{server.connect_string}/lookup"
+
+
+def test_brokers_that_all_were_replaced_are_looked_up_again(tmp_path: Path, zookeeper: str) -> None:
+    """Between two triggers: partitions, ends of logs, and the addresses that executors get are of the new brokers."""
+    with EmbeddedThread(tmp_path, zookeeper) as first:
+        first.create_topic("orders", 1)
+        first.produce("orders", b"key\tone\n")
+        given = ClusterOptions(bootstrap=first.bootstrap, zookeeper=zookeeper)
+        lookup = ClusterLookup(given).__enter__()
+        assert lookup.find_partitions(Subscribe(("orders",))) == (ORDERS,)
+    try:
+        with EmbeddedThread(tmp_path, zookeeper) as second:
+            assert second.bootstrap != first.bootstrap
+
+            assert lookup.log_ranges([ORDERS])[ORDERS].latest == 1
+            assert lookup.find_partitions(Subscribe(("orders",))) == (ORDERS,)
+            assert lookup.log_ranges([ORDERS])[ORDERS].latest == 1
+            assert second.bootstrap in lookup.bootstrap().split(",")
+    finally:
+        lookup.__exit__(None, None, None)
+
+
+def test_a_cluster_without_any_broker_is_told_with_both_reasons(tmp_path: Path, zookeeper: str) -> None:
+    """The addresses that do not answer, and that ZooKeeper knows no others."""
+    with EmbeddedThread(tmp_path, zookeeper):
+        pass
+    with (
+        ClusterLookup(ClusterOptions(bootstrap="127.0.0.1:1", zookeeper=zookeeper)) as lookup,
+        pytest.raises(
+            ConnectionLost, match=r"none of 1 brokers answered.*127\.0\.0\.1:1.*cannot be looked up.*no broker"
+        ),
+    ):
+        lookup.find_partitions(Subscribe(("orders",)))
+
+
+def test_brokers_that_hang_leave_time_to_look_up_others(tmp_path: Path, zookeeper: str) -> None:
+    """A lost route: connections are taken, and nothing answers."""
+    with EmbeddedThread(tmp_path, zookeeper) as broker, socket.create_server(("127.0.0.1", 0)) as silent:
+        broker.create_topic("orders", 1)
+        given = ClusterOptions(bootstrap=f"127.0.0.1:{silent.getsockname()[1]}", zookeeper=zookeeper)
+        with ClusterLookup(given, timeout_s=4) as lookup:
+            assert lookup.find_partitions(Subscribe(("orders",))) == (ORDERS,)
