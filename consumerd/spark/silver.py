@@ -36,7 +36,7 @@ from consumerd.spark import latest
 from consumerd.spark.decoding.loading import load_decoder
 from consumerd.spark.decoding.records import RecordDecoder
 from consumerd.spark.job import Progress, Sessions, Summary
-from consumerd.spark.silver_progress import EXPIRED, REBUILDS, bronze_source, expired_key
+from consumerd.spark.silver_progress import EXPIRED, REBUILDS, bronze_source, expired_key, expired_rows, rows_behind
 from consumerd.spark.silver_tables import (
     BOUNDS,
     IDENTITY,
@@ -98,9 +98,7 @@ class TopicTables:
 
     def expired(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
         """Return how many rows retention has removed from bronze that silver and the quarantine still have."""
-        of_topic = expired_key(self.topic)
-        removed = silver.progress.get(EXPIRED, 0) + quarantine.progress.get(of_topic, 0)
-        return bronze.progress.get(of_topic, 0) - removed
+        return expired_rows(self.topic, self.source, bronze, silver, quarantine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +227,7 @@ def check_counts(tables: TopicTables) -> list[str]:
     quarantine = tables.quarantine.snapshot()
     bronze, quarantined = (rows_of(files_of(one.files.values(), tables.topic)) for one in (then, quarantine))
     removed = tables.expired(then, silver, quarantine)
-    if bronze + removed == silver.rows + quarantined:
+    if rows_behind(tables.topic, tables.source, then, silver, quarantine) == 0:
         return []
     told = (
         f"topic {tables.topic}: bronze has {bronze} records at version {version}, and retention has removed {removed} that "
