@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from consumerd.spark.table.commit import files_of, rows_of
@@ -11,6 +13,59 @@ REBUILDS: Final = "rebuilds"
 """Number of rebuilds of a topic's table. The quarantine has one for each topic."""
 EXPIRED: Final = "expired"
 """Number of rows that retention has removed. Bronze and the quarantine have one for each topic."""
+DECODING: Final = "decoding"
+"""Version of bronze up to which files are decoded in parts, 0 at other times. The quarantine has one for each topic."""
+DECODED_FILES: Final = "decoded_files"
+"""Number of these files that are decoded. The quarantine has one for each topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Place:
+    """How far a topic is decoded: all of bronze up to a version, and some of the files behind it.
+
+    Example: version 40 of bronze has five files of a topic, and a commit takes two of them. The topic's table comes to
+    ``Place(version=0, until=40, files=2)``, ``Place(version=0, until=40, files=4)`` and ``Place(version=40)``.
+
+    Attributes:
+        version: version of bronze up to which everything is decoded.
+        until: version of bronze up to which files are decoded in parts; 0 if no file behind ``version`` is decoded.
+        files: number of these files that are decoded, in the order of their paths.
+    """
+
+    version: int = 0
+    until: int = 0
+    files: int = 0
+
+    @property
+    def newest(self) -> int:
+        """Newest version of bronze of which something is decoded."""
+        return max(self.version, self.until)
+
+
+BEGINNING: Final = Place()
+"""The place of a topic of which nothing is decoded."""
+
+
+def read_place(progress: Mapping[str, int], source: str, topic: str | None = None) -> Place:
+    """Return the place that a table's progress tells.
+
+    Args:
+        source: key of bronze in the progress.
+        topic: the topic in the quarantine's progress, None in that of a topic's own table.
+    """
+    until, files = _part_keys(topic)
+    return Place(version=progress.get(source, 0), until=progress.get(until, 0), files=progress.get(files, 0))
+
+
+def write_place(place: Place, progress: Mapping[str, int], source: str, topic: str | None = None) -> Mapping[str, int]:
+    """Return what a commit says of a place. Arguments are as in :func:`read_place`; ``progress`` is that before it."""
+    until, files = _part_keys(topic)
+    of_part = {until: place.until, files: place.files} if place.until or progress.get(until) else {}
+    return {source: place.version, **of_part}
+
+
+def _part_keys(topic: str | None) -> tuple[str, str]:
+    return (DECODING, DECODED_FILES) if topic is None else (f"{DECODING}:{topic}", f"{DECODED_FILES}:{topic}")
 
 
 def bronze_source(table_id: str) -> str:
