@@ -157,7 +157,10 @@ def _count_behind(settings: JobSettings, topic: str, silver: Snapshot) -> int | 
 
 
 def _note_landing(gauges: _Gauges, settings: JobSettings, bronze: Table) -> None:
-    """Set the series of landed files. Absent if they cannot be listed, for which the job itself has failed."""
+    """Set the series of landed files.
+
+    They are absent if the files cannot be listed: the job itself has failed for that reason.
+    """
     try:
         lag = find_landing_lag(settings.landing_roots(), bronze.snapshot().covered, topics=settings.landing_topics())
     except (ConsumerdError, OSError):

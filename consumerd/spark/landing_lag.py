@@ -1,4 +1,4 @@
-"""The landed files that bronze has not taken over yet, for the metrics of its runs.
+"""Landed files that bronze has not taken over, for its metrics.
 
 They are those of a plan made from the table's present coverage: files with rows to take, and damaged ones. Reads all
 names, and the metadata of files that are not taken. Needs no Spark.
@@ -19,7 +19,10 @@ from consumerd.spark.landing.scan import scan_landing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandingLag:
-    """Number of files that are not taken over, and when the oldest was landed, in ms since the epoch."""
+    """Number and age of the files that are not taken over.
+
+    ``oldest_ms`` is when the oldest was landed, in ms since the epoch.
+    """
 
     files: int
     oldest_ms: int | None = None
@@ -28,7 +31,7 @@ class LandingLag:
 def find_landing_lag(
     roots: Sequence[str | Path], covered: Coverage, *, topics: Collection[str] | None = None
 ) -> LandingLag:
-    """Return how far a table with this coverage is behind the landed files. Raises ConfigError, OSError."""
+    """Compare a table's coverage with the landed files. Raises ConfigError, OSError."""
     landing = read_new(scan_landing(roots, topics=topics), covered)
     plan = plan_landing(landing, covered)
     planned = {one.path for one in plan.files}

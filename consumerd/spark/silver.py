@@ -1,4 +1,4 @@
-"""The job ``silver``: decodes bronze into one table per topic, and bad and late records into the quarantine.
+"""The job ``silver``: decodes bronze into a table per topic and the quarantine.
 
 A run decodes the records that were appended to bronze since the last run, in steps of about ``commit_bytes``
 (``silver_plan``). Each task writes good records for the topic's table and bad ones for the quarantine. Two commits
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 JOB: Final = "silver"
 _WRITTEN: Final = "quarantined boolean, file string"
 COMMIT_BYTES: Final = 2 << 30
+"""Default of the bytes of bronze's files that a commit decodes, about."""
 _SILENT: Final = Silent()
 _TRIES: Final = 3
 _TASKS_A_CORE: Final = 2
@@ -189,9 +190,10 @@ def check_counts(tables: TopicTables) -> list[str]:
     if rows_behind(tables.topic, tables.source, then, silver, quarantine) == 0:
         return []
     told = (
-        f"topic {tables.topic}: bronze has {bronze} records at version {place.newest}, and retention has removed {removed} that "
-        f"were decoded, but there are {silver.rows} decoded ones and {quarantined} in quarantine; decode the topic anew "
-        "with pipeline.silver.rebuild"
+        f"topic {tables.topic}: bronze has {bronze} records at version {place.newest}, "
+        f"and retention has removed {removed} that "
+        f"were decoded, but there are {silver.rows} decoded ones and {quarantined} in quarantine; decode the topic "
+        "anew with pipeline.silver.rebuild"
     )
     return [told]
 
@@ -228,8 +230,8 @@ def _carry_out(
         if counts["read"] != counts["decoded"] + counts["quarantined"]:
             raise TableError(
                 f"{tables.bronze.path}: versions {plan.begin.version} to {plan.until} have {counts['read']} records of "
-                f"{tables.topic}, but {counts['decoded']} were decoded and {counts['quarantined']} were not; nothing was "
-                "committed"
+                f"{tables.topic}, but {counts['decoded']} were decoded and {counts['quarantined']} were not; nothing "
+                "was committed"
             )
         if done is None:
             quarantine.add(bad)
@@ -240,8 +242,8 @@ def _carry_out(
             done = quarantine.commit(progress=progress, counts=counts)
         if done.rows != quarantined:
             raise TableError(
-                f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and now "
-                f"there are {quarantined}: its settings have changed between two runs; decode it anew with "
+                f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and "
+                f"now there are {quarantined}: its settings have changed between two runs; decode it anew with "
                 "pipeline.silver.rebuild"
             )
         silver.add(good)
@@ -268,8 +270,8 @@ def _check_bases(tables: TopicTables, plan: TopicPlan, silver: Transaction, quar
         or tables.is_half_rebuilt(silver.base, quarantine.base)
     ):
         raise TableConflict(
-            f"{tables.silver.path}: another run has decoded {tables.topic} up to version {max(decoded, quarantined).newest} of "
-            f"{tables.bronze.path} while this one made its plan; nothing of this run is visible, run it again (and if "
+            f"{tables.silver.path}: another run has decoded {tables.topic} up to version "
+            f"{max(decoded, quarantined).newest} of {tables.bronze.path} while this one made its plan; nothing of this run is visible, run it again (and if "
             "that does not help, decode it anew with pipeline.silver.rebuild)"
         )
 
@@ -282,7 +284,10 @@ def _decode_in_jobs(
     transactions: tuple[Transaction, Transaction],
     job_bytes: int,
 ) -> tuple[list[DataFile], list[DataFile], bool]:
-    """Decode a plan, a rebuild in Spark jobs of about ``job_bytes`` of bronze's files each. See :func:`_decode`."""
+    """Decode a plan, as :func:`_decode` does.
+
+    A rebuild is decoded in Spark jobs of about ``job_bytes`` of bronze's files each.
+    """
     if plan.operation is not Operation.REPLACE:
         return _decode(sessions, tables, decoder, plan, transactions)
     good: list[DataFile] = []
@@ -301,7 +306,9 @@ def _decode(
     plan: TopicPlan,
     transactions: tuple[Transaction, Transaction],
 ) -> tuple[list[DataFile], list[DataFile], bool]:
-    """Decode and write in Spark's tasks; return the files of good records, of bad ones, and whether rows were compared.
+    """Decode and write in Spark's tasks.
+
+    Returns the files of good records, those of bad ones, and whether rows were compared.
 
     Identities are compared if compaction has moved the plan's rows, or if bronze's log does not name them any more.
     Raises TableConflict if rows of a part or a rebuild have moved: a comparison would find others as well.
@@ -339,7 +346,7 @@ def _decode_others(
     plan: TopicPlan,
     transactions: tuple[Transaction, Transaction],
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """Decode all rows of bronze, up to the plan's end, that are in neither table yet."""
+    """Decode all rows up to the plan's end that are in neither table yet."""
     left = _read_undecoded(spark, tables, plan, transactions).select(*(f"`{name}`" for name in READ.names))
     return _sort_written(left.mapInArrow(_make_task(decoder, *transactions), _WRITTEN))
 

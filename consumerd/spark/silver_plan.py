@@ -1,4 +1,4 @@
-"""Plans of the job ``silver``: which files of bronze the next commit of a topic decodes.
+"""Plans of the job ``silver``: the files that a topic's next commit decodes.
 
 A commit takes files of about ``commit_bytes``. Of versions that were appended since the last commit it takes as many as
 fit. If the first one alone is larger, it is decoded in parts, file by file in the order of their paths. So is the first
@@ -7,7 +7,7 @@ run, over the files of bronze's newest version. The progress says how far it has
 Invariants:
 
 * A plan's name and its files follow from where it begins and ends. If a run dies between its two commits, the
-  quarantine's progress says where the plan ends, and a later run makes the same plan, whatever ``commit_bytes`` is then.
+  quarantine's progress says where the plan ends. So a later run makes the same plan, also with another ``commit_bytes``.
 * A part is decoded from files that are there. If compaction and vacuum have moved one of them, or bronze's log does not
   name them any more, all that is left up to bronze's newest version is found by comparing identities, in one commit.
 """
@@ -75,7 +75,7 @@ class TopicTables:
         return read_place(quarantine.progress, self.quarantine_source, self.topic)
 
     def expired(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
-        """Return how many rows retention has removed from bronze that silver and the quarantine still have."""
+        """Count the rows of silver and the quarantine that retention has removed from bronze."""
         return expired_rows(self.topic, self.source, bronze, silver, quarantine)
 
     def is_half_rebuilt(self, silver: Snapshot, quarantine: Snapshot) -> bool:
@@ -171,7 +171,10 @@ def is_moved(tables: TopicTables, files: Iterable[DataFile]) -> bool:
 
 
 def cut_files(files: Sequence[DataFile], limit_bytes: int) -> Iterator[tuple[DataFile, ...]]:
-    """Yield consecutive files in parts of at most ``limit_bytes``, each of one file at least. Pure."""
+    """Yield consecutive files in parts of at most ``limit_bytes``. Pure.
+
+    A larger file is a part by itself.
+    """
     begin = size = 0
     for number, file in enumerate(files):
         if number > begin and size + file.size > limit_bytes:
@@ -183,7 +186,10 @@ def cut_files(files: Sequence[DataFile], limit_bytes: int) -> Iterator[tuple[Dat
 
 
 def decoded_bronze(tables: TopicTables, place: Place) -> Snapshot:
-    """Return bronze as it was at a place, with those rows of the topic that are decoded there. Raises VersionVacuumed."""
+    """Return bronze with only the topic's rows that are decoded at a place.
+
+    Raises VersionVacuumed.
+    """
     if not place.until:
         return tables.bronze.snapshot(place.version)
     decoded = {file.path: file for file in _appended(tables, place.version, place.until)[: place.files]}
@@ -194,7 +200,7 @@ def decoded_bronze(tables: TopicTables, place: Place) -> Snapshot:
 
 
 def _check_bronze(tables: TopicTables, begin: Place, silver: Snapshot, bronze: Snapshot) -> None:
-    """Raise TableError if a topic's table was decoded from another table, or from rows that were changed since."""
+    """Raise TableError if bronze is another table, or has changed decoded rows."""
     others = silver.progress.keys() - {tables.source, REBUILDS, EXPIRED, DECODING, DECODED_FILES}
     if others or begin.newest > bronze.version:
         raise TableError(
@@ -233,7 +239,10 @@ def _find_end(tables: TopicTables, begin: Place, newest: int, commit_bytes: int)
 def _fitting_versions(
     tables: TopicTables, after: int, newest: int, commit_bytes: int
 ) -> tuple[int, tuple[DataFile, ...]]:
-    """Return the last version up to which the topic's appended files fit, and these; those of one version at least."""
+    """Return the last version up to which the topic's files fit, and these files.
+
+    It goes up to the first version with files at least.
+    """
     files: list[DataFile] = []
     size, until = 0, after
     for commit in tables.bronze.log.read_after(after, newest):
@@ -262,12 +271,15 @@ def _appended_by(commit: Commit, topic: str) -> tuple[DataFile, ...]:
 
 
 def _in_order(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
-    """Return files in an order that does not depend on how the log was read: a checkpoint has one of its own."""
+    """Return files by path: a checkpoint's order is not that of commits."""
     return tuple(sorted(files, key=lambda file: file.path))
 
 
 def _compare(tables: TopicTables, begin: Place, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> TopicPlan:
-    """Return a plan that finds new rows by comparing all identities, because logs do not name them."""
+    """Return a plan that finds new rows by comparing identities.
+
+    It takes all of bronze, since logs do not name the files with new rows.
+    """
     end = Place(version=bronze.version)
     files = files_of(bronze.files.values(), tables.topic)
     name = f"{_name(tables, silver, begin, end)}:compared"
@@ -287,7 +299,10 @@ def _compare(tables: TopicTables, begin: Place, bronze: Snapshot, silver: Snapsh
 
 
 def _name(tables: TopicTables, silver: Snapshot, begin: Place, end: Place) -> str:
-    """Return the name of the plan between two places; a restore of the topic's table gives it another one."""
+    """Return the name of the plan between two places.
+
+    A restore of the topic's table changes it: the same work is then to be done again.
+    """
     first = f"{begin.version}.{begin.files}" if begin.files else f"{begin.version}"
     last = f"{end.until}.{end.files}" if end.files else f"{end.version}"
     return f"silver:{tables.topic}:{tables.bronze.record.id}:{first}-{last}:{silver.last_replace}"

@@ -1,4 +1,4 @@
-"""Keys of the progress of bronze, silver and the quarantine, and the comparison of their counts. Pure."""
+"""Progress of bronze, silver and the quarantine: keys, places, counts. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ DECODED_FILES: Final = "decoded_files"
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Place:
-    """How far a topic is decoded: all of bronze up to a version, and some of the files behind it.
+    """Position of a topic in bronze.
+
+    All of bronze is decoded up to a version, and of the files behind it some may be.
 
     Example: version 40 of bronze has five files of a topic, and a commit takes two of them. The topic's table comes to
     ``Place(version=0, until=40, files=2)``, ``Place(version=0, until=40, files=4)`` and ``Place(version=40)``.
@@ -58,7 +60,10 @@ def read_place(progress: Mapping[str, int], source: str, topic: str | None = Non
 
 
 def write_place(place: Place, progress: Mapping[str, int], source: str, topic: str | None = None) -> Mapping[str, int]:
-    """Return what a commit says of a place. Arguments are as in :func:`read_place`; ``progress`` is that before it."""
+    """Return the progress of a commit that comes to a place.
+
+    Arguments are as in :func:`read_place`; ``progress`` is that of the version before.
+    """
     until, files = _part_keys(topic)
     of_part = {until: place.until, files: place.files} if place.until or progress.get(until) else {}
     return {source: place.version, **of_part}
@@ -74,12 +79,15 @@ def bronze_source(table_id: str) -> str:
 
 
 def expired_key(topic: str | None) -> str:
-    """Return the key of the rows that retention has removed; ``topic`` is None in a topic's own table."""
+    """Return the key of the rows that retention has removed.
+
+    ``topic`` is None in a topic's own table.
+    """
     return EXPIRED if topic is None else f"{EXPIRED}:{topic}"
 
 
 def expired_rows(topic: str, source: str, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
-    """Return how many rows retention has removed from bronze that silver and the quarantine still have.
+    """Count the rows of silver and the quarantine that retention has removed from bronze.
 
     Args:
         source: key of bronze in silver's progress.
@@ -92,7 +100,9 @@ def expired_rows(topic: str, source: str, bronze: Snapshot, silver: Snapshot, qu
 
 
 def rows_behind(topic: str, source: str, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
-    """Return how many rows of a topic bronze has, or had, and neither silver nor the quarantine.
+    """Count the rows of bronze that neither silver nor the quarantine has.
+
+    Rows that retention has removed from bronze since they were decoded do not count.
 
     Negative if these two have rows that bronze never had. Arguments are as in :func:`expired_rows`.
     """

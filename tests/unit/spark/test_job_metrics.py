@@ -101,7 +101,7 @@ def test_a_run_tells_how_it_ended_and_what_its_table_has(tmp_path: Path) -> None
 
 
 def test_bronze_tells_of_every_landed_file_that_it_has_not_taken_over(tmp_path: Path) -> None:
-    """Files that nobody has planned, and damaged ones, also after a run that failed; not files that it has."""
+    """New files and damaged ones, also after a run that failed."""
     zone = LandingZone(tmp_path / "landing")
     zone.land("clicks", 0, 0, 10)
     old, damaged, _ = zone.land("orders", 0, 0, 30, files=3)
