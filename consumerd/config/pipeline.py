@@ -55,6 +55,7 @@ class Silver(Section):
     latest: str | None = Field(
         default=None, description="Below it a table a topic; none: `latest` below pipeline.path."
     )
+    commit_bytes: Bytes = Field(default=2 << 30, description="A commit decodes this much of bronze's files, about.")
     rebuild: bool = Field(default=False, description="Decode all of bronze anew, in place of what was decoded before.")
     topics: SilverTopics = Field(default={}, description="How each topic is decoded.")
 

@@ -18,7 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from consumerd.config.job import JobSettings, TableName
 from consumerd.errors import ConfigError, ConsumerdError
 from consumerd.spark.job import JobName, Summary
-from consumerd.spark.table.commit import LOG_FOLDER, files_of, rows_of
+from consumerd.spark.landing_lag import find_landing_lag
+from consumerd.spark.silver_progress import bronze_source, rows_behind
+from consumerd.spark.table.commit import LOG_FOLDER
+from consumerd.spark.table.snapshot import Snapshot
 from consumerd.spark.table.transaction import Table, find_table
 
 PUSH_JOB: Final = "consumerd-spark"
@@ -48,7 +51,11 @@ SERIES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "consumerd_table_log_size_bytes": ("Bytes of the table's log.", ("table",)),
     "consumerd_table_last_commit_timestamp_seconds": ("When the table was committed to last.", ("table",)),
     "consumerd_table_rows_behind": ("Rows of bronze that the topic's table and the quarantine lack.", ("table",)),
-    "consumerd_table_files_behind": ("Landed files of which bronze lacks records after a run.", ("table",)),
+    "consumerd_table_files_behind": ("Landed files that bronze has not taken over, damaged ones included.", ("table",)),
+    "consumerd_table_oldest_file_behind_timestamp_seconds": (
+        "When the oldest of these files was landed; absent if there is none.",
+        ("table",),
+    ),
 }
 """Help text of each gauge, and its labels besides ``LABELS``."""
 
@@ -74,6 +81,8 @@ def report_metrics(settings: JobSettings, end: JobEnd) -> None:
     _note_run(gauges, end)
     for name, table in _tables_of(settings, end.job):
         _note_table(gauges, settings, name, table)
+        if name == "bronze":
+            _note_landing(gauges, settings, table)
     if metrics.folder is not None:
         _write(metrics.folder, registry, gauges, end.job, group)
     if metrics.push_gateway is not None:
@@ -111,8 +120,6 @@ def _note_run(gauges: _Gauges, end: JobEnd) -> None:
     for key, value in end.summary.numbers.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             gauges.set("consumerd_job_result", value, key)
-    if "files_damaged" in end.summary.numbers:
-        gauges.set("consumerd_table_files_behind", float(str(end.summary.numbers["files_damaged"])), "bronze")
 
 
 def _tables_of(settings: JobSettings, job: JobName) -> Iterator[tuple[str, Table]]:
@@ -137,17 +144,30 @@ def _note_table(gauges: _Gauges, settings: JobSettings, name: str, table: Table)
     if snapshot.version:
         gauges.set("consumerd_table_last_commit_timestamp_seconds", snapshot.time_ms / 1000, name)
     kind, _, topic = name.partition("/")
-    behind = _rows_behind(settings, topic, snapshot.rows) if kind == "silver" else None
-    if behind is not None:
+    if kind == "silver" and (behind := _count_behind(settings, topic, snapshot)) is not None:
         gauges.set("consumerd_table_rows_behind", behind, name)
 
 
-def _rows_behind(settings: JobSettings, topic: str, decoded: int) -> int | None:
+def _count_behind(settings: JobSettings, topic: str, silver: Snapshot) -> int | None:
     bronze, quarantine = find_table(settings.folder("bronze")), find_table(settings.folder("quarantine"))
     if bronze is None or quarantine is None:
         return None
-    there, bad = (rows_of(files_of(table.snapshot().files.values(), topic)) for table in (bronze, quarantine))
-    return max(0, there - decoded - bad)
+    source = bronze_source(bronze.record.id)
+    return max(0, rows_behind(topic, source, bronze.snapshot(), silver, quarantine.snapshot()))
+
+
+def _note_landing(gauges: _Gauges, settings: JobSettings, bronze: Table) -> None:
+    """Set the series of landed files.
+
+    They are absent if the files cannot be listed: the job itself has failed for that reason.
+    """
+    try:
+        lag = find_landing_lag(settings.landing_roots(), bronze.snapshot().covered, topics=settings.landing_topics())
+    except (ConsumerdError, OSError):
+        return
+    gauges.set("consumerd_table_files_behind", lag.files, "bronze")
+    if lag.oldest_ms is not None:
+        gauges.set("consumerd_table_oldest_file_behind_timestamp_seconds", lag.oldest_ms / 1000, "bronze")
 
 
 def _write(folder: Path, registry: CollectorRegistry, gauges: _Gauges, job: JobName, group: str) -> None:

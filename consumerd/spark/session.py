@@ -43,6 +43,14 @@ _ENDING_S: Final = 5.0
 """How long a JVM whose connection is lost may still be ending."""
 _OUT_OF_MEMORY: Final = 52
 _LOOPBACK: Final = "127.0.0.1"
+_BATCHES: Final = {
+    "spark.sql.parquet.columnarReaderBatchSize": "256",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+}
+"""Limits of what Spark holds of a table at once, for values of up to a megabyte in the default memory.
+
+Rows of a Parquet batch (Spark's default is 4,096, whatever their size), and bytes of a batch for Python.
+"""
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by ``spark-submit`` for the Python program that it runs: the JVM is there already."""
 
@@ -94,6 +102,9 @@ def job_session(settings: SessionSettings, name: str) -> SparkSession:
         builder = SparkSession.builder.appName(name).config(map=dict(settings.settings))
         session = (builder if settings.master is None else builder.master(settings.master)).getOrCreate()
         session.conf.set("spark.sql.session.timeZone", "UTC")
+        for name, value in _BATCHES.items():
+            if not session.sparkContext.getConf().contains(name):
+                session.conf.set(name, value)
         return session
     return local_session(
         name,
@@ -208,6 +219,7 @@ def _settings(master: str, driver_memory: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **_BATCHES,
     }
 
 

@@ -1,22 +1,24 @@
-"""The job ``silver``: decodes bronze into one table per topic, and bad and late records into the quarantine.
+"""The job ``silver``: decodes bronze into a table per topic and the quarantine.
 
-A run decodes the records that were appended to bronze since the last run, in one commit per topic. Each task writes
-good records for the topic's table and bad ones for the quarantine. Two commits follow, both with the name of one plan,
-which says from which version of bronze to which:
+A run decodes the records that were appended to bronze since the last run, in steps of about ``commit_bytes``
+(``silver_plan``). Each task writes good records for the topic's table and bad ones for the quarantine. Two commits
+follow, both with the name of the step's plan, which says from which version of bronze to which:
 
 1. the quarantine, even without bad records;
 2. the topic's table.
 
 If a run dies between them, the next run makes the same plan and finds the quarantine's commit. Of two concurrent runs,
-the one whose quarantine commit comes second is refused. A rebuild that died between them is begun again. Nothing is
-committed unless the counts say bronze = silver + quarantine.
+the one whose quarantine commit comes second is refused. Nothing is committed unless the counts say bronze = silver +
+quarantine.
+
+A rebuild replaces all rows in one commit, so that no reader sees a table that is rebuilt in part. It decodes in Spark
+jobs of the same size; one that dies is begun again.
 """
 
 from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -35,8 +37,9 @@ from consumerd.errors import ConfigError
 from consumerd.spark import latest
 from consumerd.spark.decoding.loading import load_decoder
 from consumerd.spark.decoding.records import RecordDecoder
-from consumerd.spark.job import Progress, Sessions, Summary
-from consumerd.spark.silver_progress import EXPIRED, REBUILDS, bronze_source, expired_key
+from consumerd.spark.job import Progress, Sessions, Silent, Summary
+from consumerd.spark.silver_plan import TopicPlan, TopicTables, cut_files, decoded_bronze, is_moved, plan_next
+from consumerd.spark.silver_progress import EXPIRED, REBUILDS, expired_key, rows_behind, write_place
 from consumerd.spark.silver_tables import (
     BOUNDS,
     IDENTITY,
@@ -54,7 +57,6 @@ from consumerd.spark.table.errors import TableConflict, TableError, VersionVacuu
 from consumerd.spark.table.files import parse_written
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, to_utc
 from consumerd.spark.table.reading import read_files
-from consumerd.spark.table.snapshot import Snapshot
 from consumerd.spark.table.task_rows import FileToRead, divide_files, read_batches
 from consumerd.spark.table.transaction import Table, Transaction, create_table, open_table
 
@@ -63,72 +65,11 @@ if TYPE_CHECKING:
 
 JOB: Final = "silver"
 _WRITTEN: Final = "quarantined boolean, file string"
+COMMIT_BYTES: Final = 2 << 30
+"""Default of the bytes of bronze's files that a commit decodes, about."""
+_SILENT: Final = Silent()
 _TRIES: Final = 3
-_STALE_VERSIONS: Final = 50
-"""Versions of bronze without a record of the topic after which an empty commit notes the progress.
-
-Without it, bronze's log could expire beyond the last progress, and all rows would have to be compared.
-"""
 _TASKS_A_CORE: Final = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicTables:
-    """The three tables of a topic."""
-
-    topic: str
-    bronze: Table
-    silver: Table
-    quarantine: Table
-
-    @property
-    def source(self) -> str:
-        """Key of bronze in the progress of the topic's table."""
-        return bronze_source(self.bronze.record.id)
-
-    @property
-    def quarantine_source(self) -> str:
-        """Key of bronze and this topic in the quarantine's progress."""
-        return f"{self.source}:{self.topic}"
-
-    @property
-    def quarantine_rebuilds(self) -> str:
-        """Key of this topic's rebuilds in the quarantine's progress."""
-        return f"{REBUILDS}:{self.topic}"
-
-    def expired(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
-        """Return how many rows retention has removed from bronze that silver and the quarantine still have."""
-        of_topic = expired_key(self.topic)
-        removed = silver.progress.get(EXPIRED, 0) + quarantine.progress.get(of_topic, 0)
-        return bronze.progress.get(of_topic, 0) - removed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPlan:
-    """The rows of bronze that one commit decodes.
-
-    Attributes:
-        name: the same for both commits, and for a later run with the same work.
-        operation: APPEND, or REPLACE for a rebuild.
-        after: version of bronze up to which the topic is decoded.
-        until: version of bronze up to which this plan decodes it.
-        files: the topic's files that were appended in between; all its files if ``known`` is a number.
-        known: number of rows in ``files`` that are decoded already, where logs do not say which; None otherwise.
-        quarantined: version of bronze that the quarantine had reached when the plan was made.
-    """
-
-    name: str
-    operation: Operation
-    after: int
-    until: int
-    files: tuple[DataFile, ...]
-    known: int | None = None
-    quarantined: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Number of records to decode."""
-        return rows_of(self.files) - (self.known or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +93,9 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
         raise ConfigError("pipeline.silver.topics: no topic is named, so there is nothing to decode")
     decoders = {topic: load_decoder(topic, topics[topic]) for topic in chosen}
     bronze = open_table(settings.location("bronze"))
-    rebuild = settings.pipeline.silver.rebuild
     done: list[DecodedTopic] = []
     findings: list[str] = []
     for number, topic in enumerate(chosen):
-        progress.step(f"decoding {topic}")
         tables = open_tables(
             topic,
             decoders[topic],
@@ -164,7 +103,16 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
             silver=settings.location("silver", topic),
             quarantine=settings.location("quarantine"),
         )
-        done.append(decode_new(spark, tables, decoders[topic], rebuild=rebuild))
+        done.append(
+            decode_new(
+                spark,
+                tables,
+                decoders[topic],
+                commit_bytes=settings.pipeline.silver.commit_bytes,
+                rebuild=settings.pipeline.silver.rebuild,
+                progress=progress,
+            )
+        )
         findings += check_counts(tables)
         if topics[topic].latest:
             progress.step(f"finding the latest values of {topic}")
@@ -187,10 +135,19 @@ def open_tables(
     )
 
 
-def decode_new(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, *, rebuild: bool = False) -> DecodedTopic:
+def decode_new(
+    spark: Sessions,
+    tables: TopicTables,
+    decoder: RecordDecoder,
+    *,
+    commit_bytes: int = COMMIT_BYTES,
+    rebuild: bool = False,
+    progress: Progress = _SILENT,
+) -> DecodedTopic:
     """Decode the records of a topic that bronze has and silver has not.
 
     Args:
+        commit_bytes: bytes of bronze's files that one commit, and one Spark job of a rebuild, decodes, about.
         rebuild: decode all records again, and replace the topic's table and its part of the quarantine.
 
     Raises TableError if the decoder's columns do not fit the table, if bronze is another table than before, or if
@@ -199,9 +156,10 @@ def decode_new(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, *, 
     """
     done = DecodedTopic(topic=tables.topic)
     conflicts = 0
-    while (plan := _plan(tables, rebuild=rebuild)) is not None:
+    while (plan := plan_next(tables, commit_bytes=commit_bytes, rebuild=rebuild)) is not None:
+        progress.step(f"decoding {plan.rows} records of {tables.topic}, up to version {plan.until} of bronze")
         try:
-            commit = _carry_out(spark, tables, decoder, plan)
+            commit = _carry_out(spark, tables, decoder, plan, commit_bytes)
         except TableConflict:
             conflicts += 1
             if conflicts == _TRIES:
@@ -214,118 +172,35 @@ def decode_new(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, *, 
             quarantined=done.quarantined + plan.rows - commit.rows,
             version=commit.version,
         )
-        rebuild = False
+        rebuild, conflicts = False, 0
     return done
 
 
 def check_counts(tables: TopicTables) -> list[str]:
     """Return findings if the logs' counts contradict bronze = silver + quarantine."""
     silver = tables.silver.snapshot()
-    version = silver.progress.get(tables.source, 0)
+    place = tables.decoded(silver)
     try:
-        then = tables.bronze.snapshot(version)
+        then = decoded_bronze(tables, place)
     except VersionVacuumed:
         return []  # nobody knows any more
     quarantine = tables.quarantine.snapshot()
     bronze, quarantined = (rows_of(files_of(one.files.values(), tables.topic)) for one in (then, quarantine))
     removed = tables.expired(then, silver, quarantine)
-    if bronze + removed == silver.rows + quarantined:
+    if rows_behind(tables.topic, tables.source, then, silver, quarantine) == 0:
         return []
     told = (
-        f"topic {tables.topic}: bronze has {bronze} records at version {version}, and retention has removed {removed} that "
-        f"were decoded, but there are {silver.rows} decoded ones and {quarantined} in quarantine; decode the topic anew "
-        "with pipeline.silver.rebuild"
+        f"topic {tables.topic}: bronze has {bronze} records at version {place.newest}, "
+        f"and retention has removed {removed} that "
+        f"were decoded, but there are {silver.rows} decoded ones and {quarantined} in quarantine; decode the topic "
+        "anew with pipeline.silver.rebuild"
     )
     return [told]
 
 
-def _plan(tables: TopicTables, *, rebuild: bool) -> TopicPlan | None:
-    """Return the next plan, None if there is nothing to decode."""
-    quarantine = tables.quarantine.snapshot()
-    snapshot = tables.silver.snapshot()
-    newest = tables.bronze.snapshot().version
-    if rebuild or _is_half_rebuilt(tables, snapshot, quarantine):
-        return TopicPlan(
-            name=f"silver:{tables.topic}:rebuild:{uuid.uuid4().hex}",
-            operation=Operation.REPLACE,
-            after=0,
-            until=newest,
-            files=files_of(tables.bronze.snapshot(newest).files.values(), tables.topic),
-        )
-    others = snapshot.progress.keys() - {tables.source, REBUILDS, EXPIRED}
-    after = snapshot.progress.get(tables.source, 0)
-    if others or after > newest:
-        raise TableError(
-            f"{tables.silver.path} was decoded from another table than {tables.bronze.path}; decode it anew with "
-            "pipeline.silver.rebuild"
-        )
-    quarantined = quarantine.progress.get(tables.quarantine_source, 0)
-    until = quarantined if quarantined > after else newest
-    files = _appended(tables, after, until)
-    plan = TopicPlan(
-        name=f"silver:{tables.topic}:{tables.bronze.record.id}:{after}-{until}:{snapshot.last_replace}",
-        operation=Operation.APPEND,
-        after=after,
-        until=until,
-        files=files or (),
-        quarantined=quarantined,
-    )
-    # The quarantine is ahead in two cases: a run of this plan died after its first commit (then the quarantine has the
-    # plan), or the topic's table was restored to an earlier version.
-    if files is None or (quarantined > after and plan.name not in quarantine.plans):
-        return _compare(tables, plan, snapshot, quarantine)
-    return plan if files or until - after >= _STALE_VERSIONS else None
-
-
-def _compare(tables: TopicTables, plan: TopicPlan, silver: Snapshot, quarantine: Snapshot) -> TopicPlan:
-    """Return a plan that finds new rows by comparing all identities, because logs do not name them."""
-    bronze = tables.bronze.snapshot()
-    name = (
-        f"silver:{tables.topic}:{tables.bronze.record.id}:{plan.after}-{bronze.version}:{silver.last_replace}:compared"
-    )
-    known = silver.rows + rows_of(files_of(quarantine.files.values(), tables.topic))
-    known -= tables.expired(bronze, silver, quarantine)
-    if name in quarantine.plans:  # an earlier run of this plan came as far as that
-        known -= tables.quarantine.log.read(quarantine.plans[name]).rows
-    return replace(
-        plan, name=name, until=bronze.version, files=files_of(bronze.files.values(), tables.topic), known=known
-    )
-
-
-def _is_half_rebuilt(tables: TopicTables, silver: Snapshot, quarantine: Snapshot) -> bool:
-    """Tell whether a rebuild died between its two commits.
-
-    The quarantine then has the bad records of all versions, and the topic's table still has the old rows.
-    """
-    return quarantine.progress.get(tables.quarantine_rebuilds, 0) > silver.progress.get(REBUILDS, 0)
-
-
-def _appended(tables: TopicTables, after: int, until: int) -> tuple[DataFile, ...] | None:
-    """Return the topic's files that were appended after a version; None if bronze's log does not reach back so far.
-
-    Raises TableError if bronze's rows were changed or removed after that version.
-    """
-    if after == 0:
-        return files_of(tables.bronze.snapshot(until).files.values(), tables.topic)
-    changed = tables.bronze.snapshot().last_replace
-    if changed > after:
-        raise TableError(
-            f"{tables.bronze.path}: version {changed} has changed rows; decode {tables.topic} anew with "
-            "pipeline.silver.rebuild"
-        )
-    try:
-        commits = list(tables.bronze.log.read_after(after, until))
-    except VersionVacuumed:
-        return None
-    return tuple(
-        file
-        for commit in commits
-        if commit.operation is Operation.APPEND
-        for file in files_of(commit.added, tables.topic)
-    )
-
-
-def _carry_out(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, plan: TopicPlan) -> Commit:
+def _carry_out(
+    spark: Sessions, tables: TopicTables, decoder: RecordDecoder, plan: TopicPlan, commit_bytes: int
+) -> Commit:
     schema = to_spark(silver_schema(decoder))
     with ExitStack() as stack:
         silver, quarantine = (
@@ -345,34 +220,40 @@ def _carry_out(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, pla
             silver.remove(silver.base.files)
             quarantine.remove(file.path for file in files_of(quarantine.base.files.values(), tables.topic))
         # a table that begins with this commit never had what retention has removed from bronze before
-        begins = plan.after == 0 and plan.known is None
+        begins = plan.operation is Operation.REPLACE or tables.source not in silver.base.progress
         expired = tables.bronze.snapshot(plan.until).progress.get(expired_key(tables.topic), 0)
-        good, bad, moved = _decode(spark, tables, decoder, plan, (silver, quarantine))
+        good, bad, moved = _decode_in_jobs(spark, tables, decoder, plan, (silver, quarantine), commit_bytes)
         done = quarantine.find_done()
         # what has moved was read without the records that an earlier run of the plan has put into quarantine
         quarantined = done.rows if done is not None and moved else rows_of(bad)
         counts = {"read": plan.rows, "decoded": rows_of(good), "quarantined": quarantined}
         if counts["read"] != counts["decoded"] + counts["quarantined"]:
             raise TableError(
-                f"{tables.bronze.path}: versions {plan.after} to {plan.until} have {counts['read']} records of "
-                f"{tables.topic}, but {counts['decoded']} were decoded and {counts['quarantined']} were not; nothing was "
-                "committed"
+                f"{tables.bronze.path}: versions {plan.begin.version} to {plan.until} have {counts['read']} records of "
+                f"{tables.topic}, but {counts['decoded']} were decoded and {counts['quarantined']} were not; nothing "
+                "was committed"
             )
         if done is None:
             quarantine.add(bad)
-            progress = {tables.quarantine_source: plan.until, tables.quarantine_rebuilds: rebuilds}
-            progress |= {expired_key(tables.topic): 0} if begins else {}
+            progress = {
+                **write_place(plan.end, quarantine.base.progress, tables.quarantine_source, tables.topic),
+                tables.quarantine_rebuilds: rebuilds,
+            } | ({expired_key(tables.topic): 0} if begins else {})
             done = quarantine.commit(progress=progress, counts=counts)
         if done.rows != quarantined:
             raise TableError(
-                f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and now "
-                f"there are {quarantined}: its settings have changed between two runs; decode it anew with "
+                f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and "
+                f"now there are {quarantined}: its settings have changed between two runs; decode it anew with "
                 "pipeline.silver.rebuild"
             )
         silver.add(good)
         columns = schema.json()
         return silver.commit(
-            progress={tables.source: plan.until, REBUILDS: rebuilds} | ({EXPIRED: expired} if begins else {}),
+            progress={
+                **write_place(plan.end, silver.base.progress, tables.source),
+                REBUILDS: rebuilds,
+            }
+            | ({EXPIRED: expired} if begins else {}),
             counts=counts,
             schema=None if columns == old else columns,
         )
@@ -382,18 +263,40 @@ def _check_bases(tables: TopicTables, plan: TopicPlan, silver: Transaction, quar
     """Raise TableConflict if another run has committed since this one made its plan."""
     if plan.operation is Operation.REPLACE:
         return
-    decoded = silver.base.progress.get(tables.source, 0)
-    quarantined = quarantine.base.progress.get(tables.quarantine_source, 0)
+    decoded, quarantined = tables.decoded(silver.base), tables.quarantined(quarantine.base)
     if (
-        decoded != plan.after
+        decoded != plan.begin
         or (quarantined != plan.quarantined and plan.name not in quarantine.base.plans)
-        or _is_half_rebuilt(tables, silver.base, quarantine.base)
+        or tables.is_half_rebuilt(silver.base, quarantine.base)
     ):
         raise TableConflict(
-            f"{tables.silver.path}: another run has decoded {tables.topic} up to version {max(decoded, quarantined)} of "
-            f"{tables.bronze.path} while this one made its plan; nothing of this run is visible, run it again (and if "
+            f"{tables.silver.path}: another run has decoded {tables.topic} up to version "
+            f"{max(decoded, quarantined).newest} of {tables.bronze.path} while this one made its plan; nothing of this run is visible, run it again (and if "
             "that does not help, decode it anew with pipeline.silver.rebuild)"
         )
+
+
+def _decode_in_jobs(
+    sessions: Sessions,
+    tables: TopicTables,
+    decoder: RecordDecoder,
+    plan: TopicPlan,
+    transactions: tuple[Transaction, Transaction],
+    job_bytes: int,
+) -> tuple[list[DataFile], list[DataFile], bool]:
+    """Decode a plan, as :func:`_decode` does.
+
+    A rebuild is decoded in Spark jobs of about ``job_bytes`` of bronze's files each.
+    """
+    if plan.operation is not Operation.REPLACE:
+        return _decode(sessions, tables, decoder, plan, transactions)
+    good: list[DataFile] = []
+    bad: list[DataFile] = []
+    for part in cut_files(plan.files, job_bytes):
+        decoded = _decode(sessions, tables, decoder, replace(plan, files=part), transactions)
+        good += decoded[0]
+        bad += decoded[1]
+    return good, bad, False
 
 
 def _decode(
@@ -403,28 +306,59 @@ def _decode(
     plan: TopicPlan,
     transactions: tuple[Transaction, Transaction],
 ) -> tuple[list[DataFile], list[DataFile], bool]:
-    """Decode and write in Spark's tasks; return the files of good records, of bad ones, and whether rows were compared.
+    """Decode and write in Spark's tasks.
+
+    Returns the files of good records, those of bad ones, and whether rows were compared.
 
     Identities are compared if compaction has moved the plan's rows, or if bronze's log does not name them any more.
+    Raises TableConflict if rows of a part or a rebuild have moved: a comparison would find others as well.
     """
     if not plan.files:
         return [], [], False
-    spark = sessions()
-    moved = plan.known is not None or any(not (tables.bronze.path / file.path).exists() for file in plan.files)
-    if moved:
-        left = _read_undecoded(spark, tables, plan, transactions).select(*(f"`{name}`" for name in READ.names))
-        rows = left.mapInArrow(_make_task(decoder, *transactions), _WRITTEN).collect()
-    else:
-        groups = divide_files(
-            [_to_read(tables, file) for file in plan.files], _TASKS_A_CORE * spark.sparkContext.defaultParallelism
+    moved = plan.known is not None or is_moved(tables, plan.files)
+    if moved and plan.known is None and (plan.is_part or plan.operation is Operation.REPLACE):
+        raise TableConflict(
+            f"{tables.bronze.path}: vacuum has removed files that this run was about to decode; run it again, or let "
+            "replaced files stay for longer (pipeline.compact.keep_ms)"
         )
-        task = _make_task(decoder, *transactions, groups=groups)
-        rows = spark.range(0, len(groups), 1, len(groups)).mapInArrow(task, _WRITTEN).collect()
+    write = _decode_others if moved else _decode_files
+    return *write(sessions(), tables, decoder, plan, transactions), moved
+
+
+def _decode_files(
+    spark: SparkSession,
+    tables: TopicTables,
+    decoder: RecordDecoder,
+    plan: TopicPlan,
+    transactions: tuple[Transaction, Transaction],
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Decode all rows of the plan's files."""
+    tasks = _TASKS_A_CORE * spark.sparkContext.defaultParallelism
+    groups = divide_files([_to_read(tables, file) for file in plan.files], tasks)
+    task = _make_task(decoder, *transactions, groups=groups)
+    return _sort_written(spark.range(0, len(groups), 1, len(groups)).mapInArrow(task, _WRITTEN))
+
+
+def _decode_others(
+    spark: SparkSession,
+    tables: TopicTables,
+    decoder: RecordDecoder,
+    plan: TopicPlan,
+    transactions: tuple[Transaction, Transaction],
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Decode all rows up to the plan's end that are in neither table yet."""
+    left = _read_undecoded(spark, tables, plan, transactions).select(*(f"`{name}`" for name in READ.names))
+    return _sort_written(left.mapInArrow(_make_task(decoder, *transactions), _WRITTEN))
+
+
+def _sort_written(written: DataFrame) -> tuple[list[DataFile], list[DataFile]]:
+    """Have the tasks run; return the files of good records and of bad ones."""
+    rows = written.collect()
     good, bad = (
         [parse_written(row["file"]) for row in rows if row["quarantined"] is quarantined]
         for quarantined in (False, True)
     )
-    return good, bad, moved
+    return good, bad
 
 
 def _to_read(tables: TopicTables, file: DataFile) -> FileToRead:

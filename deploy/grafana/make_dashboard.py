@@ -335,6 +335,10 @@ ROWS: Final = (
                 queries={"{{table}}": "max by (table) (consumerd_table_rows_behind{$J})"},
             ),
             Panel(
+                title="Behind: landed files that bronze lacks",
+                queries={"{{group}}": "max by (group) (consumerd_table_files_behind{$J})"},
+            ),
+            Panel(
                 title="Size of tables",
                 queries={"{{table}}": "max by (table) (consumerd_table_size_bytes{$J})"},
                 unit="bytes",

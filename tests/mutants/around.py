@@ -146,7 +146,7 @@ AROUND: Final = (
     Mutant(
         name="rows-that-retention-has-removed-are-missed-in-counts",
         promise=0,
-        file="spark/silver.py",
+        file="spark/silver_plan.py",
         old="    known -= tables.expired(bronze, silver, quarantine)\n",
         new="",
         tests=("tests/spark/test_silver.py::test_counts_hold_where_retention_has_removed_rows",),

@@ -1,4 +1,4 @@
-"""Values of a megabyte through bronze and silver, with the memory that jobs have by default."""
+"""Values of a megabyte through all jobs, with the memory that jobs have by default."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.spark.table.transaction import open_table
 from consumerd.wire.records import Record
 from tests.support.landing_zone import FIRST_MS, LandingZone
 from tests.support.record_batches import record
@@ -30,37 +31,39 @@ def test_large_values_need_no_more_than_the_default_memory(tmp_path: Path) -> No
         return record(offset, (block * (size // len(block) + 1))[:size], key=b"k%d" % offset, timestamp=FIRST_MS)
 
     zone = LandingZone(tmp_path / "landing", make=make)
-    for part in range(4):
-        zone.land("orders", 0, part * ROWS // 4, (part + 1) * ROWS // 4)
-        zone.expected.clear()
     config = tmp_path / "config.yaml"
-    topics = {"orders": {"key": "utf8", "value": "raw"}}
+    topics = {"orders": {"key": "utf8", "value": "raw", "latest": True}}
     settings = {
         "pipeline": {
             "landing": {"roots": [str(zone.path)]},
             "path": str(tmp_path / "lake"),
-            "silver": {"topics": topics},
+            "silver": {"topics": topics, "commit_bytes": 1},
+            "compact": {"min_files": 2},
         }
     }
     config.write_text(json.dumps(settings))
 
-    for job, counted in (("bronze", "rows"), ("silver", "decoded")):
-        ended = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "consumerd.spark",
-                job,
-                "--config",
-                config,
-                "--json",
-                "--quiet",
-                "--master",
-                "local[2]",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert 0 == ended.returncode, ended.stdout[-3000:] + ended.stderr[-3000:]
-        assert ROWS == json.loads(ended.stdout)[counted]
+    for half in range(2):
+        for part in (0, 1):
+            begin = half * ROWS // 2 + part * ROWS // 4
+            zone.land("orders", 0, begin, begin + ROWS // 4)
+            zone.expected.clear()
+        run("bronze", config, {"rows": ROWS // 2})
+    # silver in two commits, and the latest values of all keys
+    run("silver", config, {"decoded": ROWS, "quarantined": 0})
+    run("stats", config, {"records": ROWS})
+    tables = [open_table(tmp_path / "lake" / name) for name in ("bronze", "silver/orders")]
+    assert [2, 2] == [len(table.snapshot().files) for table in tables]
+    run("compact", config, {})
+    assert [1, 1] == [len(table.snapshot().files) for table in tables]
+
+
+def run(job: str, config: Path, expected: dict[str, int]) -> None:
+    """Run a job in a process of its own, and hold its numbers against the expected ones."""
+    command = [sys.executable, "-m", "consumerd.spark", job, "--config", config]
+    ended = subprocess.run(
+        [*command, "--json", "--quiet", "--master", "local[2]"], capture_output=True, text=True, check=False
+    )
+    assert 0 == ended.returncode, f"{job}: {ended.stdout[-3000:]}{ended.stderr[-3000:]}"
+    numbers = json.loads(ended.stdout)
+    assert {name: numbers[name] for name in expected} == expected

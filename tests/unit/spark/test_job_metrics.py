@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import time
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +19,14 @@ from consumerd.errors import ConsumerdError
 from consumerd.spark.cli import main
 from consumerd.spark.job import JobName, Progress, Sessions, Summary
 from consumerd.spark.job_metrics import SERIES, JobEnd, report_metrics
+from consumerd.spark.landing.coverage import NOTHING
+from consumerd.spark.landing.footers import read_new
+from consumerd.spark.landing.plan import plan_landing
+from consumerd.spark.landing.scan import scan_landing
+from consumerd.spark.retention import remove_days
+from consumerd.spark.silver_progress import bronze_source
 from consumerd.spark.table.transaction import Table, create_table
+from tests.support.landing_zone import LandingZone
 from tests.support.tables import SCHEMA, append, make_rows
 
 Samples = dict[tuple[str, ...], float]
@@ -28,6 +39,7 @@ def settings(tmp_path: Path, **metrics: object) -> JobSettings:
             "group": {"id": "lake"},
             "pipeline": {
                 "path": str(tmp_path / "lake"),
+                "landing": {"roots": [str(tmp_path / "landing")]},
                 "silver": {"topics": {"orders": {"key": "utf8", "value": "raw"}}},
                 "metrics": metrics or {"folder": str(tmp_path)},
             },
@@ -61,6 +73,7 @@ def test_a_run_tells_how_it_ended_and_what_its_table_has(tmp_path: Path) -> None
     """Numbers of the summary as they are; texts are no metrics."""
     table(tmp_path, "bronze", "bronze", 1, 2, 3)
     summary = Summary(numbers={"table": "x", "rows": 3, "files_damaged": 1, "version": None}, findings=("damaged",))
+    LandingZone(tmp_path / "landing").land("orders", 0, 0, 10)
     report_metrics(settings(tmp_path), end("bronze", 1, summary))
     found = read(tmp_path / "consumerd_lake_bronze.prom")
 
@@ -82,8 +95,39 @@ def test_a_run_tells_how_it_ended_and_what_its_table_has(tmp_path: Path) -> None
         "consumerd_table_files": 1.0,
         "consumerd_table_last_commit_timestamp_seconds": 1_700_000_000.0,
         "consumerd_table_files_behind": 1.0,
+        "consumerd_table_oldest_file_behind_timestamp_seconds": pytest.approx(time.time(), abs=60),
     }
     assert {key[0] for key in found} <= SERIES.keys()
+
+
+def test_bronze_tells_of_every_landed_file_that_it_has_not_taken_over(tmp_path: Path) -> None:
+    """New files and damaged ones, also after a run that failed."""
+    zone = LandingZone(tmp_path / "landing")
+    zone.land("clicks", 0, 0, 10)
+    old, damaged, _ = zone.land("orders", 0, 0, 30, files=3)
+    os.utime(old, (1_700_000_000, 1_700_000_000))
+    damaged.write_bytes(damaged.read_bytes()[:-4])
+    bronze, given = table(tmp_path, "bronze", "bronze"), settings(tmp_path)
+
+    def behind() -> list[float | None]:
+        report_metrics(given, end("bronze", 1))
+        found = read(tmp_path / "consumerd_lake_bronze.prom")
+        names = ("consumerd_table_files_behind", "consumerd_table_oldest_file_behind_timestamp_seconds")
+        return [found.get((name, "bronze")) for name in names]
+
+    assert behind() == [4.0, 1_700_000_000.0]
+    take_all(bronze, zone)
+    assert behind() == [1.0, pytest.approx(time.time(), abs=60)]
+    damaged.unlink()
+    assert behind() == [0.0, None]
+    shutil.rmtree(zone.path)
+    assert behind() == [None, None]
+
+
+def take_all(bronze: Table, zone: LandingZone) -> None:
+    """Have the table cover all files that can be read."""
+    plan = plan_landing(read_new(scan_landing([zone.path]), NOTHING))
+    append(bronze, make_rows([100]), covered=plan.adds)
 
 
 def test_silver_tells_how_far_it_is_behind_bronze(tmp_path: Path) -> None:
@@ -97,6 +141,35 @@ def test_silver_tells_how_far_it_is_behind_bronze(tmp_path: Path) -> None:
 
     assert found["consumerd_table_rows_behind", "silver/orders"] == 3.0
     assert {key[1] for key in found if key[0] == "consumerd_table_rows"} == {"silver/orders", "quarantine"}
+
+
+def test_rows_that_retention_has_removed_do_not_hide_that_silver_is_behind(tmp_path: Path) -> None:
+    """Silver still has them, and bronze has others that silver lacks."""
+    bronze = table(tmp_path, "bronze", "bronze")
+    append(bronze, make_rows(range(10), day="2026-11-01"))
+    source = bronze_source(bronze.record.id)
+    silver, quarantine = (
+        table(tmp_path, "silver of orders", "silver/orders"),
+        table(tmp_path, "quarantine", "quarantine"),
+    )
+    cutoff = date(2026, 11, 22)
+
+    def behind() -> float:
+        report_metrics(settings(tmp_path), end("silver"))
+        return read(tmp_path / "consumerd_lake_silver.prom")["consumerd_table_rows_behind", "silver/orders"]
+
+    remove_days(bronze, cutoff, name="bronze")  # nobody has decoded these
+    append(bronze, make_rows(range(10, 20), day="2026-11-02"))
+    assert behind() == 10
+    expired = {"expired": 10}
+    append(quarantine, make_rows([19], day="2026-11-02"), progress={f"{source}:orders": 3, "expired:orders": 0})
+    assert behind() == 9
+    append(silver, make_rows(range(10, 19), day="2026-11-02"), progress={source: 3, **expired})
+    append(bronze, make_rows(range(20, 27)))
+    remove_days(bronze, cutoff, name="bronze")
+    assert behind() == 7
+    append(silver, make_rows(range(20, 27)), progress={source: 5})
+    assert behind() == 0
 
 
 def test_a_failure_leaves_the_time_of_the_last_success(tmp_path: Path) -> None:

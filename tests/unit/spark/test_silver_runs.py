@@ -13,7 +13,7 @@ import pytest
 from consumerd.config.pipeline import Pipeline
 from consumerd.spark import silver
 from consumerd.spark.decoding.loading import load_decoder
-from consumerd.spark.silver import TopicPlan, TopicTables
+from consumerd.spark.silver_plan import TopicPlan, TopicTables
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import LOG_FOLDER, DataFile
 from consumerd.spark.table.errors import TableConflict, TableError
