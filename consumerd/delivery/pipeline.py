@@ -45,7 +45,7 @@ from consumerd.delivery.committer import Committer
 from consumerd.delivery.condition import Condition
 from consumerd.delivery.flow import CLAIM_GONE, MAY_PASS, REFUSED, Flow, MoveBack, StopDelivery, plan_stop
 from consumerd.delivery.gate import StartGate
-from consumerd.delivery.policy import Earlier, Former, Move, StartAt, Stop, StopCause
+from consumerd.delivery.policy import Earlier, Former, Move, StartAt, Stop, StopCause, wait_above
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, RecordFeed, SinkRoute
 from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import DeliveryState, PartitionStatus
@@ -131,6 +131,7 @@ class PartitionPipeline:
         self._move: Move | None = None  # a reset to before the log's end, until its new writer has begun
         self._untold: StartAt | None = None  # a start that was decided upon, and not told since it is not committed yet
         self._lost_end: LostEnd | None = None  # a truncation that stops it, until the group knows
+        self._ahead: int | None = None  # a position above the log's end that an operator has asked for
         self._closing = False
         self._log_end: int | None = None  # as it was asked for while no feed tells it
         self._asked_at: float | None = None
@@ -358,6 +359,7 @@ class PartitionPipeline:
             self._began_at = self._now()
         self._tracker, self._fulfils = tracker, plan.request
         if plan.request is not None:
+            self._ahead = plan.first_offset if plan.ahead else None
             self._move = None  # it takes that one's place, whichever pass of the committer carries it out from now on
         if self._untold is None or not plan.repeats(self._untold):
             self._untold = plan
@@ -511,8 +513,10 @@ class PartitionPipeline:
         if lost is None:
             return stop
         if stop.refused is None and tracker is not None:
-            if tracker.acknowledged <= lost.latest:
-                return replace(stop, lost_end=None)  # the sink has refused the rest, and the log has lost that
+            dropped = tracker.acknowledged <= lost.latest  # the sink has refused the rest, and the log has lost it
+            ahead = tracker.acknowledged == self._ahead  # the log was never that long
+            if dropped or ahead:
+                return wait_above(lost, tracker.acknowledged)
             lost = replace(lost, position=tracker.acknowledged)
         self._lost_end = lost
         return replace(stop, lost_end=lost)

@@ -154,7 +154,8 @@ class StartAt:
     not hold. ``missing`` was landed once, and its file is not there any more. ``lead`` is to be delivered, as a gap,
     and to be safe before anything is committed. ``before`` is where it would have started without the request, or had
     the topic not been made again. ``stable_end`` is set where the position lies beyond the last stable offset: nothing
-    is delivered until the open transaction before it has ended. ``new_chain``, ``truncation``
+    is delivered until the open transaction before it has ended. ``ahead`` is set where a request asks for a position that the
+    log does not reach yet. ``new_chain``, ``truncation``
     and ``begun_by`` (a request's id) are as in :class:`~consumerd.sinks.base.Start`; ``request`` is what the
     first commit fulfils.
     """
@@ -173,6 +174,7 @@ class StartAt:
     request: OffsetRequest | None = None
     before: int | None = None
     stable_end: int | None = None
+    ahead: bool = False
 
     def blame(self, missing: Gap) -> StartAt:
         """Return the same start, with what another member seemed to have consumed told from what is missing."""
@@ -374,6 +376,20 @@ def stop_above(lost: LostEnd) -> Stop:
         f"({_ABOVE}): say where to go on with {OFFSETS_SET}, or set offsets.on_above. That the log grows beyond the "
         "offset does not end this: the records there are others",
         lost_end=lost,
+    )
+
+
+def wait_above(lost: LostEnd, safe: int) -> Stop:
+    """Return the stop for a position that the log does not reach, and that it has not lost either.
+
+    Args:
+        lost: The log as it was found.
+        safe: The position up to which all is safe: as an operator has asked for, or as far as a sink has taken records.
+    """
+    return Stop(
+        cause=StopCause.ABOVE_LOG,
+        advice=f"the log was [{lost.earliest}, {lost.latest}) when this was found, which is not what was to come at offset "
+        f"{lost.position}: it goes on at {safe} as soon as the log reaches it; or say where to go on with {OFFSETS_SET}",
     )
 
 

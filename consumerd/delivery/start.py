@@ -119,12 +119,14 @@ class StartFinder:
         # what a chain of before the truncation holds says nothing about the log as it is
         void = isinstance(writer, RecallingWriter) and landed < number
         pending = None if known.lost_end is None or known.lost_end.number <= number else known.lost_end
-        if pending is not None and not pending.makes_void(stored):
-            void = True  # another member has gone on in the log as it is: the chain ends in the log as it was
+        resume = None if void else writer.resume_position
+        if pending is not None and not pending.makes_void(stored) and resume is not None and resume > pending.latest:
+            # another member has gone on in the log as it is; the chain ends in the log as it was
+            void, resume = True, None
         facts = StartFacts(
             incarnation=claim.incarnation,
             stored=stored,
-            resume=None if void else writer.resume_position,
+            resume=resume,
             newborn=False,
             earlier=earlier,
             former=former,
@@ -144,7 +146,6 @@ class StartFinder:
             return decided
         decided = replace(decided, truncation=max(number, decided.truncation))
         if decided.reason in _UNEXPLAINED and isinstance(writer, RecallingWriter) and not void:
-            resume = writer.resume_position
             # asked only where it matters: it costs a read, and a position above the chain's end is rare
             missing = (
                 await writer.find_missing(decided.position) if resume is None or decided.position > resume else None
@@ -161,6 +162,7 @@ class StartFinder:
             consumed = max((one for one in (facts.resume, facts.committed) if one is not None), default=None)
             lost_end = consumed is not None and await self._ends_below(situation.claim.partition, consumed)
         plan = plan_request(request, facts, lost_end=lost_end)
+        plan = replace(plan, ahead=not await self._reaches(situation.claim.partition, plan.first_offset))
         return replace(plan, truncation=await self._note(situation, plan.position)) if lost_end else plan
 
     async def _decide_pending(self, situation: _Situation, pending: LostEnd) -> StartAt | Stop:
@@ -232,10 +234,14 @@ class StartFinder:
 
     async def _ends_below(self, partition: TopicPartition, position: int) -> bool:
         """Tell whether the log ends below ``position``, an open transaction or none. Raises BrokerError, ConnectionLost."""
-        log = await self._read_range(partition)
-        if position <= log.latest or position <= await self._read_high_watermark(partition):
+        if await self._reaches(partition, position):
             return False
         return await self._confirm_end_below(partition, position) is not None
+
+    async def _reaches(self, partition: TopicPartition, position: int) -> bool:
+        """Tell whether the log ends at or above ``position``. Raises BrokerError, ConnectionLost."""
+        log = await self._read_range(partition)
+        return position <= log.latest or position <= await self._read_high_watermark(partition)
 
     async def _confirm_end_below(self, partition: TopicPartition, position: int) -> OffsetOutOfRange | None:
         """Look once more, then fetch there; None: the log reaches to ``position`` after all.
@@ -246,8 +252,7 @@ class StartFinder:
         offset it is answered with nothing (Kafka's ``Log.read``; 0.8.2 answers UNKNOWN).
         """
         await asyncio.sleep(_TRAILING_S)
-        log = await self._read_range(partition)
-        if position <= max(log.latest, await self._read_high_watermark(partition)):
+        if await self._reaches(partition, position):
             return None
         return await self._fetch_above(partition, position)
 

@@ -133,7 +133,7 @@ class ZooKeeperLogTruncations:
         except (ValueError, RecursionError) as error:
             raise CoordinationError(
                 f"{self._lost_path(claim.partition)} says that the log has lost its end, and cannot be read ({error}); "
-                f"restore it, or remove it and say where to go on with `consumerd offsets set`"
+                "restore it, or say where to go on with `consumerd offsets set` and remove it then"
             ) from error
         return lost if incarnation == str(claim.incarnation.czxid) else None
 

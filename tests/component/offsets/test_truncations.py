@@ -10,7 +10,7 @@ import pytest
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import CoordinationError
 from consumerd.model import SessionEpoch, TopicPartition
-from consumerd.offsets.store import LogTruncation
+from consumerd.offsets.store import KnownTruncations, LogTruncation, LostEnd
 from consumerd.offsets.truncations import ZooKeeperLogTruncations
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import truncation_path, truncations_path
@@ -101,7 +101,7 @@ async def test_a_node_that_cannot_be_read_is_not_taken_for_none(zk: AiozkClient,
     with pytest.raises(
         CoordinationError, match=r'truncations/t/0 says how often .* cannot be read .*"incarnation": "7"'
     ):
-        (await truncations.find(claim(zk))).last
+        await truncations.find(claim(zk))
     with pytest.raises(CoordinationError, match="cannot be read"):
         await truncations.note(claim(zk), FIRST)
 
@@ -117,3 +117,37 @@ async def test_nothing_is_noted_in_another_session_than_the_claims(zk: AiozkClie
     with pytest.raises(CoordinationError):
         await truncations.note(stale, LogTruncation(number=2, position=1, voids=0))
     assert (await truncations.find(claim(zk))).last == FIRST
+
+
+async def test_a_stop_is_noted_beside_the_last_truncation_and_neither_hides_the_other(
+    zk: AiozkClient, group: str
+) -> None:
+    """A node of its own: a release that does not know it would go on where ``T/P`` says, against its policy."""
+    truncations = ZooKeeperLogTruncations(zk, group)
+    lost = LostEnd(number=2, position=80, earliest=0, latest=60, voids=99)
+    await truncations.note_lost_end(claim(zk), lost)
+    assert await truncations.find(claim(zk)) == KnownTruncations(last=None, lost_end=lost)
+    await truncations.note(claim(zk), FIRST)
+    assert await truncations.find(claim(zk)) == KnownTruncations(last=FIRST, lost_end=lost)
+    assert await truncations.find(claim(zk, Q)) == KnownTruncations()
+    assert await truncations.find(claim(zk, czxid=9)) == KnownTruncations()
+    data, stat = await zk.get(f"/consumers/{group}/consumerd/truncations/t/0.lost")
+    assert json.loads(data) == {
+        "format": 1,
+        "incarnation": "7",
+        "truncation": 2,
+        "position": 80,
+        "earliest": 0,
+        "latest": 60,
+        "voids": 99,
+    }
+    await truncations.note_lost_end(claim(zk), lost)
+    assert (await zk.get(f"/consumers/{group}/consumerd/truncations/t/0.lost"))[1].version == stat.version
+    later = LostEnd(number=2, position=90, earliest=0, latest=70, voids=100)
+    await truncations.note_lost_end(claim(zk), later)
+    assert (await truncations.find(claim(zk))).lost_end == later
+    with pytest.raises(CoordinationError):
+        await truncations.note_lost_end(FakeClaim(P, SessionEpoch(zk.state.epoch + 1), CZXID), lost)
+    await zk.set(f"/consumers/{group}/consumerd/truncations/t/0.lost", b'{"format": 2}')
+    with pytest.raises(CoordinationError, match=r"truncations/t/0.lost .* cannot be read .*consumerd offsets set"):
+        await truncations.find(claim(zk))

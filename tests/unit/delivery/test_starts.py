@@ -373,9 +373,9 @@ def test_a_position_above_the_high_watermark_is_above_the_log_beside_an_open_tra
         brokers.logs[P] = FakeLog(0, 950)
         brokers.logs[P].high_watermark = 1200
 
-        plan = await StartFinder(store, FakeTruncations(), brokers, brokers, brokers, OffsetPolicy(on_above="stop")).find(
-            FakeClaim(P), Writer(None)
-        )
+        plan = await StartFinder(
+            store, FakeTruncations(), brokers, brokers, brokers, OffsetPolicy(on_above="stop")
+        ).find(FakeClaim(P), Writer(None))
 
         assert isinstance(plan, Stop)
         assert StopCause.ABOVE_LOG is plan.cause
@@ -503,9 +503,9 @@ def test_a_chain_that_reaches_beyond_the_logs_end_is_left_for_a_new_one():
         store.put(P, 100)
         brokers.logs[P] = FakeLog(10, 60)
 
-        plan = await StartFinder(store, FakeTruncations(), brokers, brokers, brokers, OffsetPolicy(on_above="nearest")).find(
-            FakeClaim(P), Writer(61)
-        )
+        plan = await StartFinder(
+            store, FakeTruncations(), brokers, brokers, brokers, OffsetPolicy(on_above="nearest")
+        ).find(FakeClaim(P), Writer(61))
 
         assert isinstance(plan, StartAt)
         assert (60, False, 1) == (plan.position, plan.new_chain, plan.truncation)
