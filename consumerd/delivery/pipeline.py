@@ -508,7 +508,7 @@ class PartitionPipeline:
     # -- stopped
 
     def _judge_stop(self, stop: Stop) -> Stop:
-        """Remember a truncation that somebody has to decide upon, if what is safe reaches beyond the log's end."""
+        """Remember the truncation behind a stop, where what is safe reaches beyond the log's end."""
         lost, tracker = stop.lost_end, self._tracker
         if lost is None:
             return stop
@@ -522,9 +522,10 @@ class PartitionPipeline:
         return replace(stop, lost_end=lost)
 
     async def _note_lost_end(self) -> None:
-        """Note for the group what the log will not show any more once it has grown. Raises CoordinationError.
+        """Note for the group the truncation behind a stop. Raises CoordinationError.
 
-        The note names the offset node that it makes void, so no commit of ours may follow it.
+        The log will not show it any more once it has grown. The note names the offset node that it makes void, so no
+        commit of ours may follow it.
         """
         lost, tracker = self._lost_end, self._tracker
         if lost is None:
@@ -566,9 +567,10 @@ class PartitionPipeline:
                 self._log.debug("recheck_failed", error=str(error))
 
     async def _valid_again(self, stop: Stop) -> bool:
-        """Tell whether a stop is over without a request: another position is committed, or the log holds ours.
+        """Tell whether a stop is over without a request.
 
-        A truncation (``lost_end``) was confirmed: a log that reaches beyond the position again holds other records there.
+        It is where another position is committed, or the log holds ours. A truncation (``lost_end``) was confirmed:
+        a log that reaches beyond the position again holds other records there.
         """
         if stop.refused is not None:
             return await self._starts.moved_from(self._claim, stop.refused)

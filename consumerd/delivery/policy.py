@@ -154,8 +154,8 @@ class StartAt:
     not hold. ``missing`` was landed once, and its file is not there any more. ``lead`` is to be delivered, as a gap,
     and to be safe before anything is committed. ``before`` is where it would have started without the request, or had
     the topic not been made again. ``stable_end`` is set where the position lies beyond the last stable offset: nothing
-    is delivered until the open transaction before it has ended. ``ahead`` is set where a request asks for a position that the
-    log does not reach yet. ``new_chain``, ``truncation``
+    is delivered until the open transaction before it has ended. ``ahead`` is set where a request asks for a position
+    that the log does not reach yet. ``new_chain``, ``truncation``
     and ``begun_by`` (a request's id) are as in :class:`~consumerd.sinks.base.Start`; ``request`` is what the
     first commit fulfils.
     """
@@ -344,8 +344,8 @@ def plan_out_of_range(error: OffsetOutOfRange, policy: OffsetPolicy, *, truncati
         case "stop" if below:
             return Stop(
                 cause=StopCause.BELOW_LOG,
-                advice=f"offset {error.offset} is below the log, which is [{error.earliest}, {error.latest}) ({_BELOW}): say "
-                f"where to go on with {OFFSETS_SET}, or set offsets.on_below",
+                advice=f"offset {error.offset} is below the log, which is [{error.earliest}, {error.latest}) "
+                f"({_BELOW}): say where to go on with {OFFSETS_SET}, or set offsets.on_below",
             )
         case "stop":
             number = truncation + 1
@@ -372,7 +372,7 @@ def stop_above(lost: LostEnd) -> Stop:
     """Return the stop for a position above the log's end, and its way out."""
     return Stop(
         cause=StopCause.ABOVE_LOG,
-        advice=f"offset {lost.position} is above the log, which was [{lost.earliest}, {lost.latest}) when this was found "
+        advice=f"offset {lost.position} is above the log, which was [{lost.earliest}, {lost.latest}) when it was seen "
         f"({_ABOVE}): say where to go on with {OFFSETS_SET}, or set offsets.on_above. That the log grows beyond the "
         "offset does not end this: the records there are others",
         lost_end=lost,
@@ -380,7 +380,7 @@ def stop_above(lost: LostEnd) -> Stop:
 
 
 def wait_above(lost: LostEnd, safe: int) -> Stop:
-    """Return the stop for a position that the log does not reach, and that it has not lost either.
+    """Return the stop for a position that the log has not reached yet.
 
     Args:
         lost: The log as it was found.
@@ -388,15 +388,16 @@ def wait_above(lost: LostEnd, safe: int) -> Stop:
     """
     return Stop(
         cause=StopCause.ABOVE_LOG,
-        advice=f"the log was [{lost.earliest}, {lost.latest}) when this was found, which is not what was to come at offset "
-        f"{lost.position}: it goes on at {safe} as soon as the log reaches it; or say where to go on with {OFFSETS_SET}",
+        advice=f"offset {lost.position} is above the log, which was [{lost.earliest}, {lost.latest}) when it was seen: "
+        f"it goes on at {safe} as soon as the log reaches it; or say where to go on with {OFFSETS_SET}",
     )
 
 
 def plan_lost_end(lost: LostEnd, log: LogRange, on_above: OnOutOfRange) -> Move:
-    """Decide where to go on after a stop above the log's end, by a policy that was set since.
+    """Decide by a policy where to go on after a stop above the log's end.
 
-    The log may have grown beyond the old position: ``nearest`` is the end that was found then, as far as the log holds it.
+    The policy was set since. The log may have grown beyond the old position: ``nearest`` is the end that was found
+    then, as far as the log holds it.
     """
     position = log.latest
     if on_above == "earliest":

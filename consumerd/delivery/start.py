@@ -40,7 +40,7 @@ from consumerd.sinks.base import PartitionWriter, RecallingWriter
 _TRAILING_S: Final = 1.0
 """Time between two looks at a log's end, in seconds."""
 _PROBE_S: Final = 10.0
-"""Time limit of a fetch above the high watermark, in seconds. A broker that holds the position has nothing to answer."""
+"""Time limit of a fetch above the high watermark, in seconds: a broker that holds it has nothing to answer."""
 _BELIEVED: Final = frozenset({StartReason.COMMITTED, StartReason.CONSUMED_ELSEWHERE})
 """Why to start at a committed position that no record of the sink's own bears out."""
 
@@ -53,7 +53,7 @@ _ALL_OURS: Final = frozenset({StartReason.NEW_PARTITION, StartReason.NEW_INCARNA
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    """A claim, what is known, and how often the log has lost its end by that.
+    """A claim, the facts, and the number of the log's last truncation.
 
     ``pending`` is the truncation that a stop was about, until delivery goes on.
     """
@@ -166,9 +166,9 @@ class StartFinder:
         return replace(plan, truncation=await self._note(situation, plan.position)) if lost_end else plan
 
     async def _decide_pending(self, situation: _Situation, pending: LostEnd) -> StartAt | Stop:
-        """Decide after a stop above the log's end, which the log alone shows no more once it has grown."""
+        """Decide after a stop above the log's end, which may have grown since."""
         if not pending.makes_void(situation.facts.stored):
-            # somebody has committed since: that counts, and what comes now are records of after the truncation
+            # another member has committed since: that counts, and the records from there on are of the truncation
             decided = await self._decide(situation)
             if isinstance(decided, Stop) or decided.truncation:
                 return decided
@@ -225,7 +225,7 @@ class StartFinder:
         return await self._move_below(situation, outcome, lost) if isinstance(outcome, Move) else plan
 
     async def _move_below(self, situation: _Situation, move: Move, lost: OffsetOutOfRange) -> StartAt:
-        """Go on below a committed position, but not below what has landed of the log as it is."""
+        """Go on below a committed position, behind the records landed before the truncation."""
         resume, position, gap = situation.facts.resume, move.position, None
         if resume is not None and resume <= lost.latest:
             position, gap = max(resume, position), left_out(resume, position)
@@ -246,10 +246,10 @@ class StartFinder:
     async def _confirm_end_below(self, partition: TopicPartition, position: int) -> OffsetOutOfRange | None:
         """Look once more, then fetch there; None: the log reaches to ``position`` after all.
 
-        A new leader's high watermark may trail: for a moment, or for ``replica.lag.time.max.ms`` while a broker that died is
-        in the ISR still. What tells it from a log that has lost its end is the log end offset, which ListOffsets does not
-        give to consumers. A fetch goes by it: above the log end offset it is refused, between high watermark and log end
-        offset it is answered with nothing (Kafka's ``Log.read``; 0.8.2 answers UNKNOWN).
+        A new leader's high watermark may trail: for a moment, or for ``replica.lag.time.max.ms`` while a broker that
+        died is in the ISR still. The log end offset tells such a log from one that has lost its end, but ListOffsets
+        does not give it to consumers. A fetch goes by it (Kafka's ``Log.read``). Above the log end offset it is refused.
+        Between high watermark and log end offset it is answered with nothing; 0.8.2 answers UNKNOWN.
         """
         await asyncio.sleep(_TRAILING_S)
         if await self._reaches(partition, position):
@@ -296,9 +296,9 @@ class StartFinder:
         return number
 
     async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
-        """Note for the group that a position is void, before the log grows beyond it. Raises CoordinationError.
+        """Note for the group that a position is void. Raises CoordinationError.
 
-        Where somebody has committed another position meanwhile, that is not void: the note is about the chain alone.
+        Another position that was committed meanwhile is not void: the note is about the chain alone then.
         """
         stored = await self._load(claim.partition)
         is_void = find_committed(stored, claim.incarnation) == lost.position

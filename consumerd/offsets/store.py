@@ -64,7 +64,7 @@ class LogTruncation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostEnd:
-    """A truncation that nobody has decided upon, since ``offsets.on_above`` is ``stop``.
+    """A truncation that stops a partition, since ``offsets.on_above`` is ``stop``.
 
     Example: position 80 is committed, and an unclean leader election leaves the log as ``[0, 60)``. The partition stops.
     The log grows to 160: offsets 60 to 79 are other records now, though position 80 lies within the log again.
@@ -90,7 +90,7 @@ class LostEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTruncations:
-    """The last truncation of a log that was decided upon, and the last one that has stopped a partition."""
+    """The last truncation that delivery went on after, and the last that stopped it."""
 
     last: LogTruncation | None = None
     lost_end: LostEnd | None = None
@@ -182,7 +182,10 @@ class LogTruncations(Protocol):
         """
 
     async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
-        """Note a truncation that stops the partition, in the claim's session or not at all. Raises CoordinationError."""
+        """Note a truncation that stops the partition. Raises CoordinationError.
+
+        It is written in the claim's session or not at all.
+        """
 
 
 class Subscription(Protocol):

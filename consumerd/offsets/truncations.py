@@ -14,13 +14,13 @@ It is written before anything is done about the truncation (a chain begun, a pos
 not at all. So whoever finds the partition next, after a crash at any point and with whatever folder of its own, knows
 that an older chain's end counts no more; and while the offset node is still the one that is void, where to go on.
 
-Where ``offsets.on_above`` is ``stop`` nothing is decided yet. Then ``/consumers/G/consumerd/truncations/T/P.lost`` keeps
-the evidence, which is gone from the log as soon as that has grown beyond the position again::
+Where ``offsets.on_above`` is ``stop`` nothing is decided yet. Then ``/consumers/G/consumerd/truncations/T/P.lost``
+keeps the evidence, which is gone from the log as soon as that has grown beyond the position again::
 
     {"format": 1, "incarnation": "7", "truncation": 1, "position": 80, "earliest": 0, "latest": 60, "voids": 4242}
 
-It counts until a truncation of its number, or a higher one, is noted or landed. Nobody has to remove it. It is a node of its
-own since releases that do not know it read ``T/P`` and would go on at its position, whatever their policy is.
+It counts until a truncation of its number, or a higher one, is noted or landed, and needs no removal. It is a node of
+its own, since older releases read ``T/P`` and would go on at its position under every policy.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ZooKeeperLogTruncations:
         await self._write(claim, path, _encode(claim, truncation), None if found is None else found[1].version)
 
     async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
-        """Note a truncation that stops the partition, in the session of the claim. Idempotent. Raises CoordinationError."""
+        """Note a truncation that stops the partition. Idempotent. Raises CoordinationError."""
         path = self._lost_path(claim.partition)
         found = await self._zk.find(path)
         data = _encode_lost(claim, lost)

@@ -103,7 +103,7 @@ def truncation_path(group: str, partition: TopicPartition) -> str:
 
 
 def lost_end_path(group: str, partition: TopicPartition) -> str:
-    """Log end that was found below the group's position, until somebody decides; persistent.
+    """Log end that was found below the group's position under ``on_above: stop``; persistent.
 
     It lies beside the note of the last truncation, so that one listing of the topic's folder tells of both.
     """

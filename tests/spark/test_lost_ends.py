@@ -156,7 +156,7 @@ def test_records_after_an_election_are_in_bronze_beside_those_that_the_log_has_l
 def test_a_log_that_has_regrown_past_a_stop_is_read_where_the_operator_says(
     spark: SparkSession, tmp_path: Path, restart: bool
 ) -> None:
-    """The records that took the lost ones' offsets are there beside them, though the log looks whole by then."""
+    """Bronze holds the lost records, and beside them those that took their offsets."""
     group = Group(spark, tmp_path, "stop")
 
     async def before(rig: DeliveryRig) -> None:

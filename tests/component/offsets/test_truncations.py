@@ -122,7 +122,7 @@ async def test_nothing_is_noted_in_another_session_than_the_claims(zk: AiozkClie
 async def test_a_stop_is_noted_beside_the_last_truncation_and_neither_hides_the_other(
     zk: AiozkClient, group: str
 ) -> None:
-    """A node of its own: a release that does not know it would go on where ``T/P`` says, against its policy."""
+    """Older releases would go on where ``T/P`` says, against their policy."""
     truncations = ZooKeeperLogTruncations(zk, group)
     lost = LostEnd(number=2, position=80, earliest=0, latest=60, voids=99)
     await truncations.note_lost_end(claim(zk), lost)

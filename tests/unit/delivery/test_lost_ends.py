@@ -1,4 +1,4 @@
-"""Stops above the log's end under ``on_above: stop``: final until somebody decides, however far the log grows again."""
+"""Stops above the log's end: final until an operator decides."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ async def crash(rig):
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("position", [60, 45, 90])
 def test_a_log_that_grows_past_a_lost_position_ends_no_stop(keeps_chains, restart, position):
-    """The records below the old position are others now, and only a request says from where on they are wanted."""
+    """Records below the old position are others now: a request says where to begin."""
 
     async def scenario():
         sink = chains() if keeps_chains else FakeSink()
@@ -115,7 +115,7 @@ def test_a_committed_position_that_is_refused_at_the_start_stays_refused(landed)
 
 @pytest.mark.parametrize(("choice", "first"), [("nearest", 60), ("latest", 160), ("earliest", 0)])
 def test_another_policy_goes_on_from_the_end_that_was_found(choice, first):
-    """``nearest`` is where the log had ended, not where it ends by the time that somebody has changed the settings."""
+    """``nearest`` is the end that was found, not the end when the settings were changed."""
 
     async def scenario():
         sink = chains()
@@ -138,7 +138,7 @@ def test_another_policy_goes_on_from_the_end_that_was_found(choice, first):
 
 
 def test_a_replica_with_a_folder_of_its_own_goes_on_behind_what_it_has_landed():
-    """Below the end that was found the log is as it was: that is not read again."""
+    """Records below the end that was found are not read again."""
 
     async def scenario():
         async with DeliveryRig(sink=chains(), settings=settings()) as rig:
@@ -162,7 +162,7 @@ def test_a_replica_with_a_folder_of_its_own_goes_on_behind_what_it_has_landed():
 @pytest.mark.parametrize("position", [70, 35])
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_another_member_commits_then_is_believed_and_the_old_chain_is_not(position, restart):
-    """A Java member has reset its position and consumed; our chain's end says nothing about the log as it is now."""
+    """A Java member has reset its position; our chain ends in the old log."""
 
     async def scenario():
         sink = chains()
@@ -185,7 +185,7 @@ def test_what_another_member_commits_then_is_believed_and_the_old_chain_is_not(p
 
 @pytest.mark.parametrize("request_first", [True, False])
 def test_a_stop_that_cannot_be_noted_is_kept_in_mind_and_noted_later(request_first):
-    """ZooKeeper is often away when brokers fall over. No request is carried out before: its chain would bear the old number."""
+    """No request is carried out before the note: its chain would bear the old number."""
 
     async def scenario():
         sink = chains()
@@ -211,7 +211,7 @@ def test_a_stop_that_cannot_be_noted_is_kept_in_mind_and_noted_later(request_fir
 
 
 def test_a_stop_is_noted_after_the_last_commit():
-    """The note names the node that it makes void: a commit of ours that came after it would make the position valid again."""
+    """A commit that came after the note would make the position valid again."""
 
     async def scenario():
         sink = chains(roll_s=10_000)
@@ -236,7 +236,7 @@ def test_a_stop_is_noted_after_the_last_commit():
 
 
 def test_what_the_sink_drops_at_the_stop_is_read_again_as_far_as_the_log_has_it():
-    """A position that nothing has landed for is no reason to stop: delivery goes on behind what is safe."""
+    """Delivery goes on behind what is safe, where the log still has that."""
 
     async def scenario():
         sink = FakeSink(buffered=True, keeps_chains=True, roll_s=10_000)
@@ -266,7 +266,7 @@ def test_what_the_sink_drops_at_the_stop_is_read_again_as_far_as_the_log_has_it(
 
 
 def test_a_sink_that_refuses_the_flush_at_the_stop_is_opened_again_behind_what_is_safe():
-    """What is committed lies within the log: there is nothing that an operator would have to decide about the log."""
+    """The committed position lies within the log: no operator has to decide about it."""
 
     async def scenario():
         sink = FakeSink(buffered=True, keeps_chains=True, roll_s=10_000)
@@ -294,7 +294,7 @@ def test_a_sink_that_refuses_the_flush_at_the_stop_is_opened_again_behind_what_i
 
 @pytest.mark.parametrize("on_above", ["stop", "nearest", "earliest"])
 def test_a_leader_whose_high_watermark_trails_for_long_has_lost_nothing(on_above):
-    """A broker that died is waited for until it leaves the ISR. Meanwhile the leader holds what was committed before it."""
+    """A dead broker holds it back while it is in the ISR."""
 
     async def scenario():
         sink = chains()
@@ -315,7 +315,7 @@ def test_a_leader_whose_high_watermark_trails_for_long_has_lost_nothing(on_above
 
 
 def test_a_broker_that_does_not_answer_confirms_nothing():
-    """Silence where the position is fetched is no verdict: it is asked again, and what the log holds then is delivered."""
+    """Silence is no verdict: the broker is asked again, and its records are delivered."""
 
     async def scenario():
         async with DeliveryRig(sink=chains(), settings=settings()) as rig:
@@ -378,7 +378,7 @@ def test_a_position_that_somebody_moves_before_the_note_is_believed(moment):
 
 
 def test_a_position_that_the_log_never_reached_is_waited_for_as_was_asked():
-    """An operator may say where a log that is to come is wanted; nobody has read anything that it could contradict."""
+    """No record was read there that the log could contradict when it gets there."""
 
     async def scenario():
         sink = chains()
@@ -394,5 +394,29 @@ def test_a_position_that_the_log_never_reached_is_waited_for_as_was_asked():
             await until(lambda: rig.store.position(P) == 110)
             assert [*range(80), *range(100, 110)] == rig.landed(P)
             assert ({}, {}) == (rig.truncations.noted, rig.truncations.lost)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("growth", [0, 7])
+def test_a_request_that_waits_when_the_log_has_lost_its_end_begins_the_next_truncation(growth):
+    """No stop came first: the log ends below what was consumed."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink, settings=settings()) as rig:
+            log = rig.log(P, 0, 80)
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 80)
+            await crash(rig)
+            log.truncate(60)
+            rig.requests.put(P, 60)
+            log.append(growth)
+            await rig.claim(P, epoch=2)
+            await until(lambda: P not in rig.store.requests)
+            log.append(40)
+            await until(lambda: rig.store.position(P) == 100 + growth)
+            assert list(range(60, 100 + growth)) == rig.landed(P)
+            assert sink.landed[P].incarnation == NEXT
 
     run(scenario())
