@@ -67,6 +67,7 @@ def test_a_log_that_grows_past_a_lost_position_ends_no_stop(keeps_chains, restar
             assert "consumerd offsets set" in rig.status(P).reason
             assert "[0, 60)" in rig.status(P).reason
             assert (80, before) == (rig.store.position(P), len(rig.landed(P)))
+            assert [] == rig.hooks.named("partition_resumed")  # nor does it go to and fro
 
             rig.requests.put(P, position)
             await until(lambda: rig.store.position(P) == 160)
