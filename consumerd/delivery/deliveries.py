@@ -86,7 +86,7 @@ class Deliveries:
     ) -> None:
         self._route = route
         self._feeds = feeds
-        self._starts = StartFinder(store, truncations, ranges, history, settings.offsets)
+        self._starts = StartFinder(store, truncations, ranges, feeds, history, settings.offsets)
         self._requests = requests
         self._watches = RequestWatches(requests, self._look_up)
         self._quarantine = quarantine

@@ -464,12 +464,15 @@ class Flow:
 
     async def _handle_out_of_range(self, error: OffsetOutOfRange) -> None:
         tracker = self._tracker
-        plan = plan_out_of_range(error, self._settings.offsets)
+        plan = plan_out_of_range(error, self._settings.offsets, truncation=self._incarnation.truncation)
         if error.offset != tracker.delivered or isinstance(plan, TryAgain):
             await self._calls.back_off(error)
             self._feed.seek(tracker.delivered)
         elif isinstance(plan, Stop):
-            await self.halt(plan)
+            await self.secure()
+            if tracker.delivered != error.offset:
+                return  # what the sink has dropped may be in the log still, below its new end
+            raise StopDelivery(plan)
         elif plan.gaps:
             self._condition.move(error, plan)
             await self._write(empty_batch(self._partition, error.offset, plan.position, plan.gaps))

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -44,13 +45,13 @@ from consumerd.delivery.committer import Committer
 from consumerd.delivery.condition import Condition
 from consumerd.delivery.flow import CLAIM_GONE, MAY_PASS, REFUSED, Flow, MoveBack, StopDelivery, plan_stop
 from consumerd.delivery.gate import StartGate
-from consumerd.delivery.policy import Earlier, Former, Move, StartAt, Stop, StopCause
+from consumerd.delivery.policy import Earlier, Former, Move, StartAt, Stop, StopCause, wait_above
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, RecordFeed, SinkRoute
 from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import DeliveryState, PartitionStatus
 from consumerd.errors import ConsumerdError, CoordinationError, RetriableSinkError, SinkClosed
 from consumerd.model import Claim, Fault, Gap, Incarnation, TopicPartition
-from consumerd.offsets.store import OffsetRequest, OffsetRequests
+from consumerd.offsets.store import LostEnd, OffsetRequest, OffsetRequests
 from consumerd.offsets.tracker import OffsetTracker, count_lag
 from consumerd.sinks.base import PartitionWriter, Quarantine, Start
 from consumerd.telemetry.hooks import Hooks, Trouble
@@ -129,6 +130,8 @@ class PartitionPipeline:
         self._feed: RecordFeed | None = None
         self._move: Move | None = None  # a reset to before the log's end, until its new writer has begun
         self._untold: StartAt | None = None  # a start that was decided upon, and not told since it is not committed yet
+        self._lost_end: LostEnd | None = None  # a truncation that stops it, until the group knows
+        self._ahead: int | None = None  # a position above the log's end that an operator has asked for
         self._closing = False
         self._log_end: int | None = None  # as it was asked for while no feed tells it
         self._asked_at: float | None = None
@@ -302,7 +305,7 @@ class PartitionPipeline:
             opened = True
             await self._deliver(flow)
         except StopDelivery as stopped:
-            stop = stopped.stop
+            stop = self._judge_stop(stopped.stop)
         except MoveBack as back:
             move = back.move
             if self._writer is not None and self._writer.resume_position is not None:
@@ -329,6 +332,7 @@ class PartitionPipeline:
         await self._calls.usable()
         self._fulfils = None
         async with self._gate.admitted():
+            await self._note_lost_end()  # what is decided here depends on it
             request = await self._find_request()
             writer = self._writer = await self._calls.once(self._route.sink.open(self._claim), "open")
             plan = await self._find_start(writer, request)
@@ -355,6 +359,7 @@ class PartitionPipeline:
             self._began_at = self._now()
         self._tracker, self._fulfils = tracker, plan.request
         if plan.request is not None:
+            self._ahead = plan.first_offset if plan.ahead else None
             self._move = None  # it takes that one's place, whichever pass of the committer carries it out from now on
         if self._untold is None or not plan.repeats(self._untold):
             self._untold = plan
@@ -502,12 +507,46 @@ class PartitionPipeline:
 
     # -- stopped
 
+    def _judge_stop(self, stop: Stop) -> Stop:
+        """Remember the truncation behind a stop, where what is safe reaches beyond the log's end."""
+        lost, tracker = stop.lost_end, self._tracker
+        if lost is None:
+            return stop
+        if stop.refused is None and tracker is not None:
+            dropped = tracker.acknowledged <= lost.latest  # the sink has refused the rest, and the log has lost it
+            ahead = tracker.acknowledged == self._ahead  # the log was never that long
+            if dropped or ahead:
+                return wait_above(lost, tracker.acknowledged)
+            lost = replace(lost, position=tracker.acknowledged)
+        self._lost_end = lost
+        return replace(stop, lost_end=lost)
+
+    async def _note_lost_end(self) -> None:
+        """Note for the group the truncation behind a stop. Raises CoordinationError.
+
+        The log will not show it any more once it has grown. The note names the offset node that it makes void, so no
+        commit of ours may follow it.
+        """
+        lost, tracker = self._lost_end, self._tracker
+        if lost is None:
+            return
+        if tracker is not None and tracker.pending is not None and not await self._committer.commit_at_once(self):
+            raise CoordinationError(f"{self._partition}: position {tracker.acknowledged} could not be committed")
+        await self._starts.note_lost_end(self._claim, lost)
+        self._lost_end = None
+
     async def _wait_stopped(self, stop: Stop, *, opened: bool) -> None:
         """Stay stopped until it may go on, an operator says where to, or a drain is asked for."""
         self._condition.halt(stop, opened=opened)
         if self._tracker is not None:
             await self._committer.commit_at_once(self)
         while True:
+            try:
+                await self._note_lost_end()
+            except CLAIM_GONE:
+                raise
+            except MAY_PASS as error:
+                self._log.debug("lost_end_not_noted", error=str(error))
             await self._attention.idle(self._settings.recheck_ms / 1000)
             if self._attention.draining:
                 return
@@ -528,12 +567,20 @@ class PartitionPipeline:
                 self._log.debug("recheck_failed", error=str(error))
 
     async def _valid_again(self, stop: Stop) -> bool:
+        """Tell whether a stop is over without a request.
+
+        It is where another position is committed, or the log holds ours. A truncation (``lost_end``) was confirmed:
+        a log that reaches beyond the position again holds other records there.
+        """
         if stop.refused is not None:
-            if await self._starts.moved_from(self._claim, stop.refused):
-                return True
-            return await self._starts.holds(self._partition, stop.refused)
+            return await self._starts.moved_from(self._claim, stop.refused)
         if await self._starts.moved(self._claim, self._earlier):
             return True
-        if self._tracker is not None and stop.cause in (StopCause.BELOW_LOG, StopCause.ABOVE_LOG):
-            return await self._starts.holds(self._partition, self._tracker.delivered)
+        tracker = self._tracker
+        if tracker is None or stop.lost_end is not None:
+            return False
+        if stop.cause is StopCause.ABOVE_LOG:
+            return await self._starts.holds(self._partition, tracker.acknowledged)
+        if stop.cause is StopCause.BELOW_LOG:
+            return await self._starts.holds(self._partition, tracker.delivered)
         return False

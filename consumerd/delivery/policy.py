@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol, assert_never
 
 from consumerd.errors import OffsetOutOfRange
 from consumerd.model import Gap, GapReason, Incarnation
-from consumerd.offsets.store import LogTruncation, OffsetRequest, StoredOffset, Validity, judge
+from consumerd.offsets.store import LogTruncation, LostEnd, OffsetRequest, StoredOffset, Validity, judge
 
 OnMissing = Literal["earliest", "latest", "stop"]
 OnOutOfRange = Literal["earliest", "latest", "nearest", "stop"]
@@ -31,10 +31,8 @@ UnitPolicy = Literal["stop", "skip", "quarantine"]
 OFFSETS_SET: Final = "`consumerd offsets set TOPIC/PARTITION=POSITION`"
 """The command by which an operator says where a partition goes on."""
 
-_WHY: Final = {
-    True: " (retention has overtaken the group)",
-    False: " (the log has lost its end in an unclean leader election, or the offset is another cluster's)",
-}
+_BELOW: Final = "retention has overtaken the group"
+_ABOVE: Final = "the log has lost its end in an unclean leader election, or the offset is another cluster's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +154,8 @@ class StartAt:
     not hold. ``missing`` was landed once, and its file is not there any more. ``lead`` is to be delivered, as a gap,
     and to be safe before anything is committed. ``before`` is where it would have started without the request, or had
     the topic not been made again. ``stable_end`` is set where the position lies beyond the last stable offset: nothing
-    is delivered until the open transaction before it has ended. ``new_chain``, ``truncation``
+    is delivered until the open transaction before it has ended. ``ahead`` is set where a request asks for a position
+    that the log does not reach yet. ``new_chain``, ``truncation``
     and ``begun_by`` (a request's id) are as in :class:`~consumerd.sinks.base.Start`; ``request`` is what the
     first commit fulfils.
     """
@@ -175,6 +174,7 @@ class StartAt:
     request: OffsetRequest | None = None
     before: int | None = None
     stable_end: int | None = None
+    ahead: bool = False
 
     def blame(self, missing: Gap) -> StartAt:
         """Return the same start, with what another member seemed to have consumed told from what is missing."""
@@ -210,14 +210,19 @@ class StartAtEnd:
 class Stop:
     """Keep the partition claimed and deliver nothing of it; ``advice`` says what an operator can do.
 
-    ``refused`` is the committed position that it is about, where it was refused before anything was opened there;
-    ``by_sink`` is whether it is the sink that refused.
+    Args:
+        cause: The reason, as a label.
+        advice: The reason and the way out, for people.
+        refused: The committed position that was refused before anything was opened there.
+        by_sink: True where it is the sink that refused.
+        lost_end: The truncation that somebody has to decide upon. The log may grow as it likes: it ends no such stop.
     """
 
     cause: StopCause
     advice: str
     refused: int | None = None
     by_sink: bool = False
+    lost_end: LostEnd | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,19 +328,29 @@ def _plan_missing(facts: StartFacts, policy: OffsetPolicy) -> StartAtEnd | Stop:
     return StartAtEnd(end=policy.on_missing, reason=StartReason.ON_MISSING)
 
 
-def plan_out_of_range(error: OffsetOutOfRange, policy: OffsetPolicy) -> Move | Stop | TryAgain:
-    """Decide what follows a position that the broker does not hold."""
+def plan_out_of_range(error: OffsetOutOfRange, policy: OffsetPolicy, *, truncation: int = 0) -> Move | Stop | TryAgain:
+    """Decide what follows a position that the broker does not hold.
+
+    Args:
+        error: The position and the log, confirmed.
+        policy: The group's settings.
+        truncation: The number of the log's last truncation.
+    """
     if in_log(error.offset, error):
         return TryAgain()
     below = error.offset < error.earliest
     choice = policy.on_below if below else policy.on_above
-    log = f"which is [{error.earliest}, {error.latest})"
     match choice:
-        case "stop":
+        case "stop" if below:
             return Stop(
-                cause=StopCause.BELOW_LOG if below else StopCause.ABOVE_LOG,
-                advice=f"offset {error.offset} is {'below' if below else 'above'} the log, {log}{_WHY[below]}: say where to "
-                f"go on with {OFFSETS_SET}, or set offsets.{'on_below' if below else 'on_above'}",
+                cause=StopCause.BELOW_LOG,
+                advice=f"offset {error.offset} is below the log, which is [{error.earliest}, {error.latest}) "
+                f"({_BELOW}): say where to go on with {OFFSETS_SET}, or set offsets.on_below",
+            )
+        case "stop":
+            number = truncation + 1
+            return stop_above(
+                LostEnd(number=number, position=error.offset, earliest=error.earliest, latest=error.latest)
             )
         case "nearest":
             target = error.earliest if below else error.latest
@@ -351,6 +366,45 @@ def plan_out_of_range(error: OffsetOutOfRange, policy: OffsetPolicy) -> Move | S
     if target > error.earliest:
         gaps.append(Gap(error.earliest, target, GapReason.RESET))
     return Move(position=target, reason=StartReason.ON_BELOW, gaps=tuple(gaps))
+
+
+def stop_above(lost: LostEnd) -> Stop:
+    """Return the stop for a position above the log's end, and its way out."""
+    return Stop(
+        cause=StopCause.ABOVE_LOG,
+        advice=f"offset {lost.position} is above the log, which was [{lost.earliest}, {lost.latest}) when it was seen "
+        f"({_ABOVE}): say where to go on with {OFFSETS_SET}, or set offsets.on_above. That the log grows beyond the "
+        "offset does not end this: the records there are others",
+        lost_end=lost,
+    )
+
+
+def wait_above(lost: LostEnd, safe: int) -> Stop:
+    """Return the stop for a position that the log has not reached yet.
+
+    Args:
+        lost: The log as it was found.
+        safe: The position up to which all is safe: as an operator has asked for, or as far as a sink has taken records.
+    """
+    return Stop(
+        cause=StopCause.ABOVE_LOG,
+        advice=f"offset {lost.position} is above the log, which was [{lost.earliest}, {lost.latest}) when it was seen: "
+        f"it goes on at {safe} as soon as the log reaches it; or say where to go on with {OFFSETS_SET}",
+    )
+
+
+def plan_lost_end(lost: LostEnd, log: LogRange, on_above: OnOutOfRange) -> Move:
+    """Decide by a policy where to go on after a stop above the log's end.
+
+    The policy was set since. The log may have grown beyond the old position: ``nearest`` is the end that was found
+    then, as far as the log holds it.
+    """
+    position = log.latest
+    if on_above == "earliest":
+        position = log.earliest
+    elif on_above == "nearest":
+        position = min(max(lost.latest, log.earliest), log.latest)
+    return Move(position=position, reason=StartReason.ON_ABOVE, gaps=())
 
 
 def in_log(position: int, log: LogRange) -> bool:

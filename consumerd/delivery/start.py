@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Final
 
+from consumerd.aio.timeouts import timeout
 from consumerd.delivery.policy import (
     Earlier,
     Former,
@@ -24,17 +25,22 @@ from consumerd.delivery.policy import (
     find_committed,
     in_log,
     left_out,
+    plan_lost_end,
     plan_out_of_range,
     plan_request,
     plan_start,
+    stop_above,
 )
-from consumerd.delivery.ports import LogRanges, PartitionHistory
-from consumerd.errors import ConnectionLost, OffsetOutOfRange
+from consumerd.delivery.ports import FeedSource, LogRanges, PartitionHistory
+from consumerd.errors import ConnectionLost, CorruptMessageError, OffsetOutOfRange, RecordTooLarge
 from consumerd.model import Claim, Gap, GapReason, TopicPartition
-from consumerd.offsets.store import LogTruncation, LogTruncations, OffsetRequest, OffsetStore, StoredOffset
+from consumerd.offsets.store import LogTruncation, LogTruncations, LostEnd, OffsetRequest, OffsetStore, StoredOffset
 from consumerd.sinks.base import PartitionWriter, RecallingWriter
 
 _TRAILING_S: Final = 1.0
+"""Time between two looks at a log's end, in seconds."""
+_PROBE_S: Final = 10.0
+"""Time limit of a fetch above the high watermark, in seconds: a broker that holds it has nothing to answer."""
 _BELIEVED: Final = frozenset({StartReason.COMMITTED, StartReason.CONSUMED_ELSEWHERE})
 """Why to start at a committed position that no record of the sink's own bears out."""
 
@@ -47,18 +53,23 @@ _ALL_OURS: Final = frozenset({StartReason.NEW_PARTITION, StartReason.NEW_INCARNA
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    """A claim, what is known, and how often the log has lost its end by that."""
+    """A claim, the facts, and the number of the log's last truncation.
+
+    ``pending`` is the truncation that a stop was about, until delivery goes on.
+    """
 
     claim: Claim
     facts: StartFacts
     number: int
+    pending: LostEnd | None = None
 
     @property
     def noted(self) -> bool:
         """Whether the last truncation is noted and nothing was delivered since."""
         known = self.facts.truncation
         return (
-            known is not None
+            self.pending is None
+            and known is not None
             and known.number == self.number
             and known.makes_void(self.facts.stored)
             and self.facts.resume in (None, known.position)
@@ -73,12 +84,14 @@ class StartFinder:
         store: OffsetStore,
         truncations: LogTruncations,
         ranges: LogRanges,
+        feeds: FeedSource,
         history: PartitionHistory,
         policy: OffsetPolicy,
     ) -> None:
         self._store = store
         self._truncations = truncations
         self._ranges = ranges
+        self._feeds = feeds
         self._history = history
         self._policy = policy
 
@@ -98,34 +111,41 @@ class StartFinder:
         ConnectionLost.
         """
         stored = await self._load(claim.partition)
-        truncation = await self._truncations.find(claim)
+        known = await self._truncations.find(claim)
+        truncation = known.last
         # a chain knows better where ZooKeeper has lost its data
         landed = writer.truncation if isinstance(writer, RecallingWriter) else 0
         number = max(landed, 0 if truncation is None else truncation.number)
         # what a chain of before the truncation holds says nothing about the log as it is
         void = isinstance(writer, RecallingWriter) and landed < number
+        pending = None if known.lost_end is None or known.lost_end.number <= number else known.lost_end
+        resume = None if void else writer.resume_position
+        if pending is not None and not pending.makes_void(stored) and resume is not None and resume > pending.latest:
+            # another member has gone on in the log as it is; the chain ends in the log as it was
+            void, resume = True, None
         facts = StartFacts(
             incarnation=claim.incarnation,
             stored=stored,
-            resume=None if void else writer.resume_position,
+            resume=resume,
             newborn=False,
             earlier=earlier,
             former=former,
             truncation=truncation,
         )
-        situation = _Situation(claim, facts, number)
+        situation = _Situation(claim, facts, number, pending)
         decided: StartAt | Stop
         if request is not None:
             decided = await self._carry_out(situation, request, moved=move is not None)
         elif move is not None:
             decided = await self._begin_again(situation, move.position, move.reason)
+        elif pending is not None:
+            decided = await self._decide_pending(situation, pending)
         else:
             decided = await self._decide(situation)
         if isinstance(decided, Stop):
             return decided
         decided = replace(decided, truncation=max(number, decided.truncation))
         if decided.reason in _UNEXPLAINED and isinstance(writer, RecallingWriter) and not void:
-            resume = writer.resume_position
             # asked only where it matters: it costs a read, and a position above the chain's end is rare
             missing = (
                 await writer.find_missing(decided.position) if resume is None or decided.position > resume else None
@@ -135,12 +155,32 @@ class StartFinder:
 
     async def _carry_out(self, situation: _Situation, request: OffsetRequest, *, moved: bool) -> StartAt:
         """Decide how a request is carried out. What it is about may be that the log has lost its end, and nobody has noted it."""
-        facts, lost_end = situation.facts, False
-        if not situation.noted:
+        facts, lost_end = situation.facts, moved or situation.pending is not None
+        if situation.noted:
+            lost_end = False
+        elif not lost_end:
             consumed = max((one for one in (facts.resume, facts.committed) if one is not None), default=None)
-            lost_end = moved or (consumed is not None and await self._ends_below(situation.claim.partition, consumed))
+            lost_end = consumed is not None and await self._ends_below(situation.claim.partition, consumed)
         plan = plan_request(request, facts, lost_end=lost_end)
+        plan = replace(plan, ahead=not await self._reaches(situation.claim.partition, plan.first_offset))
         return replace(plan, truncation=await self._note(situation, plan.position)) if lost_end else plan
+
+    async def _decide_pending(self, situation: _Situation, pending: LostEnd) -> StartAt | Stop:
+        """Decide after a stop above the log's end, which may have grown since."""
+        if not pending.makes_void(situation.facts.stored):
+            # another member has committed since: that counts, and the records from there on are of the truncation
+            decided = await self._decide(situation)
+            if isinstance(decided, Stop) or decided.truncation:
+                return decided
+            return replace(decided, committed=None, truncation=await self._note(situation, decided.position))
+        if self._policy.on_above == "stop":
+            return replace(stop_above(pending), refused=situation.facts.committed)
+        partition = situation.claim.partition
+        log = await self._read_range(partition)
+        move = plan_lost_end(pending, log, self._policy.on_above)
+        return await self._move_below(
+            situation, move, OffsetOutOfRange(partition, pending.position, log.earliest, pending.latest)
+        )
 
     async def _decide(self, situation: _Situation) -> StartAt | Stop:
         claim, facts = situation.claim, situation.facts
@@ -168,7 +208,7 @@ class StartFinder:
         Where the log still holds the sink's own position, nothing below that is delivered again. But whoever committed may
         have landed what was above the log's end, in a folder of its own: so this is a truncation all the same.
         """
-        partition, resume = situation.claim.partition, situation.facts.resume
+        partition = situation.claim.partition
         log = await self._read_range(partition)
         if plan.position <= log.latest:
             return plan
@@ -179,31 +219,60 @@ class StartFinder:
         lost = await self._confirm_end_below(partition, plan.position)
         if lost is None:
             return plan
-        outcome = plan_out_of_range(lost, self._policy)
+        outcome = plan_out_of_range(lost, self._policy, truncation=situation.number)
         if isinstance(outcome, Stop):
             return replace(outcome, refused=plan.position)
-        if not isinstance(outcome, Move):
-            return plan
-        position, gap = outcome.position, None
+        return await self._move_below(situation, outcome, lost) if isinstance(outcome, Move) else plan
+
+    async def _move_below(self, situation: _Situation, move: Move, lost: OffsetOutOfRange) -> StartAt:
+        """Go on below a committed position, behind the records landed before the truncation."""
+        resume, position, gap = situation.facts.resume, move.position, None
         if resume is not None and resume <= lost.latest:
             position, gap = max(resume, position), left_out(resume, position)
-        begun = await self._begin_again(situation, position, outcome.reason)
+        begun = await self._begin_again(situation, position, move.reason)
         return replace(begun, gap=gap, out_of_range=lost)
 
     async def _ends_below(self, partition: TopicPartition, position: int) -> bool:
         """Tell whether the log ends below ``position``, an open transaction or none. Raises BrokerError, ConnectionLost."""
-        log = await self._read_range(partition)
-        if position <= log.latest or position <= await self._read_high_watermark(partition):
+        if await self._reaches(partition, position):
             return False
         return await self._confirm_end_below(partition, position) is not None
 
-    async def _confirm_end_below(self, partition: TopicPartition, position: int) -> OffsetOutOfRange | None:
-        """Ask once more, since a new leader may trail for a moment; None: the log reaches to ``position`` after all."""
-        await asyncio.sleep(_TRAILING_S)
+    async def _reaches(self, partition: TopicPartition, position: int) -> bool:
+        """Tell whether the log ends at or above ``position``. Raises BrokerError, ConnectionLost."""
         log = await self._read_range(partition)
-        if position <= max(log.latest, await self._read_high_watermark(partition)):
+        return position <= log.latest or position <= await self._read_high_watermark(partition)
+
+    async def _confirm_end_below(self, partition: TopicPartition, position: int) -> OffsetOutOfRange | None:
+        """Look once more, then fetch there; None: the log reaches to ``position`` after all.
+
+        A new leader's high watermark may trail: for a moment, or for ``replica.lag.time.max.ms`` while a broker that
+        died is in the ISR still. The log end offset tells such a log from one that has lost its end, but ListOffsets
+        does not give it to consumers. A fetch goes by it (Kafka's ``Log.read``). Above the log end offset it is refused.
+        Between high watermark and log end offset it is answered with nothing; 0.8.2 answers UNKNOWN.
+        """
+        await asyncio.sleep(_TRAILING_S)
+        if await self._reaches(partition, position):
             return None
-        return OffsetOutOfRange(partition, position, log.earliest, log.latest)
+        return await self._fetch_above(partition, position)
+
+    async def _fetch_above(self, partition: TopicPartition, position: int) -> OffsetOutOfRange | None:
+        """Return a fetcher's confirmed verdict about ``position``. Raises ConnectionLost where no broker gives one."""
+        feed = self._feeds.feed(partition, position)
+        try:
+            async with timeout(_PROBE_S):
+                feed.done(await feed.next())
+        except OffsetOutOfRange as error:
+            return error
+        except (CorruptMessageError, RecordTooLarge):
+            return None  # what cannot be read is there
+        except TimeoutError:
+            if feed.fault is not None or feed.heard_at is None:
+                raise ConnectionLost(f"{partition}: no broker says whether it holds offset {position}") from None
+            return None
+        finally:
+            feed.close()
+        return None
 
     async def _begin_again(self, situation: _Situation, position: int, reason: StartReason) -> StartAt:
         """Start below what was committed, since the log has lost its end."""
@@ -220,9 +289,21 @@ class StartFinder:
             if known is not None and known.position == position:
                 return known.number
             number = situation.number  # nothing has begun there
+        if situation.pending is not None:
+            number = max(number, situation.pending.number)
         voids = 0 if facts.stored is None else facts.stored.mzxid
         await self._truncations.note(situation.claim, LogTruncation(number=number, position=position, voids=voids))
         return number
+
+    async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
+        """Note for the group that a position is void. Raises CoordinationError.
+
+        Another position that was committed meanwhile is not void: the note is about the chain alone then.
+        """
+        stored = await self._load(claim.partition)
+        is_void = find_committed(stored, claim.incarnation) == lost.position
+        voids = stored.mzxid if is_void and stored is not None else 0
+        await self._truncations.note_lost_end(claim, replace(lost, voids=voids))
 
     async def moved(self, claim: Claim, earlier: Earlier | None) -> bool:
         """Tell whether somebody else has changed the committed position since. Raises CoordinationError."""

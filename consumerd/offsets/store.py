@@ -62,6 +62,40 @@ class LogTruncation:
         return self.voids == (0 if stored is None else stored.mzxid)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostEnd:
+    """A truncation that stops a partition, since ``offsets.on_above`` is ``stop``.
+
+    Example: position 80 is committed, and an unclean leader election leaves the log as ``[0, 60)``. The partition stops.
+    The log grows to 160: offsets 60 to 79 are other records now, though position 80 lies within the log again.
+
+    Args:
+        number: The truncation's number, once delivery goes on. From then on the stop is over.
+        position: The position that the log did not reach.
+        earliest: The log start offset when that was confirmed.
+        latest: The log end offset when that was confirmed.
+        voids: The transaction that wrote the committed position which is void by it, 0 where there is none.
+    """
+
+    number: int
+    position: int
+    earliest: int
+    latest: int
+    voids: int = 0
+
+    def makes_void(self, stored: StoredOffset | None) -> bool:
+        """Tell whether the offset node is still the one that the truncation made void."""
+        return stored is not None and stored.mzxid == self.voids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTruncations:
+    """The last truncation that delivery went on after, and the last that stopped it."""
+
+    last: LogTruncation | None = None
+    lost_end: LostEnd | None = None
+
+
 class Validity(enum.Enum):
     """Whether a stored position can be used; the values are shown."""
 
@@ -138,16 +172,19 @@ class OffsetRequests(Protocol):
 class LogTruncations(Protocol):
     """What the group's members know of logs that have lost their ends."""
 
-    async def find(self, claim: Claim) -> LogTruncation | None:
-        """Return the last truncation of the claimed topic's partition; None where there was none.
-
-        Raises CoordinationError.
-        """
+    async def find(self, claim: Claim) -> KnownTruncations:
+        """Return the notes about the claimed topic's partition. Raises CoordinationError."""
 
     async def note(self, claim: Claim, truncation: LogTruncation) -> None:
         """Note a truncation, in the claim's session or not at all, before anything is done about it.
 
         Raises CoordinationError; then look again.
+        """
+
+    async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
+        """Note a truncation that stops the partition. Raises CoordinationError.
+
+        It is written in the claim's session or not at all.
         """
 
 

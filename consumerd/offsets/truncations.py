@@ -13,19 +13,27 @@ void, 0 where there was none.
 It is written before anything is done about the truncation (a chain begun, a position committed), in the claim's session or
 not at all. So whoever finds the partition next, after a crash at any point and with whatever folder of its own, knows
 that an older chain's end counts no more; and while the offset node is still the one that is void, where to go on.
+
+Where ``offsets.on_above`` is ``stop`` nothing is decided yet. Then ``/consumers/G/consumerd/truncations/T/P.lost``
+keeps the evidence, which is gone from the log as soon as that has grown beyond the position again::
+
+    {"format": 1, "incarnation": "7", "truncation": 1, "position": 80, "earliest": 0, "latest": 60, "voids": 4242}
+
+It counts until a truncation of its number, or a higher one, is noted or landed, and needs no removal. It is a node of
+its own, since older releases read ``T/P`` and would go on at its position under every policy.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from consumerd.aio.sharing import SharedReads
 from consumerd.errors import CoordinationError
 from consumerd.model import Claim, TopicPartition
-from consumerd.offsets.store import LogTruncation
-from consumerd.zk.layout import truncation_path, truncations_path
+from consumerd.offsets.store import KnownTruncations, LogTruncation, LostEnd
+from consumerd.zk.layout import lost_end_path, truncation_path, truncations_path
 from consumerd.zk.listing import list_names
 from consumerd.zk.port import ZkClient
 
@@ -40,19 +48,20 @@ class ZooKeeperLogTruncations:
         self._group = group
         self._list_names = SharedReads[str, Sequence[str]](lambda topic: list_names(zk, truncations_path(group, topic)))
 
-    async def find(self, claim: Claim) -> LogTruncation | None:
-        """Return the last truncation of the claimed topic's partition; None where there was none.
+    async def find(self, claim: Claim) -> KnownTruncations:
+        """Return the notes about the claimed topic's partition.
 
         Raises CoordinationError, also for a node that cannot be read: to take it for none would give records that differ
         the same identity.
         """
         # hardly ever is there one: partitions that look at the same time share a read of their topic's folder
-        if str(claim.partition.partition) not in await self._list_names(claim.partition.topic):
-            return None
-        found = await self._zk.find(self._path(claim.partition))
-        if found is None:
-            return None
-        return self._parse(claim, found[0])
+        names = frozenset(await self._list_names(claim.partition.topic))
+        last = await self._read(self._path(claim.partition), names)
+        lost = await self._read(self._lost_path(claim.partition), names)
+        return KnownTruncations(
+            last=None if last is None else self._parse(claim, last),
+            lost_end=None if lost is None else self._parse_lost(claim, lost),
+        )
 
     async def note(self, claim: Claim, truncation: LogTruncation) -> None:
         """Note a truncation, in the session of the claim.
@@ -61,28 +70,42 @@ class ZooKeeperLogTruncations:
         was noted is found.
         """
         path = self._path(claim.partition)
-        data = _encode(claim, truncation)
         found = await self._zk.find(path)
-        if found is None:
-            await self._zk.ensure_path(truncations_path(self._group, claim.partition.topic))
-            await self._zk.create(path, data, epoch=claim.epoch)
-            return
-        known = self._parse(claim, found[0])
+        known = None if found is None else self._parse(claim, found[0])
         if known is not None and known.number > truncation.number:
             raise CoordinationError(f"{path}: truncation {known.number} was noted meanwhile; looking again")
-        await self._zk.set(path, data, version=found[1].version, epoch=claim.epoch)
+        await self._write(claim, path, _encode(claim, truncation), None if found is None else found[1].version)
+
+    async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
+        """Note a truncation that stops the partition. Idempotent. Raises CoordinationError."""
+        path = self._lost_path(claim.partition)
+        found = await self._zk.find(path)
+        data = _encode_lost(claim, lost)
+        if found is None or found[0] != data:
+            await self._write(claim, path, data, None if found is None else found[1].version)
+
+    async def _read(self, path: str, names: Collection[str]) -> bytes | None:
+        if path.rpartition("/")[2] not in names:
+            return None
+        found = await self._zk.find(path)
+        return None if found is None else found[0]
+
+    async def _write(self, claim: Claim, path: str, data: bytes, version: int | None) -> None:
+        if version is None:
+            await self._zk.ensure_path(truncations_path(self._group, claim.partition.topic))
+            await self._zk.create(path, data, epoch=claim.epoch)
+        else:
+            await self._zk.set(path, data, version=version, epoch=claim.epoch)
 
     def _path(self, partition: TopicPartition) -> str:
         return truncation_path(self._group, partition)
 
+    def _lost_path(self, partition: TopicPartition) -> str:
+        return lost_end_path(self._group, partition)
+
     def _parse(self, claim: Claim, data: bytes) -> LogTruncation | None:
         try:
-            payload: object = json.loads(data.decode())
-            if not isinstance(payload, dict) or payload.get("format") != _FORMAT:
-                raise ValueError(f"no object of format {_FORMAT}")  # noqa: TRY301 - one text for all that is wrong
-            incarnation = payload.get("incarnation")
-            if not isinstance(incarnation, str):
-                raise ValueError(f"incarnation {incarnation!r}")  # noqa: TRY301, TRY004 - as above
+            incarnation, payload = _read_payload(data)
             truncation = LogTruncation(
                 number=_count(payload, "truncation"),
                 position=_count(payload, "position"),
@@ -97,6 +120,34 @@ class ZooKeeperLogTruncations:
             ) from error
         return truncation if incarnation == str(claim.incarnation.czxid) else None
 
+    def _parse_lost(self, claim: Claim, data: bytes) -> LostEnd | None:
+        try:
+            incarnation, payload = _read_payload(data)
+            lost = LostEnd(
+                number=_count(payload, "truncation"),
+                position=_count(payload, "position"),
+                earliest=_count(payload, "earliest"),
+                latest=_count(payload, "latest"),
+                voids=_count(payload, "voids"),
+            )
+        except (ValueError, RecursionError) as error:
+            raise CoordinationError(
+                f"{self._lost_path(claim.partition)} says that the log has lost its end, and cannot be read ({error}); "
+                "restore it, or say where to go on with `consumerd offsets set` and remove it then"
+            ) from error
+        return lost if incarnation == str(claim.incarnation.czxid) else None
+
+
+def _read_payload(data: bytes) -> tuple[str, Mapping[str, object]]:
+    """Return the incarnation and all fields. Raises ValueError, RecursionError."""
+    payload: object = json.loads(data.decode())
+    if not isinstance(payload, dict) or payload.get("format") != _FORMAT:
+        raise ValueError(f"no object of format {_FORMAT}")
+    incarnation = payload.get("incarnation")
+    if not isinstance(incarnation, str):
+        raise ValueError(f"incarnation {incarnation!r}")  # noqa: TRY004 - one type for all that is wrong
+    return incarnation, payload
+
 
 def _encode(claim: Claim, truncation: LogTruncation) -> bytes:
     fields = {
@@ -105,6 +156,19 @@ def _encode(claim: Claim, truncation: LogTruncation) -> bytes:
         "truncation": truncation.number,
         "position": truncation.position,
         "voids": truncation.voids,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _encode_lost(claim: Claim, lost: LostEnd) -> bytes:
+    fields = {
+        "format": _FORMAT,
+        "incarnation": str(claim.incarnation.czxid),
+        "truncation": lost.number,
+        "position": lost.position,
+        "earliest": lost.earliest,
+        "latest": lost.latest,
+        "voids": lost.voids,
     }
     return json.dumps(fields, separators=(",", ":")).encode()
 

@@ -102,6 +102,14 @@ def truncation_path(group: str, partition: TopicPartition) -> str:
     return f"{truncations_path(group, partition.topic)}/{partition.partition}"
 
 
+def lost_end_path(group: str, partition: TopicPartition) -> str:
+    """Log end that was found below the group's position under ``on_above: stop``; persistent.
+
+    It lies beside the note of the last truncation, so that one listing of the topic's folder tells of both.
+    """
+    return f"{truncation_path(group, partition)}.lost"
+
+
 def roots_root(group: str) -> str:
     """Parent of what is known of the file sinks' roots: it has children where files of this group have been landed."""
     return f"{own_path(group)}/roots"

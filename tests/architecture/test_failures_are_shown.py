@@ -151,6 +151,7 @@ EXEMPT: Final[Mapping[str, str]] = {
     "cluster_lookup_failed": "before the daemon has begun: not ready, since it waits for ZooKeeper, which is told",
     "daemon_failed": "the process ends with it, by an exit code",
     "landed_end_unreadable": "evidence that is missing; nothing is decided by it",
+    "lost_end_not_noted": "of a partition that stays stopped, which is shown; it is noted at the next look",
     "metadata_not_answered": "one broker of several; that none answers is cluster_read_failed",
     "recheck_failed": "of a partition that stays stopped, which is shown, and is looked at again",
     "properties_unknown": "said once of a file, before there is a daemon",

@@ -570,11 +570,74 @@ MUTANTS: Final = (
         name="a-request-after-an-election-in-the-same-incarnation",
         promise=2,
         file="delivery/start.py",
-        old="        if not situation.noted:\n",
-        new="        if moved and not situation.noted:\n",
+        old="            lost_end = consumed is not None and await self._ends_below(situation.claim.partition, consumed)\n",
+        new="            lost_end = False\n",
         tests=(
-            "tests/unit/delivery/test_requests.py::test_a_request_for_a_log_that_has_lost_its_end_begins_the_next_truncation",
+            "tests/unit/delivery/test_lost_ends.py::test_a_request_that_waits_when_the_log_has_lost_its_end_begins_the_next_truncation",
         ),
+    ),
+    Mutant(
+        name="a-request-after-a-stop-in-the-same-incarnation",
+        promise=2,
+        file="delivery/start.py",
+        old="moved or situation.pending is not None\n",
+        new="moved\n",
+        tests=("tests/unit/delivery/test_lost_ends.py::test_a_log_that_grows_past_a_lost_position_ends_no_stop",),
+    ),
+    Mutant(
+        name="a-log-that-has-regrown-ends-a-stop",
+        promise=1,
+        file="delivery/pipeline.py",
+        old="        if tracker is None or stop.lost_end is not None:\n",
+        new="        if tracker is None:\n",
+        tests=("tests/unit/delivery/test_lost_ends.py::test_a_log_that_grows_past_a_lost_position_ends_no_stop",),
+    ),
+    Mutant(
+        name="a-stop-that-one-process-alone-knows-of",
+        promise=1,
+        file="delivery/pipeline.py",
+        old="        await self._starts.note_lost_end(self._claim, lost)\n",
+        new="",
+        tests=("tests/unit/delivery/test_lost_ends.py::test_a_log_that_grows_past_a_lost_position_ends_no_stop",),
+    ),
+    Mutant(
+        name="a-stop-is-noted-before-the-last-commit",
+        promise=1,
+        file="delivery/pipeline.py",
+        old="tracker.pending is not None and not await self._committer.commit_at_once(self)",
+        new="tracker.pending is None and not await self._committer.commit_at_once(self)",
+        tests=("tests/unit/delivery/test_lost_ends.py::test_a_stop_is_noted_after_the_last_commit",),
+    ),
+    Mutant(
+        name="a-chain-of-before-the-stop-counts",
+        promise=1,
+        file="delivery/start.py",
+        old="            void, resume = True, None\n",
+        new="            void = True\n",
+        tests=(
+            "tests/unit/delivery/test_lost_ends.py::test_what_another_member_commits_then_is_believed_and_the_old_chain_is_not",
+        ),
+    ),
+    Mutant(
+        name="a-trailing-high-watermark-is-the-logs-end",
+        promise=1,
+        file="delivery/start.py",
+        old="        return await self._fetch_above(partition, position)\n",
+        new=(
+            "        log = await self._read_range(partition)\n"
+            "        return OffsetOutOfRange(partition, position, log.earliest, log.latest)\n"
+        ),
+        tests=(
+            "tests/unit/delivery/test_lost_ends.py::test_a_leader_whose_high_watermark_trails_for_long_has_lost_nothing",
+        ),
+    ),
+    Mutant(
+        name="nearest-is-the-end-after-a-stop",
+        promise=1,
+        file="delivery/policy.py",
+        old="        position = min(max(lost.latest, log.earliest), log.latest)\n",
+        new="        position = log.latest\n",
+        tests=("tests/unit/delivery/test_lost_ends.py::test_another_policy_goes_on_from_the_end_that_was_found",),
     ),
     Mutant(
         name="an-election-that-one-folder-alone-knows-of",

@@ -17,7 +17,9 @@ from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
 from consumerd.model import TopicPartition
 from consumerd.spark.landing.examine import examine
+from consumerd.spark.landing.findings import FindingKind
 from consumerd.spark.landing.footers import read_all
+from consumerd.spark.landing.report import AuditReport
 from consumerd.spark.landing.scan import scan_landing
 from tests.support.bronze import read_bronze, run_bronze
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeLog, until
@@ -108,8 +110,11 @@ class Group:
         ]
         assert sorted(self.ledger) == sorted(rows)
         assert () == summary.findings
-        report = examine(read_all(scan_landing([zone.path for zone in zones])), depth="footers")
-        assert [] == [finding.detail for finding in report.errors]
+        assert [] == [finding.detail for finding in self.examine().errors]
+
+    def examine(self) -> AuditReport:
+        """Audit what has landed."""
+        return examine(read_all(scan_landing([files.path for files in self.files.values()])), depth="footers")
 
 
 async def committed(rig: DeliveryRig, position: int) -> None:
@@ -145,6 +150,47 @@ def test_records_after_an_election_are_in_bronze_beside_those_that_the_log_has_l
     asyncio.run(story())
     group.run_bronze()
     assert 60 == len(group.ledger)
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+def test_a_log_that_has_regrown_past_a_stop_is_read_where_the_operator_says(
+    spark: SparkSession, tmp_path: Path, restart: bool
+) -> None:
+    """Bronze holds the lost records, and beside them those that took their offsets."""
+    group = Group(spark, tmp_path, "stop")
+
+    async def before(rig: DeliveryRig) -> None:
+        group.append(40)
+        await committed(rig, 40)
+
+    async def lose(rig: DeliveryRig) -> None:
+        group.elect(30)
+        await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+        await until(lambda: rig.truncations.lost)
+        group.append(30)
+        await asyncio.sleep(0.5)  # ten looks
+        assert (DeliveryState.STOPPED, 40) == (rig.status(P).state, rig.store.position(P))
+        if not restart:
+            await ask(rig)
+
+    async def ask(rig: DeliveryRig) -> None:
+        await until(lambda: rig.status(P).state is DeliveryState.STOPPED)
+        rig.requests.put(P, 30)
+        await committed(rig, 60)
+
+    async def story() -> None:
+        await group.hold("a", before)
+        await asyncio.to_thread(group.run_bronze)
+        await group.hold("a", lose)
+        if restart:
+            await group.hold("a", ask)
+        await group.close()
+
+    asyncio.run(story())
+    group.run_bronze()
+    assert 40 + 30 == len(group.ledger)
+    truncated = [one for one in group.examine().findings if one.kind is FindingKind.LOG_TRUNCATED]
+    assert [(30, 40)] == [(one.start, one.end) for one in truncated]
 
 
 @pytest.mark.parametrize("way", ["policy", "request", "another's election"])

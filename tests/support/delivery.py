@@ -26,7 +26,15 @@ from consumerd.errors import (
     SinkClosed,
 )
 from consumerd.model import Claim, Fault, Gap, GapReason, Incarnation, SessionEpoch, ThreadId, TopicPartition
-from consumerd.offsets.store import Commit, CommitOutcome, LogTruncation, OffsetRequest, StoredOffset
+from consumerd.offsets.store import (
+    Commit,
+    CommitOutcome,
+    KnownTruncations,
+    LogTruncation,
+    LostEnd,
+    OffsetRequest,
+    StoredOffset,
+)
 from consumerd.sinks.base import QuarantinedUnit, Sink, Start
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.wire.records import RecordBatch
@@ -125,6 +133,15 @@ class FakeLog:
         self.timestamp_ms: Callable[[int], int] = lambda offset: -1
         self.silent_from: int | None = None
         """From here on nothing is answered."""
+        self.unheard = False
+        """Whether no fetch is answered at all."""
+        self.log_end: int | None = None
+        """Log end offset of a leader whose high watermark trails."""
+
+    @property
+    def fetchable_end(self) -> int:
+        """The last position that a fetch is not refused for."""
+        return max(self.latest, self.high_watermark or 0, self.log_end or 0)
 
     @property
     def latest(self) -> int:
@@ -141,7 +158,7 @@ class FakeLog:
                 del self.lasting_faults[offset]
 
     async def wait_beyond(self, position: int) -> None:
-        await self._latest.wait(lambda latest: latest > position or (latest < position and self.high_watermark is None))
+        await self._latest.wait(lambda latest: latest > position or position > self.fetchable_end)
 
 
 class FakeFeed:
@@ -170,7 +187,7 @@ class FakeFeed:
 
     @property
     def heard_at(self) -> float | None:
-        return asyncio.get_running_loop().time()
+        return None if self.log.unheard else asyncio.get_running_loop().time()
 
     async def next(self) -> RecordBatch:
         assert not self.closed
@@ -186,7 +203,7 @@ class FakeFeed:
                 raise faults.pop(0)
             if position in log.lasting_faults:
                 raise log.lasting_faults[position]
-            if not log.earliest <= position <= max(log.latest, log.high_watermark or 0):
+            if not log.earliest <= position <= log.fetchable_end:
                 raise OffsetOutOfRange(self.partition, position, log.earliest, log.latest)
             if position < log.latest:
                 # nothing is awaited between taking a batch and returning it
@@ -348,11 +365,20 @@ class FakeTruncations:
 
     def __init__(self) -> None:
         self.noted: dict[tuple[TopicPartition, int], LogTruncation] = {}
+        self.lost: dict[tuple[TopicPartition, int], LostEnd] = {}
         self.faults: list[ConsumerdError] = []
 
-    async def find(self, claim: Claim) -> LogTruncation | None:
+    async def find(self, claim: Claim) -> KnownTruncations:
         await asyncio.sleep(0)
-        return self.noted.get((claim.partition, claim.incarnation.czxid))
+        key = claim.partition, claim.incarnation.czxid
+        return KnownTruncations(last=self.noted.get(key), lost_end=self.lost.get(key))
+
+    async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
+        await asyncio.sleep(0)
+        if self.faults:
+            raise self.faults.pop(0)
+        claim.check()
+        self.lost[claim.partition, claim.incarnation.czxid] = lost
 
     async def note(self, claim: Claim, truncation: LogTruncation) -> None:
         await asyncio.sleep(0)

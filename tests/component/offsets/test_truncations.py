@@ -10,7 +10,7 @@ import pytest
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import CoordinationError
 from consumerd.model import SessionEpoch, TopicPartition
-from consumerd.offsets.store import LogTruncation
+from consumerd.offsets.store import KnownTruncations, LogTruncation, LostEnd
 from consumerd.offsets.truncations import ZooKeeperLogTruncations
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import truncation_path, truncations_path
@@ -52,8 +52,8 @@ async def test_what_one_member_has_noted_every_other_one_finds(zk: AiozkClient, 
     """Whatever folder it lands in, and whoever has died since."""
     await ZooKeeperLogTruncations(zk, group).note(claim(zk), FIRST)
     other = ZooKeeperLogTruncations(zk, group)
-    assert await other.find(claim(zk)) == FIRST
-    assert await other.find(claim(zk, Q)) is None
+    assert (await other.find(claim(zk))).last == FIRST
+    assert (await other.find(claim(zk, Q))).last is None
     data, _ = await zk.get(f"/consumers/{group}/consumerd/truncations/t/0")
     assert json.loads(data) == {"format": 1, "incarnation": "7", "truncation": 1, "position": 30, "voids": 4242}
 
@@ -66,16 +66,16 @@ async def test_each_truncation_replaces_the_one_before_and_none_goes_back(zk: Ai
     await truncations.note(claim(zk), second)
     with pytest.raises(CoordinationError, match=r"truncations/t/0: truncation 2 was noted meanwhile"):
         await truncations.note(claim(zk), FIRST)
-    assert await truncations.find(claim(zk)) == second
+    assert (await truncations.find(claim(zk))).last == second
 
 
 async def test_the_number_begins_anew_with_the_topic(zk: AiozkClient, group: str) -> None:
     """What is noted is about the records of a topic that is gone."""
     truncations = ZooKeeperLogTruncations(zk, group)
     await truncations.note(claim(zk), LogTruncation(number=5, position=9, voids=0))
-    assert await truncations.find(claim(zk, czxid=9)) is None
+    assert (await truncations.find(claim(zk, czxid=9))).last is None
     await truncations.note(claim(zk, czxid=9), FIRST)
-    assert await truncations.find(claim(zk, czxid=9)) == FIRST
+    assert (await truncations.find(claim(zk, czxid=9))).last == FIRST
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,42 @@ async def test_nothing_is_noted_in_another_session_than_the_claims(zk: AiozkClie
     stale = FakeClaim(P, SessionEpoch(zk.state.epoch + 1), CZXID)
     with pytest.raises(CoordinationError):
         await truncations.note(stale, FIRST)
-    assert await truncations.find(claim(zk)) is None
+    assert (await truncations.find(claim(zk))).last is None
     await truncations.note(claim(zk), FIRST)
     with pytest.raises(CoordinationError):
         await truncations.note(stale, LogTruncation(number=2, position=1, voids=0))
-    assert await truncations.find(claim(zk)) == FIRST
+    assert (await truncations.find(claim(zk))).last == FIRST
+
+
+async def test_a_stop_is_noted_beside_the_last_truncation_and_neither_hides_the_other(
+    zk: AiozkClient, group: str
+) -> None:
+    """Older releases would go on where ``T/P`` says, against their policy."""
+    truncations = ZooKeeperLogTruncations(zk, group)
+    lost = LostEnd(number=2, position=80, earliest=0, latest=60, voids=99)
+    await truncations.note_lost_end(claim(zk), lost)
+    assert await truncations.find(claim(zk)) == KnownTruncations(last=None, lost_end=lost)
+    await truncations.note(claim(zk), FIRST)
+    assert await truncations.find(claim(zk)) == KnownTruncations(last=FIRST, lost_end=lost)
+    assert await truncations.find(claim(zk, Q)) == KnownTruncations()
+    assert await truncations.find(claim(zk, czxid=9)) == KnownTruncations()
+    data, stat = await zk.get(f"/consumers/{group}/consumerd/truncations/t/0.lost")
+    assert json.loads(data) == {
+        "format": 1,
+        "incarnation": "7",
+        "truncation": 2,
+        "position": 80,
+        "earliest": 0,
+        "latest": 60,
+        "voids": 99,
+    }
+    await truncations.note_lost_end(claim(zk), lost)
+    assert (await zk.get(f"/consumers/{group}/consumerd/truncations/t/0.lost"))[1].version == stat.version
+    later = LostEnd(number=2, position=90, earliest=0, latest=70, voids=100)
+    await truncations.note_lost_end(claim(zk), later)
+    assert (await truncations.find(claim(zk))).lost_end == later
+    with pytest.raises(CoordinationError):
+        await truncations.note_lost_end(FakeClaim(P, SessionEpoch(zk.state.epoch + 1), CZXID), lost)
+    await zk.set(f"/consumers/{group}/consumerd/truncations/t/0.lost", b'{"format": 2}')
+    with pytest.raises(CoordinationError, match=r"truncations/t/0.lost .* cannot be read .*consumerd offsets set"):
+        await truncations.find(claim(zk))

@@ -351,7 +351,7 @@ def test_a_position_beyond_an_open_transaction_is_in_the_log(on_above, resume):
         store.put(P, 1000)
         brokers.logs[P] = FakeLog(0, 950)  # read_committed: a transaction is open since 950
         brokers.logs[P].high_watermark = 1200
-        starts = StartFinder(store, FakeTruncations(), brokers, brokers, OffsetPolicy(on_above=on_above))
+        starts = StartFinder(store, FakeTruncations(), brokers, brokers, brokers, OffsetPolicy(on_above=on_above))
 
         plan = await starts.find(FakeClaim(P), Writer(resume))
 
@@ -373,9 +373,9 @@ def test_a_position_above_the_high_watermark_is_above_the_log_beside_an_open_tra
         brokers.logs[P] = FakeLog(0, 950)
         brokers.logs[P].high_watermark = 1200
 
-        plan = await StartFinder(store, FakeTruncations(), brokers, brokers, OffsetPolicy(on_above="stop")).find(
-            FakeClaim(P), Writer(None)
-        )
+        plan = await StartFinder(
+            store, FakeTruncations(), brokers, brokers, brokers, OffsetPolicy(on_above="stop")
+        ).find(FakeClaim(P), Writer(None))
 
         assert isinstance(plan, Stop)
         assert StopCause.ABOVE_LOG is plan.cause
@@ -395,7 +395,7 @@ def test_what_has_landed_and_the_log_still_holds_is_not_read_again_whatever_the_
         store.put(P, 100)
         brokers.logs[P] = FakeLog(10, 60)
 
-        plan = await StartFinder(store, truncations, brokers, brokers, OffsetPolicy(on_above=on_above)).find(
+        plan = await StartFinder(store, truncations, brokers, brokers, brokers, OffsetPolicy(on_above=on_above)).find(
             FakeClaim(P), Writer(resume)
         )
 
@@ -442,7 +442,7 @@ def test_a_folder_that_has_seen_nothing_of_an_election_begins_a_chain_of_its_tru
         truncations.noted[P, TOPIC_CZXID] = LogTruncation(number=1, position=30, voids=voided)
         if committed is not None:
             store.put(P, committed)
-        starts = StartFinder(store, truncations, brokers, brokers, OffsetPolicy())
+        starts = StartFinder(store, truncations, brokers, brokers, brokers, OffsetPolicy())
 
         plan = await starts.find(FakeClaim(P), ChainWriter(resume, 0))
 
@@ -460,7 +460,7 @@ def test_a_chain_that_knows_of_more_elections_than_zookeeper_is_believed():
         store, truncations, brokers = FakeStore(), FakeTruncations(), FakeBrokers()
         brokers.logs[P] = FakeLog(0, 60)
         store.put(P, 55)
-        starts = StartFinder(store, truncations, brokers, brokers, OffsetPolicy(on_above="nearest"))
+        starts = StartFinder(store, truncations, brokers, brokers, brokers, OffsetPolicy(on_above="nearest"))
         plan = await starts.find(FakeClaim(P), ChainWriter(55, 3))
         assert (55, 3) == (plan.position, plan.truncation)
 
@@ -480,7 +480,7 @@ def test_a_position_above_the_log_moves_to_the_end_that_the_second_look_has_foun
         store, brokers = FakeStore(), FakeBrokers()
         store.put(P, 100)
         log = brokers.logs[P] = FakeLog(10, 60)
-        starts = StartFinder(store, FakeTruncations(), brokers, brokers, OffsetPolicy(on_above="nearest"))
+        starts = StartFinder(store, FakeTruncations(), brokers, brokers, brokers, OffsetPolicy(on_above="nearest"))
         async with asyncio.TaskGroup() as tasks:
             finding = tasks.create_task(starts.find(FakeClaim(P), Writer(None)))
             await asyncio.sleep(0.1)
@@ -503,9 +503,9 @@ def test_a_chain_that_reaches_beyond_the_logs_end_is_left_for_a_new_one():
         store.put(P, 100)
         brokers.logs[P] = FakeLog(10, 60)
 
-        plan = await StartFinder(store, FakeTruncations(), brokers, brokers, OffsetPolicy(on_above="nearest")).find(
-            FakeClaim(P), Writer(61)
-        )
+        plan = await StartFinder(
+            store, FakeTruncations(), brokers, brokers, brokers, OffsetPolicy(on_above="nearest")
+        ).find(FakeClaim(P), Writer(61))
 
         assert isinstance(plan, StartAt)
         assert (60, False, 1) == (plan.position, plan.new_chain, plan.truncation)
