@@ -139,7 +139,7 @@ def _make_copier(
 
 @dataclass(frozen=True, slots=True)
 class CopiedPieces:
-    """Result of one task: the files that it has staged, none if it has met damaged files."""
+    """Result of one task: its staged files, or the damaged files that it has met."""
 
     files: tuple[DataFile, ...]
     damaged: tuple[DamagedFile, ...]

@@ -1,4 +1,4 @@
-"""Simulated groups land, bronze carries over: its table is held against the logs, record by record.
+"""Stories of simulated groups and their bronze table, which is held against the logs record by record.
 
 ``make simulate`` tells hundreds of stories; a seed that fails is told again by the command that is printed.
 ``CONSUMERD_BRONZE_SEEDS=A-B`` tells others than the standing ones.

@@ -26,9 +26,10 @@ class Ending:
 
 
 def tell_all(first: int, last: int, *, jobs: int, hash_seed: str = "random", bronze: bool = False) -> list[Ending]:
-    """Tell the stories from ``first`` to ``last``, ``jobs`` at a time, and return how they ended, by seed.
+    """Tell the stories from ``first`` to ``last``, and return how they ended, by seed.
 
     Args:
+        jobs: number of processes.
         bronze: tell stories that go on into bronze.
     """
     command = [sys.executable, "-m", "tests.support.simulation", f"{first}-{last}", *(["--bronze"] if bronze else [])]

@@ -1,9 +1,9 @@
 """The bronze job beside a simulated group, without Spark, and the judge of its table.
 
-Owns a copy of the published files in a real folder, the bronze table beside it, and the jobs that fill it. All of the job
-is the real one (scan, footers, plan, parts, copied rows, transactions) but Spark, which would only run the copy in tasks.
-A job runs at one moment of virtual time. What other processes do meanwhile happens at its fail points: between two parts
-files land, another job runs to its end, or the job dies; the job also dies before any change of the table's folder.
+Owns a copy of the published files in a real folder, the bronze table beside it, and the jobs that fill it. The job is the
+real one (scan, footers, plan, parts, copied rows, transactions), but for Spark, which would only run the copy in tasks.
+A job runs at one moment of virtual time. What other processes do meanwhile happens while it copies the rows of a part:
+files land, another job runs to its end, or the job dies. It may also die before any change of the table's folder.
 
 What must be true after each job, whether it has ended or died:
 
@@ -65,7 +65,7 @@ _SETTINGS = FileSettings(bounds=BOUNDS)
 
 
 class TableFiles(RecordingFileSystem):
-    """The file system of one job; after :meth:`die` the job changes nothing any more. Syncs cost nothing.
+    """The file system of one job, which can die or fail. Syncs cost nothing.
 
     Args:
         left: number of changes before the job dies, or before one change fails; None for neither.
@@ -156,7 +156,7 @@ class BronzeJobs:
     # -- jobs
 
     def run_disturbed(self) -> None:
-        """Run the job on what has landed, or on what had a moment ago, with whatever may happen to it."""
+        """Run the job on what has landed, perhaps a moment ago, with disturbances."""
         chance = self._chance
         self._export(len(self._links) - chance.choice([0, 0, chance.randint(0, 6)]))
         if not self._roots():
@@ -178,7 +178,7 @@ class BronzeJobs:
         self._check(readable if ended else ())
 
     def run_to_the_end(self) -> None:
-        """Run the job on everything that has landed: the table is then what the files hold, and another run changes nothing."""
+        """Run the job on everything that has landed, and check that another run changes nothing."""
         self._restore()
         self._export(len(self._links))
         if not self._roots():
@@ -193,7 +193,7 @@ class BronzeJobs:
             self._race_stranger()
 
     def find_missing(self) -> list[str]:
-        """Return what the logs hold now, to be delivered, and the table has under no incarnation of that topic."""
+        """Return records that the logs hold now and the table lacks."""
         there = {(partition, mark, offset) for (partition, _, offset), mark in self._marks.items()}
         missing = []
         for (partition, czxid), log in self.judge.logs.items():
@@ -207,7 +207,7 @@ class BronzeJobs:
         return missing
 
     def _run(self, files: TableFiles, happens: _Disturbance | None) -> bool:
-        """Run the job once; False if it died, or failed since a change of the table's folder did."""
+        """Run the job once; return False if it died, or failed by an injected error."""
         self.runs += 1
         try:
             target = self._open(self._table, files, happens)
@@ -238,7 +238,7 @@ class BronzeJobs:
         plan: LandingPlan,
         settings: FileSettings,
     ) -> list[DataFile]:
-        """Copy a part's rows as Spark would, in tasks of a few pieces, some of which are attempted twice."""
+        """Copy a part's rows in small tasks, some of which are attempted twice."""
         tabled = list(transaction.base.files.values())
         groups = plan_tasks(plan, tabled, transaction.table.path, cores=1)
         copied: list[DataFile] = []
@@ -318,7 +318,7 @@ class BronzeJobs:
         assert self._version() == version, "files of another cluster were refused, and bronze has changed"
 
     def _race_stranger(self) -> None:
-        """Let a job of another cluster be the first to commit to a new table, while ours has made its plan."""
+        """Let another cluster's job commit first to a new table that ours has a plan for."""
         if not self.judge.landed:
             return
         place = self._folder / "raced"
@@ -374,7 +374,11 @@ class BronzeJobs:
     # -- the judge
 
     def _check(self, taken: Collection[Path]) -> None:
-        """Hold the table against the logs; it must have the records of the files in ``taken`` at least."""
+        """Hold the table against the logs.
+
+        Args:
+            taken: published files whose records must be there.
+        """
         rows = self._read(self._table)
         counts = Counter(identity for identity, _ in rows)
         twice = [identity for identity, count in counts.items() if count > 1]
@@ -454,7 +458,10 @@ def _describe(identities: Collection[Identity]) -> str:
 
 
 def land_stranger(path: Path) -> Path:
-    """Land files of another cluster, of a log with the name and incarnation of a story's first. Needs no running loop."""
+    """Land files of another cluster.
+
+    Their log has the name and the incarnation of the first one of each story. For callers without a running loop.
+    """
     server = FakeZooKeeper(seed=0)
     server.put(topic_path("t"), b"{}")
     node = server.read(topic_path("t"))

@@ -1,4 +1,6 @@
-"""Stories that go on into bronze: a simulated group lands Parquet or JSON lines, and jobs carry the files over.
+"""Stories that go on into bronze.
+
+A simulated group lands Parquet files or JSON lines, and jobs carry them over.
 
 Beside all that happens in other stories: logs lose their ends under a policy or until an operator says where to go on,
 operators ask for positions while they do, topics are made again after it, and each replica has a folder of its own.
@@ -74,7 +76,12 @@ class _DiskParquet(ParquetFormat):
 
 
 class BronzeStory(Story):
-    """A story with a bronze table below ``folder``, which files of another cluster, ``stranger``, are offered to."""
+    """A story with a bronze table.
+
+    Args:
+        folder: empty folder for the table and a copy of the landing zone.
+        stranger: a landing root of another cluster.
+    """
 
     def __init__(self, seed: int, world: World, folder: Path, stranger: Path) -> None:
         super().__init__(seed, world)
@@ -136,7 +143,7 @@ class BronzeStory(Story):
             self.bronze.run_disturbed()
 
     async def operate(self) -> None:
-        """Say where partitions go on that a lost end has stopped; ask for other positions without need."""
+        """Request positions as an operator: for stopped partitions, and now and then for others."""
         while True:
             await asyncio.sleep(self.own.uniform(0.2, 2.0))
             for daemon in list(self.daemons.values()):
