@@ -146,11 +146,14 @@ class Group:
         summary = run_bronze(spark, [LandingZone(one) for one in self._landings], lake / "bronze")
         assert summary.findings == ()
         table = open_table(lake / "bronze")
-        columns = ["topic", "incarnation", "partition", "offset", "key", "value"]
+        columns = ["incarnation", "partition", "offset", "key", "value"]
         found: Ledger = Counter()
         for file in table.snapshot().files:
+            # the topic stands in the folder's name
+            (topic,) = (part.removeprefix("topic=") for part in Path(file).parts if part.startswith("topic="))
             rows = pq.read_table(table.path / file, columns=columns, partitioning=None)
-            found.update(zip(*(rows[column].to_pylist() for column in columns), strict=True))
+            values = zip(*(rows[column].to_pylist() for column in columns), strict=True)
+            found.update((topic, *row) for row in values)
         return found
 
     @property
