@@ -1,4 +1,4 @@
-"""Stories of simulated groups and their bronze table, which is held against the logs record by record.
+"""Stories of simulated groups whose bronze table is held against the logs.
 
 ``make simulate`` tells hundreds of stories; a seed that fails is told again by the command that is printed.
 ``CONSUMERD_BRONZE_SEEDS=A-B`` tells others than the standing ones.
@@ -18,7 +18,7 @@ FIRST, LAST = (int(part) for part in os.environ.get("CONSUMERD_BRONZE_SEEDS", "0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_bronze_holds_what_the_logs_held_record_by_record() -> None:
     """Identities and coverage, over truncations, requests, several roots, another cluster, kills and damage."""
     endings = tell_all(FIRST, LAST, jobs=1, bronze=True)

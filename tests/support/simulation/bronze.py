@@ -1,7 +1,7 @@
 """The bronze job beside a simulated group, without Spark, and the judge of its table.
 
-Owns a copy of the published files in a real folder, the bronze table beside it, and the jobs that fill it. The job is the
-real one (scan, footers, plan, parts, copied rows, transactions), but for Spark, which would only run the copy in tasks.
+Owns a copy of the published files in a real folder, the bronze table beside it, and the jobs that fill it. The job is
+the real one (scan, footers, plan, parts, copied rows, transactions), but for Spark, which would only run the copy in tasks.
 A job runs at one moment of virtual time. What other processes do meanwhile happens while it copies the rows of a part:
 files land, another job runs to its end, or the job dies. It may also die before any change of the table's folder.
 
@@ -318,7 +318,7 @@ class BronzeJobs:
         assert self._version() == version, "files of another cluster were refused, and bronze has changed"
 
     def _race_stranger(self) -> None:
-        """Let another cluster's job commit first to a new table that ours has a plan for."""
+        """Let another cluster's job be the first to commit to a new table."""
         if not self.judge.landed:
             return
         place = self._folder / "raced"
