@@ -137,7 +137,7 @@ CASES: Final = (
     ),
     Case(
         name="log",
-        what="opening a table",
+        what="opening a table after 30,000 commits, of which 10,000 or 11,000 are left",
         work=Work.LOG,
         workers=(Worker.LONG, Worker.SHORT),
         targets=(Target(worker=Worker.LONG, peer=Worker.SHORT, cpu=3.0), Target(worker=Worker.LONG, size=50_000_000)),

@@ -12,7 +12,7 @@ from typing import Any, Final
 from bench.report import describe_origin, millions, table
 from bench.results import Row, Run
 from bench.slopes import spread_of
-from bench.spark.cases import CASES, Case, Target, Worker
+from bench.spark.cases import CASES, Case, Target, Work, Worker
 from bench.spark.session import Reading
 
 MIB: Final = 1 << 20
@@ -100,7 +100,7 @@ def document(results: Mapping[str, Measured]) -> str:
             command = f"`python -m bench.spark --cases {case.name}`"
             targets.append((row.work, row.target, row.figure, met, origin, command))
         for worker, readings in measured.readings.items():
-            if readings:
+            if readings and case.work not in (Work.LOG, Work.MEMORY):
                 rates.append((case.what, worker, *_cells(readings), origin))
     aims = ("work", "at least, unless it says at most", "measured", "met", "date and commit", "command")
     heads = ("work", "who", "rows/s, median", "least to most", "rounds", "processor, s for a million rows")

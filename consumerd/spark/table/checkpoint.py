@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -121,13 +121,6 @@ def parse_checkpoint(data: bytes, version: int) -> tuple[Snapshot, TableRecord]:
     )
 
 
-def parse_table_of(data: bytes, version: int) -> TableRecord:
-    """Read the table's description off a checkpoint. Raises as :func:`parse_checkpoint`."""
-    found = _read(data, ["protocol", "metaData"])
-    _get_state(found.schema, version)
-    return _get_table(found)
-
-
 def parse_time_of(data: bytes, version: int) -> int:
     """Read ``Snapshot.time_ms`` off a checkpoint's footer. Raises as :func:`parse_checkpoint`."""
     try:
@@ -137,9 +130,9 @@ def parse_time_of(data: bytes, version: int) -> int:
     return get_number(_get_state(schema, version), "time_ms")
 
 
-def _read(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+def _read(data: bytes) -> pa.Table:
     try:
-        return pq.ParquetFile(pa.BufferReader(data)).read(columns, use_threads=False)
+        return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise MalformedRecord(f"no checkpoint: {error}") from error
 

@@ -42,7 +42,7 @@ from consumerd.sinks.publish import Outcome, publish_record
 from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
 from consumerd.spark.table.actions import encode_commit, encode_table, parse_commit, parse_table
 from consumerd.spark.table.attempts import StagedCommit
-from consumerd.spark.table.checkpoint import encode_checkpoint, parse_checkpoint, parse_table_of, parse_time_of
+from consumerd.spark.table.checkpoint import encode_checkpoint, parse_checkpoint, parse_time_of
 from consumerd.spark.table.commit import (
     LOG_FOLDER,
     Commit,
@@ -68,8 +68,8 @@ class TableLog:
         self.files: FileSystem = OsFileSystem() if files is None else files
         self._folder = path / LOG_FOLDER
         self._table: TableRecord | None = None
-        self._listed: LogFiles | None = None
-        """For the next snapshot: a table is opened to be read, and listing a long log takes most of its time."""
+        self._opened: tuple[LogFiles, Snapshot] | None = None
+        """The log as it was opened, and its newest checkpoint. The next snapshot uses both, since they take the time."""
 
     def find_record(self) -> TableRecord | None:
         """Read the table's description, or None if there is no table. Raises TableError, OSError."""
@@ -130,20 +130,22 @@ class TableLog:
     def snapshot(self, version: int | None = None) -> Snapshot:
         """Return the table at a version, or at its newest. Raises VersionVacuumed, TableError, OSError."""
         while True:
-            files = self._list_again()
+            files, newest = self._list_again()
             try:
-                return self._sum_up(files, version)
+                return self._sum_up(files, version, newest)
             except VersionVacuumed:
                 # 1. We list the log, whose newest checkpoint is 100. 2. Others commit version 250 and expire what is
                 # below 200. 3. Checkpoint 100 is gone when we read it, but the table is not.
                 if self._list().oldest == files.oldest:
                     raise
 
-    def _sum_up(self, files: LogFiles, version: int | None) -> Snapshot:
+    def _sum_up(self, files: LogFiles, version: int | None, checkpoint: Snapshot | None) -> Snapshot:
         wanted = files.newest if version is None else version
         if not 0 <= wanted <= files.newest:
             raise TableError(f"{self.path}: there is no version {wanted}; the newest is {files.newest}")
-        base = self._find_checkpoint(files, wanted) or EMPTY
+        if checkpoint is None or checkpoint.version > wanted:
+            checkpoint = self._find_checkpoint(files, wanted)
+        base = checkpoint or EMPTY
         try:
             snapshot = base.apply(self.read_after(base.version, wanted))
         except MalformedRecord as error:
@@ -247,18 +249,18 @@ class TableLog:
     def _list(self) -> LogFiles:
         return LogFiles(self.files.names(self._folder))
 
-    def _list_again(self) -> LogFiles:
-        """Return what :meth:`_find_table` has listed if that is still the newest, else list.
+    def _list_again(self) -> tuple[LogFiles, Snapshot | None]:
+        """Return the log's files, and the newest checkpoint if it has been read already.
 
-        Versions have no gaps, and expire in ascending order. So nothing came after version 7 if there is no version 8
-        while version 7 is still there.
+        What :meth:`_find_table` has read counts if it is still the newest. Versions have no gaps, and expire in
+        ascending order. So nothing came after version 7 if there is no version 8 while version 7 is still there.
         """
-        listed, self._listed = self._listed, None
-        if listed is not None:
-            newest, after = (self._folder / commit_name(listed.newest + one) for one in (0, 1))
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            newest, after = (self._folder / commit_name(opened[0].newest + one) for one in (0, 1))
             if not self._exists(after) and self._exists(newest):
-                return listed
-        return self._list()
+                return opened
+        return self._list(), None
 
     def _find_checkpoint(self, files: LogFiles, wanted: int) -> Snapshot | None:
         """Return the newest readable checkpoint, at most of version ``wanted``; None if there is none."""
@@ -267,10 +269,12 @@ class TableLog:
 
     def _find_table(self) -> TableRecord | None:
         """Read the table's description off the newest readable checkpoint, None if there is none."""
-        self._listed = self._list()
-        for version in reversed(self._listed.checkpoints):
+        files = self._list()
+        for version in reversed(files.checkpoints):
             with contextlib.suppress(FileNotFoundError, MalformedRecord):
-                return parse_table_of(self.files.read(self._folder / checkpoint_name(version)), version)
+                snapshot, table = parse_checkpoint(self.files.read(self._folder / checkpoint_name(version)), version)
+                self._opened = files, snapshot
+                return table
         return None
 
     def _read_checkpoint(self, version: int) -> Snapshot | None:
