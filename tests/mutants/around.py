@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _TABLE = "tests/unit/spark/table/"
 _GROWTH = "tests/unit/spark/table/test_log_growth.py::"
+_LANDING = "tests/unit/spark/landing/"
 _RETENTION = "tests/unit/spark/test_retention.py::"
 _ERASE_LANDED = "tests/unit/spark/test_erase_landed.py::"
 
@@ -117,6 +118,90 @@ AROUND: Final = (
         old="for one in known[:-KEEP_NEWEST] if one not in sparse]\n",
         new="for one in known[:0] if one not in sparse]\n",
         tests=(_GROWTH + "test_expiry_finds_its_border_in_few_checkpoints",),
+    ),
+    Mutant(
+        name="a-batch-of-a-stream-is-appended-once-its-plan-has-expired",
+        promise=0,
+        file="spark/batches.py",
+        old="            if transaction.base.progress.get(source, -1) < batch_id:\n",
+        new="            if batch_id >= 0:\n",
+        tests=("tests/spark/test_batches.py::test_a_batch_whose_plan_has_expired_is_not_appended_again",),
+    ),
+    Mutant(
+        name="a-table-takes-the-records-of-another-cluster",
+        promise=0,
+        file="spark/landing/plan.py",
+        old="    if covered.cluster not in (None, landing.cluster):\n",
+        new='    if covered.cluster == "":\n',
+        tests=(_LANDING + "test_plan.py::test_a_zone_of_another_cluster_is_refused",),
+    ),
+    Mutant(
+        name="a-file-is-done-with-before-all-that-has-its-records",
+        promise=0,
+        file="spark/landing/plan.py",
+        old=" and one.behind <= end]\n",
+        new="]\n",
+        tests=(_LANDING + "test_plan.py::test_a_file_is_done_with_only_when_all_that_has_its_records_is[1]",),
+    ),
+    Mutant(
+        name="holes-of-compacted-topics-are-remembered-one-by-one",
+        promise=0,
+        file="spark/landing/holding.py",
+        old="FEW_PIECES: Final = 8\n",
+        new="FEW_PIECES: Final = 8000\n",
+        tests=(_LANDING + "test_plan.py::test_holes_of_a_compacted_topic_are_not_remembered_one_by_one",),
+    ),
+    Mutant(
+        name="a-topic-that-was-made-again-is-read-on-as-the-old-one",
+        promise=0,
+        file="spark/datasource/stream.py",
+        old="        remade = {topic for topic, czxid in known.items() if czxids.get(topic, czxid) != czxid}\n",
+        new="        remade = {topic for topic in known if topic not in czxids}\n",
+        tests=(
+            "tests/spark/test_stream_reader.py::test_a_topic_that_was_made_again_is_read_from_its_beginning_however_far_it_has_grown",
+        ),
+    ),
+    Mutant(
+        name="truncations-of-a-topic-count-for-the-one-that-was-made-again",
+        promise=0,
+        file="offsets/truncations.py",
+        old="        return truncation if incarnation == str(claim.incarnation.czxid) else None\n",
+        new="        return truncation\n",
+        tests=("tests/component/offsets/test_truncations.py::test_the_number_begins_anew_with_the_topic",),
+    ),
+    Mutant(
+        name="vacuum-takes-a-file-that-has-come-back",
+        promise=0,
+        file="spark/table/snapshot.py",
+        old="                gone.pop(file.path, None)\n",
+        new="                gone.setdefault(file.path, time_ms)\n",
+        tests=(_TABLE + "test_log.py::test_a_file_that_comes_back_under_its_name_is_not_vacuums",),
+    ),
+    Mutant(
+        name="a-commit-behind-another-keeps-a-gap-of-versions",
+        promise=0,
+        file="spark/table/transaction.py",
+        old="    return replace(commit, version=version)\n",
+        new="    return replace(commit, version=version + 1)\n",
+        tests=(_TABLE + "test_transaction.py::test_jobs_beside_each_other_commit_one_behind_the_other",),
+        dies_of=r"consumerd\.spark\.table\.errors\.VersionVacuumed",
+    ),
+    Mutant(
+        name="days-in-no-order-give-thousands-of-files",
+        promise=0,
+        file="spark/table/parquet_files.py",
+        old="                self._spill()\n",
+        new="                self._end(next(iter(self._growing)))\n",
+        tests=(_TABLE + "test_parquet_files.py::test_days_in_no_order_take_bounded_memory[200]",),
+    ),
+    Mutant(
+        name="a-stream-whose-brokers-have-gone-does-not-ask-zookeeper",
+        promise=0,
+        file="spark/datasource/connecting.py",
+        old="        if look_up is None:\n            raise\n",
+        new="        raise\n",
+        tests=("tests/component/spark/test_lookup.py::test_brokers_that_all_were_replaced_are_looked_up_again",),
+        dies_of=r"consumerd\.errors\.ConnectionLost",
     ),
     Mutant(
         name="retention-takes-the-newest-file-of-a-chain",

@@ -121,7 +121,7 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         """Read until ``over``, or a read fails."""
         try:
-            while not self.over.is_set():
+            while not self.over.wait(0.5):  # the jobs need the processor, too
                 for table in TABLES:
                     path = self._lake / table
                     version = open_table(path).snapshot().version
@@ -154,7 +154,7 @@ def test_others_read_whole_commits_while_jobs_compact_and_vacuum(
     removed = dict.fromkeys(TABLES, 0)
     try:
         before_ms = time.time_ns() // 1_000_000
-        for turn in range(1, 4):
+        for turn in (1, 2):
             fill_lake(spark, zone, lake, turn)
             compact_lake(spark, lake)
             now_ms = time.time_ns() // 1_000_000

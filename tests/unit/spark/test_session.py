@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.errors import ConfigError
+from consumerd.java import MINIMUM_JAVA
 from consumerd.spark.session import OLDEST_SPARK, check_spark_version, describe_end
 
 
@@ -49,3 +50,16 @@ def test_the_extra_and_the_documents_say_the_same() -> None:
     assert f'"pyspark>={oldest},<5"' in (top / "pyproject.toml").read_text()
     assert f"Needs Spark {oldest} or newer" in (top / "docs" / "spark.md").read_text()
     assert f"Needs Spark {oldest} or newer" in (top / "docs" / "spark-source.md").read_text()
+
+
+def test_the_documents_name_the_python_and_java_that_are_taken() -> None:
+    """Versions of Python are pip's to refuse, those of Java ``get_java``'s."""
+    top = Path(__file__).parents[3]
+    (python,) = re.findall(r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', (top / "pyproject.toml").read_text(), re.MULTILINE)
+    first, behind = map(int, python)
+
+    said = (top / "docs" / "spark.md").read_text()
+    pythons = {(int(low), int(high)) for low, high in re.findall(r"Python 3\.(\d+) to 3\.(\d+)", said)}
+    javas = {int(java) for java in re.findall(r"Java (\d+)", said)}
+    assert pythons == {(first, behind - 1)}
+    assert javas == {MINIMUM_JAVA}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.errors import LocalProtocolError
+from consumerd.errors import ConfigError, LocalProtocolError
 from consumerd.model import GapReason, Incarnation, TopicPartition
 from consumerd.sinks.chain import ChainRecord, FileMetadata, LandedGap, RootRecord
 from consumerd.spark.landing.coverage import NOTHING, Coverage
@@ -200,6 +200,15 @@ def test_plan_is_named_by_its_content() -> None:
 
     assert plan.id == again.id
     assert plan.id != plan_landing(landing_of(chains[:1])).id
+
+
+def test_a_zone_of_another_cluster_is_refused() -> None:
+    """Its offsets are other records; planned, they would count as the table's own."""
+    landing = landing_of([chain_of(1, [whole(0, 10)])])
+    other = replace(plan_landing(landing).adds, cluster="another")
+
+    with pytest.raises(ConfigError, match="the table holds records of cluster another, and /landing0 is of c"):
+        plan_landing(landing, other)
 
 
 def test_parts_add_up() -> None:

@@ -93,6 +93,15 @@ def test_snapshot_reads_as_it_was_written() -> None:
     assert (snapshot.removed, snapshot.time_ms) == ({"a": 5, "b": 5}, 5)
 
 
+def test_a_file_that_comes_back_under_its_name_is_not_vacuums() -> None:
+    """Other writers of Delta tables restore a version so; as a removed file, vacuum would take it."""
+    there, gone = make_commit(1, added=(make_file("a"),)), make_commit(2, removed=("a",))
+    back = make_commit(3, added=(make_file("a"),))
+
+    assert EMPTY.apply([there, gone]).removed == {"a": 5}
+    assert EMPTY.apply([there, gone, back]).removed == {}
+
+
 @pytest.mark.parametrize(
     "commit",
     [make_commit(2), make_commit(1, removed=("never there",))],
