@@ -399,7 +399,9 @@ class Judge:
         wished = record.origin in self.wishes[partition]
         cut = max(others, default=-1) < truncation <= len(self.logs[making].cuts)
         # whoever sealed the one before, to begin anew below, came no further: the next one goes on behind the seal at first
-        behind = bool(self.logs[making].cuts) and before is not None and before.sealed and record.origin == before.end
+        # with several roots also whoever sealed it for a request that another replica has carried out since, in its own root
+        sealed_early = bool(self.logs[making].cuts) or self.several_roots
+        behind = sealed_early and before is not None and before.sealed and record.origin == before.end
         self.require(
             not others or wished or cut or behind, f"{path}: the topic's making {making[1]} has chain {others} already"
         )

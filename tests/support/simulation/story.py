@@ -292,7 +292,7 @@ class Story:
                 continue
             partition = self.elections.choice(sorted(self.brokers.logs))
             log = self.brokers.logs[partition]
-            if log.frozen or not log.end or self.server.read(request_path(GROUP, partition)) is not None:
+            if log.frozen or not log.end or self.find_request(partition) is not None:
                 continue
             end = self.elections.randrange(log.end)
             self.judge.note(f"{partition} loses [{end}, {log.end})")
@@ -309,8 +309,7 @@ class Story:
             await asyncio.sleep(_LOOK_EVERY_S)
             node = self.server.read(offset_path(GROUP, partition))
             positions = [0 if node is None else int(node[0]), self.judge.newest_end(partition)]
-            if (request := self.server.read(request_path(GROUP, partition))) is not None:
-                positions.append(json.loads(request[0])["position"])
+            positions.append(self.find_request(partition) or 0)
             positions += [
                 one.position or 0
                 for daemon in self.everybody
@@ -320,10 +319,19 @@ class Story:
             ]
             quiet = quiet + 1 if max(positions) <= log.end else 0
 
+    def find_request(self, partition: TopicPartition) -> int | None:
+        """Return the position of an open request; one from before the topic was made again counts no more."""
+        found, log = self.server.read(request_path(GROUP, partition)), self.brokers.logs.get(partition)
+        if found is None or log is None or found[1].mzxid < log.czxid:
+            return None
+        position = json.loads(found[0])["position"]
+        assert isinstance(position, int)
+        return position
+
     def wish(self, partition: TopicPartition, position: int | None = None) -> None:
         """Ask, as an operator, that a partition go on elsewhere."""
         path = request_path(GROUP, partition)
-        if self.server.read(path) is not None:
+        if self.find_request(partition) is not None:
             return
         if position is None:
             position = self.chance.randint(0, self.brokers.logs[partition].end)
@@ -511,7 +519,7 @@ class Story:
                 return f"{daemon.name} delivers {daemon.deliveries.statuses}"
         if self.java and not all(java.member.settled for java in self.java.values()):
             return "a Java member has not settled"
-        open_wishes = [str(p) for p in self.brokers.logs if self.server.read(request_path(GROUP, p)) is not None]
+        open_wishes = [str(p) for p in self.brokers.logs if self.find_request(p) is not None]
         if open_wishes and self.daemons:
             return f"nobody carries out what was asked for of {open_wishes}"
         missing = self.judge.find_missing() if self.daemons or self.java else None
