@@ -55,7 +55,9 @@ def test_the_extra_and_the_documents_say_the_same() -> None:
 def test_the_documents_name_the_python_and_java_that_are_taken() -> None:
     """Versions of Python are pip's to refuse, those of Java ``get_java``'s."""
     top = Path(__file__).parents[3]
-    (python,) = re.findall(r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', (top / "pyproject.toml").read_text(), re.MULTILINE)
+    (python,) = re.findall(
+        r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', (top / "pyproject.toml").read_text(), re.MULTILINE
+    )
     first, behind = map(int, python)
 
     said = (top / "docs" / "spark.md").read_text()
