@@ -66,7 +66,7 @@ class Piece:
 
 
 def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that a piece gives, as bronze has them, in the file's order. Raises DamagedFile, OSError."""
+    """Yield a piece's rows of bronze, in the file's order. Raises DamagedFile, OSError."""
     landed_us = os.stat(piece.content.path).st_mtime_ns // 1000  # noqa: PTH116 - a number is wanted
     for batch in read_rows(piece.content, piece.wanted):
         taken = _select(piece, batch)

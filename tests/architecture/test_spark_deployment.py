@@ -97,7 +97,7 @@ def test_the_job_reads_and_writes_where_volumes_are(settings: JobSettings) -> No
 
 @pytest.fixture
 def run_jobs(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Start the script of the pods with a ``consumerd-spark`` that runs the given lines of shell."""
+    """Start the pods' script with a ``consumerd-spark`` that runs the given shell."""
     script = tmp_path / "run-jobs.sh"
     script.write_text(manifest("configmap")["data"]["run-jobs.sh"])
 
@@ -149,7 +149,7 @@ def test_every_job_runs_and_the_worst_exit_code_is_the_pods(
 def test_sigterm_reaches_the_running_job_and_ends_the_run(
     run_jobs: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    """The job stops Spark and writes its metrics; the shell waits for that, and starts no other job."""
+    """The job stops Spark and writes its metrics. The shell waits, and starts no other."""
     fake = "trap 'sleep 0.2; echo stopped; exit 143' TERM; echo running; for n in $(seq 3000); do sleep 0.01; done"
     jobs = run_jobs(fake, "bronze", "silver")
     try:
@@ -166,7 +166,7 @@ def test_sigterm_reaches_the_running_job_and_ends_the_run(
 
 @pytest.mark.parametrize("name", CRON_JOBS)
 def test_a_run_that_has_failed_keeps_its_pod_and_its_log(name: str) -> None:
-    """A deadline of the Job deletes the pod; a second run would end well, and hide the findings of the first."""
+    """A Job's deadline deletes the pod; a second run would hide the first one's findings."""
     job = manifest(name)["spec"]["jobTemplate"]["spec"]
 
     assert job["backoffLimit"] == 0

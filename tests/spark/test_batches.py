@@ -51,7 +51,7 @@ def _all_gone(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_all_gone")
 def test_a_query_killed_between_commit_and_checkpoint_has_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
-    """SIGKILL to the driver: Spark has not noted the end of the second batch, and gives it again."""
+    """Spark has not noted the end of the second batch, and gives it again."""
     (tmp_path / "lines").mkdir()
     for number in range(3):
         (tmp_path / "lines" / f"{number}.txt").write_text(f"{number}\n")
@@ -79,7 +79,7 @@ def test_a_query_killed_between_commit_and_checkpoint_has_each_row_once(spark: S
 def test_a_batch_whose_plan_has_expired_is_not_appended_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query is begun again after months: the log has forgotten its plans, and the table's progress has not."""
+    """After months the log has forgotten a query's plans; the table's progress has not."""
     monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 2)
     append = append_batches(tmp_path / "lake", name="numbers")
     spark.sparkContext.setLocalProperty(QUERY_ID, "a-query")

@@ -71,7 +71,7 @@ def test_zone_with_everything_gives_each_record_once(
 
 
 def test_days_in_no_order_give_one_file_each(spark: SparkSession, tmp_path: Path, table: Path) -> None:
-    """Events of the past: each landed file has records of 200 days, and bronze is in folders by day."""
+    """Events of the past: each landed file has records of 200 days."""
     days = random.Random(1).choices(range(200), k=2000)
     zone = LandingZone(
         tmp_path / "landing", make=lambda _partition, _index, o: record(o, b"v", timestamp=FIRST_MS + days[o] * DAY_MS)

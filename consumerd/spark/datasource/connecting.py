@@ -59,7 +59,7 @@ def first_brokers(cluster: ClusterOptions) -> tuple[Broker, ...]:
 async def ask_brokers(
     known: Brokers, ask: Callable[[Brokers], Awaitable[T]], look_up: Callable[[], Awaitable[Brokers]] | None
 ) -> T:
-    """Ask the brokers that are known; if none of them answers, those that are registered in ZooKeeper now.
+    """Ask known brokers; if none answers, those that are registered in ZooKeeper now.
 
     A stream may run for months, and meanwhile all brokers that it has ever heard of may be replaced.
 

@@ -8,9 +8,9 @@ Many days in no order
     limited by number. A batch of many days is collected undivided first: cut at once, each of its rows would be a batch
     of its own, which takes 50 times the memory of its values.
 
-    Example: 400 MB of rows, of 2,000 days in random order. Each 32 MiB they are divided, some 16 KB a day. At 128 MiB no
-    day holds as much as 2 MiB, a sensible row group, so all days go into a spill. ``finish`` writes one file a day, of
-    200 KB, each from four batches: three spilled, one in memory.
+    Example: 400 MB of rows, of 2,000 days in random order. Each 32 MiB they are divided, some 16 KB a day. At 128 MiB
+    no day holds as much as 2 MiB, a sensible row group, so all days go into a spill. ``finish`` writes one file a day,
+    of 200 KB, each from four batches: three spilled, one in memory.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class PartitionedWriter:
 
 
 class _GrowingFile:
-    """A file whose rows are collected and written. It is opened for its first row group."""
+    """A file whose rows are collected. It is opened for its first row group."""
 
     def __init__(
         self,
@@ -339,12 +339,12 @@ class _Part:
     numbers: pa.Array | None
 
     def rows(self) -> pa.RecordBatch:
-        """Return the rows without their partition columns, as a copy unless they are the whole batch."""
+        """Return the rows without partition columns: a copy, unless they are the whole batch."""
         return self.batch if self.numbers is None else self.batch.take(self.numbers)
 
 
 def _divide(batch: pa.RecordBatch, names: Sequence[str]) -> list[_Part]:
-    """Return the rows of each combination of partition values, in the order of the combinations' first rows."""
+    """Divide rows by their partition values, in the order of the values' first rows."""
     rest = batch.select([name for name in batch.schema.names if name not in names])
     choices, codes = [], np.zeros(len(batch), np.int64)
     for name in names:
@@ -369,7 +369,10 @@ def _divide(batch: pa.RecordBatch, names: Sequence[str]) -> list[_Part]:
 
 
 def _encode(column: pa.Array) -> tuple[list[str], np.ndarray | None]:
-    """Return a column's distinct values as folders have them, and each row's place among them, None for one value."""
+    """Return a column's distinct values for folders, and each row's place among them.
+
+    The places are None if there is one value.
+    """
     extent = pc.min_max(column)
     if column.null_count == 0 and extent["min"] == extent["max"]:
         return [_folder_value(extent["min"].as_py())], None

@@ -1,4 +1,4 @@
-"""The driver's connections over a stream's life: all brokers that it has heard of are replaced."""
+"""The driver's connections when all brokers that it has heard of are replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def zookeeper() -> Iterator[str]:
 
 
 def test_brokers_that_all_were_replaced_are_looked_up_again(tmp_path: Path, zookeeper: str) -> None:
-    """Between two triggers: partitions, ends of logs, and the addresses that executors get are of the new brokers."""
+    """Partitions, ends of logs, and the executors' addresses are of the new brokers."""
     with EmbeddedThread(tmp_path, zookeeper) as first:
         first.create_topic("orders", 1)
         first.produce("orders", b"key\tone\n")

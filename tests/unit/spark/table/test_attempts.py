@@ -241,7 +241,7 @@ def test_power_cut_at_any_step_of_commits_and_vacuum_leaves_each_row_once(
 
 @pytest.mark.parametrize("seed", range(2))
 def test_power_cut_at_any_step_of_jobs_that_remove_rows_leaves_a_whole_version(seed: int) -> None:
-    """Retention, restore, a refresh of latest values, vacuum: each row is as before the cut job or as after it."""
+    """Retention, restore, latest, vacuum: rows are as before the cut job or as after it."""
 
     def work(lake: MemoryTable) -> None:
         if lake.read() != [10, 20]:

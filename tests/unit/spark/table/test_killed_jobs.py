@@ -1,4 +1,4 @@
-"""SIGKILL in jobs that remove rows or files: the table is as before or as after."""
+"""SIGKILL in jobs that remove rows or files."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ KILLS: Final = [(job, point) for job in JOBS for point in STAGES.get(job, TABLE_
 
 
 def make_history(path: Path) -> Table:
-    """Make rows of two days, of which those of the first two versions have been removed."""
+    """Make a table of two days, from which the first version's rows have been removed."""
     table = make_table(path)
     append(table, make_rows([1, 2]), plan="first")
     append(table, make_rows([10], day=OLD_DAY), make_rows([11]), plan="second")
@@ -123,7 +123,7 @@ def run(program: str, *arguments: object, points: str = "") -> int:
 
 @pytest.mark.parametrize(("job", "point"), KILLS)
 def test_job_killed_and_run_again_has_done_its_work_once(tmp_path: Path, job: str, point: str) -> None:
-    """No row is lost or doubled, and nothing is left in the folders after a vacuum."""
+    """No row is lost or doubled, and a vacuum leaves nothing else."""
     table = make_history(tmp_path / "table")
 
     assert run(PROGRAM, job, table.path, points=f"{point}=kill") == -signal.SIGKILL
@@ -136,7 +136,7 @@ def test_job_killed_and_run_again_has_done_its_work_once(tmp_path: Path, job: st
 
 
 def test_vacuum_killed_at_any_removal_costs_no_row(tmp_path: Path) -> None:
-    """Files of old versions may be gone while the log still has these versions; the newest one is whole."""
+    """Old versions may have lost files; the newest one is whole."""
     model = make_history(tmp_path / "model")
     run(PROGRAM, "compact", model.path, points="before_table_commit=kill")  # what a dead job leaves is removed, too
     removals = RecordingFileSystem()

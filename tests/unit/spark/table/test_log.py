@@ -94,7 +94,7 @@ def test_snapshot_reads_as_it_was_written() -> None:
 
 
 def test_a_file_that_comes_back_under_its_name_is_not_vacuums() -> None:
-    """Other writers of Delta tables restore a version so; as a removed file, vacuum would take it."""
+    """Other writers of Delta tables restore a version so."""
     there, gone = make_commit(1, added=(make_file("a"),)), make_commit(2, removed=("a",))
     back = make_commit(3, added=(make_file("a"),))
 

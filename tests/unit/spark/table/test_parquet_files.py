@@ -132,7 +132,7 @@ def days_in_no_order(rows: int, days: int) -> Iterator[pa.RecordBatch]:
 
 
 def test_days_in_no_order_give_one_file_each(tmp_path: Path) -> None:
-    """Events of the past, or a snapshot of a database: no day is over before the last row."""
+    """Events of the past: no day is over before the last row."""
     writer = make_writer(tmp_path)
     for batch in days_in_no_order(8_000, days=200):
         writer.append(batch)
@@ -147,7 +147,7 @@ def test_days_in_no_order_give_one_file_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("days", [30, 200])
 def test_days_in_no_order_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
-    """Many days go into spills; of a few, the one that holds most writes a row group. One file a day in any case."""
+    """Many days go into spills; of a few days the largest writes a row group."""
     monkeypatch.setattr(parquet_files, "HELD_BYTES", 1 << 20)
     monkeypatch.setattr(parquet_files, "WINDOW_BYTES", 1 << 18)
     monkeypatch.setattr(parquet_files, "BATCH_BYTES", 0)
@@ -168,7 +168,7 @@ def test_days_in_no_order_take_bounded_memory(tmp_path: Path, monkeypatch: pytes
 
 
 def test_tiny_batches_count_with_what_they_take_besides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of one row takes kilobytes, whatever its values: without that, memory would not be bounded."""
+    """A batch of one row takes kilobytes besides its values."""
     monkeypatch.setattr(parquet_files, "HELD_BYTES", 40 * parquet_files.BATCH_BYTES)
     writer = make_writer(tmp_path)
     for number in range(100):
