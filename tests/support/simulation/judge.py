@@ -397,7 +397,14 @@ class Judge:
         ]
         truncation = record.incarnation.truncation
         wished = record.origin in self.wishes[partition]
-        cut = max(others, default=-1) < truncation <= len(self.logs[making].cuts)
+        # whoever cannot tell whether its chain began counts the truncation once more, and nothing has landed in between
+        empty = sum(
+            chain.sealed and chain.origin == chain.end and chain.czxid == making[1]
+            for (_, other, _), chain in self.chains.items()
+            if other == partition
+        )
+        most = len(self.logs[making].cuts) + empty
+        cut = max(others, default=-1) < truncation <= most
         # whoever sealed the one before, to begin anew below, came no further: the next one goes on behind the seal at first
         # with several roots also whoever sealed it for a request that another replica has carried out since, in its own root
         sealed_early = bool(self.logs[making].cuts) or self.several_roots
@@ -405,7 +412,7 @@ class Judge:
         self.require(
             not others or wished or cut or behind, f"{path}: the topic's making {making[1]} has chain {others} already"
         )
-        self.require(truncation <= len(self.logs[making].cuts), f"{path} is of truncation {truncation}")
+        self.require(truncation <= most, f"{path} is of truncation {truncation}")
         self.require(before is None or before.sealed, f"{path}: the chain before it is not sealed")
         self.chains[root, partition, parts[3]] = Chain(making[1], record.origin, record.origin, truncation)
 
