@@ -184,6 +184,7 @@ def test_the_cron_jobs_differ_in_their_jobs_and_in_what_they_may_write() -> None
     def rest(name: str) -> dict[str, Any]:
         whole = manifest(name)
         del whole["metadata"]["name"], whole["spec"]["schedule"]
+        whole["spec"].pop("suspend", None)
         (one,) = whole["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
         del one["command"], one["resources"]
         for mount in one["volumeMounts"]:
@@ -194,6 +195,13 @@ def test_the_cron_jobs_differ_in_their_jobs_and_in_what_they_may_write() -> None
     assert rest("cronjob-checks") == rest("cronjob")
     assert rest("cronjob-retention") == rest("cronjob")
     assert container("cronjob-checks")["resources"] == container()["resources"]
+
+
+def test_what_deletes_is_suspended_until_somebody_decides() -> None:
+    """Whoever applies the folder over an old landing zone must not lose files by it."""
+    suspended = {name for name in CRON_JOBS if manifest(name)["spec"].get("suspend")}
+
+    assert suspended == {"cronjob-retention"}
 
 
 def test_the_memory_limit_holds_what_spark_takes(settings: JobSettings) -> None:

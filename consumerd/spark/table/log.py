@@ -21,6 +21,7 @@ plans of           why none of them comes again
 ``compact``        a plan names the files that it removes, which are not in the table any more
 ``stats``,         plans are random: a second run is other work
 ``retention``,
+``erase``,
 ``restore``
 =================  ==============================================================================================
 """
