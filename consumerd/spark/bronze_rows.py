@@ -167,6 +167,12 @@ def _to_microseconds(times: pa.Array) -> pa.Array:
 
 def _to_days(times_ms: pa.Array, landed_us: int) -> pa.Array:
     """Return the day of each row."""
+    extent = pc.min_max(times_ms)
+    low, high = extent["min"].as_py(), extent["max"].as_py()
+    if times_ms.null_count == 0 and low >= _FIRST_DAY_MS and high <= _LAST_DAY_MS:
+        first, last = low // _MS_PER_DAY, high // _MS_PER_DAY
+        if first == last:
+            return pa.repeat(pa.scalar(first, pa.int32()), len(times_ms)).cast(pa.date32())
     numbers = times_ms.fill_null(_FIRST_DAY_MS - 1)
     known = pc.and_(pc.greater_equal(numbers, _FIRST_DAY_MS), pc.less_equal(numbers, _LAST_DAY_MS))
     days = pc.if_else(known, pc.divide(numbers, _MS_PER_DAY), landed_us // _US_PER_DAY)
