@@ -15,10 +15,13 @@ from urllib.error import URLError
 from prometheus_client import CollectorRegistry, Gauge, pushadd_to_gateway, write_to_textfile
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumerd.config.job import JobSettings, TableName
+from consumerd.config.job import QUARANTINE, JobSettings, TableName
 from consumerd.errors import ConfigError, ConsumerdError
 from consumerd.spark.job import JobName, Summary
+from consumerd.spark.quarantine_rows import count_replayed
+from consumerd.spark.silver_progress import count_gone
 from consumerd.spark.table.commit import LOG_FOLDER, files_of, rows_of
+from consumerd.spark.table.snapshot import Snapshot
 from consumerd.spark.table.transaction import Table, find_table
 
 PUSH_JOB: Final = "consumerd-spark"
@@ -48,6 +51,7 @@ SERIES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "consumerd_table_log_size_bytes": ("Bytes of the table's log.", ("table",)),
     "consumerd_table_last_commit_timestamp_seconds": ("When the table was committed to last.", ("table",)),
     "consumerd_table_rows_behind": ("Rows of bronze that the topic's table and the quarantine lack.", ("table",)),
+    "consumerd_table_rows_not_replayed": ("Rows of the quarantine that have not been replayed.", ("table",)),
     "consumerd_table_files_behind": ("Landed files of which bronze lacks records after a run.", ("table",)),
 }
 """Help text of each gauge, and its labels besides ``LABELS``."""
@@ -137,17 +141,22 @@ def _note_table(gauges: _Gauges, settings: JobSettings, name: str, table: Table)
     if snapshot.version:
         gauges.set("consumerd_table_last_commit_timestamp_seconds", snapshot.time_ms / 1000, name)
     kind, _, topic = name.partition("/")
-    behind = _rows_behind(settings, topic, snapshot.rows) if kind == "silver" else None
+    behind = _rows_behind(settings, topic, snapshot) if kind == "silver" else None
     if behind is not None:
         gauges.set("consumerd_table_rows_behind", behind, name)
+    if name == QUARANTINE:
+        left = snapshot.rows - count_replayed(table, snapshot.files.values())
+        gauges.set("consumerd_table_rows_not_replayed", left, name)
 
 
-def _rows_behind(settings: JobSettings, topic: str, decoded: int) -> int | None:
-    bronze, quarantine = find_table(settings.folder("bronze")), find_table(settings.folder("quarantine"))
-    if bronze is None or quarantine is None:
+def _rows_behind(settings: JobSettings, topic: str, silver: Snapshot) -> int | None:
+    tables = find_table(settings.folder("bronze")), find_table(settings.folder("quarantine"))
+    if tables[0] is None or tables[1] is None:
         return None
-    there, bad = (rows_of(files_of(table.snapshot().files.values(), topic)) for table in (bronze, quarantine))
-    return max(0, there - decoded - bad)
+    bronze, quarantine = tables[0].snapshot(), tables[1].snapshot()
+    there, bad = (rows_of(files_of(one.files.values(), topic)) for one in (bronze, quarantine))
+    there += count_gone(topic, bronze=bronze.progress, silver=silver.progress, quarantine=quarantine.progress)
+    return max(0, there - silver.rows - bad)
 
 
 def _write(folder: Path, registry: CollectorRegistry, gauges: _Gauges, job: JobName, group: str) -> None:

@@ -14,6 +14,7 @@ committed unless the counts say bronze = silver + quarantine.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 import uuid
@@ -36,10 +37,13 @@ from consumerd.spark import latest
 from consumerd.spark.decoding.loading import load_decoder
 from consumerd.spark.decoding.records import RecordDecoder
 from consumerd.spark.job import Progress, Sessions, Summary
-from consumerd.spark.silver_progress import EXPIRED, REBUILDS, bronze_source, expired_key
+from consumerd.spark.quarantine_marks import carry_over
+from consumerd.spark.quarantine_purged import REBUILDS_COLUMN, find_purged
+from consumerd.spark.quarantine_rows import IDENTITY, add_marks
+from consumerd.spark.silver_progress import EXPIRED, REBUILDS, bronze_source, count_gone, expired_key, rebuilds_key
 from consumerd.spark.silver_tables import (
+    BAD_RECORD,
     BOUNDS,
-    IDENTITY,
     QUARANTINE_FOLDERS,
     QUARANTINE_SCHEMA,
     READ,
@@ -94,13 +98,11 @@ class TopicTables:
     @property
     def quarantine_rebuilds(self) -> str:
         """Key of this topic's rebuilds in the quarantine's progress."""
-        return f"{REBUILDS}:{self.topic}"
+        return rebuilds_key(self.topic)
 
-    def expired(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
-        """Return how many rows retention has removed from bronze that silver and the quarantine still have."""
-        of_topic = expired_key(self.topic)
-        removed = silver.progress.get(EXPIRED, 0) + quarantine.progress.get(of_topic, 0)
-        return bronze.progress.get(of_topic, 0) - removed
+    def gone(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
+        """Return the rows removed from bronze minus those removed from silver and the quarantine."""
+        return count_gone(self.topic, bronze=bronze.progress, silver=silver.progress, quarantine=quarantine.progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,13 +230,13 @@ def check_counts(tables: TopicTables) -> list[str]:
         return []  # nobody knows any more
     quarantine = tables.quarantine.snapshot()
     bronze, quarantined = (rows_of(files_of(one.files.values(), tables.topic)) for one in (then, quarantine))
-    removed = tables.expired(then, silver, quarantine)
-    if bronze + removed == silver.rows + quarantined:
+    expected = bronze + tables.gone(then, silver, quarantine)
+    if expected == silver.rows + quarantined:
         return []
     told = (
-        f"topic {tables.topic}: bronze has {bronze} records at version {version}, and retention has removed {removed} that "
-        f"were decoded, but there are {silver.rows} decoded ones and {quarantined} in quarantine; decode the topic anew "
-        "with pipeline.silver.rebuild"
+        f"topic {tables.topic}: bronze has {bronze} records at version {version}, and by what retention and purges have "
+        f"removed {expected} are to be decoded or in quarantine, but there are {silver.rows} decoded ones and "
+        f"{quarantined} in quarantine; decode the topic anew with pipeline.silver.rebuild"
     )
     return [told]
 
@@ -284,7 +286,7 @@ def _compare(tables: TopicTables, plan: TopicPlan, silver: Snapshot, quarantine:
         f"silver:{tables.topic}:{tables.bronze.record.id}:{plan.after}-{bronze.version}:{silver.last_replace}:compared"
     )
     known = silver.rows + rows_of(files_of(quarantine.files.values(), tables.topic))
-    known -= tables.expired(bronze, silver, quarantine)
+    known -= tables.gone(bronze, silver, quarantine)
     if name in quarantine.plans:  # an earlier run of this plan came as far as that
         known -= tables.quarantine.log.read(quarantine.plans[name]).rows
     return replace(
@@ -348,6 +350,8 @@ def _carry_out(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, pla
         begins = plan.after == 0 and plan.known is None
         expired = tables.bronze.snapshot(plan.until).progress.get(expired_key(tables.topic), 0)
         good, bad, moved = _decode(spark, tables, decoder, plan, (silver, quarantine))
+        if plan.operation is Operation.REPLACE:
+            bad = carry_over(spark, quarantine, tables.topic, bad)
         done = quarantine.find_done()
         # what has moved was read without the records that an earlier run of the plan has put into quarantine
         quarantined = done.rows if done is not None and moved else rows_of(bad)
@@ -362,7 +366,8 @@ def _carry_out(spark: Sessions, tables: TopicTables, decoder: RecordDecoder, pla
             quarantine.add(bad)
             progress = {tables.quarantine_source: plan.until, tables.quarantine_rebuilds: rebuilds}
             progress |= {expired_key(tables.topic): 0} if begins else {}
-            done = quarantine.commit(progress=progress, counts=counts)
+            marks = add_marks(tables.quarantine.schema(quarantine.base), QUARANTINE_FOLDERS)
+            done = quarantine.commit(progress=progress, counts=counts, schema=marks)
         if done.rows != quarantined:
             raise TableError(
                 f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and now "
@@ -438,7 +443,7 @@ def _to_read(tables: TopicTables, file: DataFile) -> FileToRead:
 def _read_undecoded(
     spark: SparkSession, tables: TopicTables, plan: TopicPlan, transactions: tuple[Transaction, Transaction]
 ) -> DataFrame:
-    """Return the rows of bronze that are in neither table yet, found by their identities."""
+    """Return the rows of bronze that are in neither table yet and were not purged, found by their identities."""
     snapshot = tables.bronze.snapshot(plan.until)
     schema = tables.bronze.schema(snapshot)
     try:
@@ -453,9 +458,21 @@ def _read_undecoded(
             (tables.quarantine, files_of(quarantine, tables.topic), transactions[1].base),
         )
     ]
-    known = done[0].unionByName(done[1]).alias("known")
+    done += _read_purged(spark, tables, transactions[1].base)
+    known = functools.reduce(DataFrame.unionByName, done).alias("known")
     same = [everything[name].eqNullSafe(F.col(f"known.{name}")) for name in IDENTITY]
     return everything.join(known, same, "left_anti")
+
+
+def _read_purged(spark: SparkSession, tables: TopicTables, quarantine: Snapshot) -> list[DataFrame]:
+    """Return the identities of records that were decoded, quarantined and purged since the last rebuild, if any."""
+    purged = find_purged(tables.quarantine)
+    if purged is None:
+        return []
+    snapshot = purged.snapshot()
+    frame = read_files(spark, purged, files_of(snapshot.files.values(), tables.topic), purged.schema(snapshot))
+    rebuilds = quarantine.progress.get(tables.quarantine_rebuilds, 0)
+    return [frame.where(F.col(REBUILDS_COLUMN) == rebuilds).select(*IDENTITY)]
 
 
 def _make_task(
@@ -470,7 +487,7 @@ def _make_task(
     Args:
         groups: files by partition number, which the task reads itself; its input rows then have no meaning.
     """
-    columns = silver_schema(decoder).names, QUARANTINE_SCHEMA.names
+    columns = silver_schema(decoder).names, BAD_RECORD.names
     folders = SILVER_FOLDERS, QUARANTINE_FOLDERS
     stagings = [(str(one.staging), one.attempt) for one in (silver, quarantine)]
 
