@@ -202,7 +202,7 @@ def _purge(table: Table, planned: Sequence[tuple[str, DataFile]], choice: Choice
 def _rewrite(
     transaction: Transaction, file: DataFile, choice: Choice, number: int, identities: list[pa.Table]
 ) -> list[DataFile]:
-    """Write a file's other rows in their order, and note the identities of the chosen ones.
+    """Write a file's other rows in order; note identities of the chosen ones.
 
     Args:
         identities: list that the identities are appended to.

@@ -107,7 +107,7 @@ def _try_to_mark(session: SparkSession, table: Table, places: DataFrame, topic: 
 def carry_over(
     spark: Callable[[], SparkSession], transaction: Transaction, topic: str, decoded: list[DataFile]
 ) -> list[DataFile]:
-    """Give the staged rows of a rebuild the marks that their records had, and return the files.
+    """Carry marks over into the staged files of a rebuild; return the files.
 
     Args:
         decoded: staged files of the topic's bad records.
@@ -155,7 +155,7 @@ def _moment(at: datetime) -> Column:
 
 
 def _distinct_files(places: DataFrame, root: Path) -> dict[str, str]:
-    """Return the files that rows are in, by Spark's URIs, as paths below ``root``. Raises TableError."""
+    """Return files with rows: paths below ``root`` by Spark's URIs. Raises TableError."""
     found: dict[str, str] = {}
     for row in places.select("_file").distinct().collect():
         path = Path("/" + unquote(row[0]).removeprefix("file:").lstrip("/"))

@@ -1,10 +1,10 @@
 """The job ``replay``: sends records of bronze, or of the quarantine, into a topic.
 
-They are chosen by a range of offsets, a window of time, or the cause of their quarantine. Nothing is sent without a target that is named. Records of a partition are sent in the order of their incarnations and
-offsets by one task, which keeps their order as far as the target has them in one partition, too. The same offsets are
-other records in each incarnation, so that a range of them is of the newest one, unless another is named. They are sent
-at least once: a task that is tried again repeats records. Kafka gives them new offsets and, where the target's brokers
-do so, new timestamps.
+They are chosen by a range of offsets, a window of time, or the cause of their quarantine. Nothing is sent without a
+target that is named. Records of a partition are sent in the order of their incarnations and offsets by one task, which
+keeps their order if the target has them in one partition, too. The same offsets are other records in each incarnation,
+so a range of them is of the newest one, unless another is named. They are sent at least once: a task that is tried
+again repeats records. Kafka gives them new offsets and, if the target's brokers do so, new timestamps.
 
 Records of the quarantine are marked as replayed after the brokers have acknowledged all of them, in one commit. Marked
 ones are left out by later runs. A run that dies between sending and marking has sent records that are not marked: the
@@ -216,8 +216,8 @@ def _notes(replay: Replay, numbers: Mapping[str, object], newest: str | None) ->
         notes.append(f"{counted(left_out, 'record')} left out, since replayed before (--again sends them, too)")
     if newest is not None:
         notes.append(
-            f"the table has these offsets of several incarnations of {replay.topic}: chosen is {newest}, the newest; name "
-            "another with --incarnation, or all"
+            f"the table has these offsets of several incarnations of {replay.topic}: chosen is {newest}, the newest; "
+            "name another with --incarnation, or all"
         )
     if replay.dry_run:
         notes.append("a dry run: nothing was sent")

@@ -96,7 +96,20 @@ def test_silver_tells_how_far_it_is_behind_bronze(tmp_path: Path) -> None:
     found = read(tmp_path / "consumerd_lake_silver.prom")
 
     assert found["consumerd_table_rows_behind", "silver/orders"] == 3.0
+    assert found["consumerd_table_rows_not_replayed", "quarantine"] == 3.0
     assert {key[1] for key in found if key[0] == "consumerd_table_rows"} == {"silver/orders", "quarantine"}
+
+
+def test_removed_rows_are_not_behind(tmp_path: Path) -> None:
+    """Neither those that a purge has removed, which bronze has, nor those of retention, which silver has."""
+    bronze = table(tmp_path, "bronze", "bronze", *range(10))
+    table(tmp_path, "silver of orders", "silver/orders", *range(6))
+    quarantine = table(tmp_path, "quarantine", "quarantine", 7)
+    append(quarantine, make_rows([]), progress={"expired:orders": 2})
+    append(bronze, make_rows([]), progress={"expired:orders": 5})
+    report_metrics(settings(tmp_path), end("silver", 0, Summary(numbers={})))
+
+    assert read(tmp_path / "consumerd_lake_silver.prom")["consumerd_table_rows_behind", "silver/orders"] == 6.0
 
 
 def test_a_failure_leaves_the_time_of_the_last_success(tmp_path: Path) -> None:
