@@ -60,7 +60,10 @@ _BAD: Final = [
 ]
 _FOLDERS: Final = [("topic", pa.string()), ("day", pa.date32())]
 BAD_RECORD: Final = pa.schema([*_BAD, *_FOLDERS])
-"""Columns that decoding writes. ``cause`` is one of ``decoding.records.CAUSES``; ``day`` is bronze's, that of the arrival."""
+"""Columns that decoding writes.
+
+``cause`` is one of ``decoding.records.CAUSES``; ``day`` is bronze's, that of the arrival.
+"""
 QUARANTINE_SCHEMA: Final = pa.schema([*_BAD, *MARKS, *_FOLDERS])
 """Columns of the quarantine: those of bad records, and the marks of replays."""
 
