@@ -27,8 +27,9 @@ from consumerd.spark.silver_progress import (
     REBUILDS,
     Place,
     bronze_source,
-    expired_rows,
     read_place,
+    rebuilds_key,
+    removed_rows,
 )
 from consumerd.spark.table.commit import Commit, DataFile, Operation, files_of, rows_of
 from consumerd.spark.table.errors import TableError, VersionVacuumed
@@ -64,7 +65,7 @@ class TopicTables:
     @property
     def quarantine_rebuilds(self) -> str:
         """Key of this topic's rebuilds in the quarantine's progress."""
-        return f"{REBUILDS}:{self.topic}"
+        return rebuilds_key(self.topic)
 
     def decoded(self, silver: Snapshot) -> Place:
         """Return how far the topic's table has come."""
@@ -74,9 +75,9 @@ class TopicTables:
         """Return how far the quarantine has come with this topic."""
         return read_place(quarantine.progress, self.quarantine_source, self.topic)
 
-    def expired(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
-        """Count the rows of silver and the quarantine that retention has removed from bronze."""
-        return expired_rows(self.topic, self.source, bronze, silver, quarantine)
+    def removed(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
+        """Count the decoded rows removed from bronze, minus those removed from silver and the quarantine."""
+        return removed_rows(self.topic, self.source, bronze, silver, quarantine)
 
     def is_half_rebuilt(self, silver: Snapshot, quarantine: Snapshot) -> bool:
         """Tell whether a rebuild died between its two commits.
@@ -278,13 +279,14 @@ def _in_order(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
 def _compare(tables: TopicTables, begin: Place, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> TopicPlan:
     """Return a plan that finds new rows by comparing identities.
 
-    It takes all of bronze, since logs do not name the files with new rows.
+    It takes all of bronze, since logs do not name the files with new rows. Purged rows count as known:
+    ``quarantine_purged`` has their identities.
     """
     end = Place(version=bronze.version)
     files = files_of(bronze.files.values(), tables.topic)
     name = f"{_name(tables, silver, begin, end)}:compared"
     known = silver.rows + rows_of(files_of(quarantine.files.values(), tables.topic))
-    known -= tables.expired(bronze, silver, quarantine)
+    known -= tables.removed(bronze, silver, quarantine)
     if name in quarantine.plans:  # an earlier run of this plan came as far as that
         known -= tables.quarantine.log.read(quarantine.plans[name]).rows
     return TopicPlan(

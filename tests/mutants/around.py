@@ -232,7 +232,7 @@ AROUND: Final = (
         name="rows-that-retention-has-removed-are-missed-in-counts",
         promise=0,
         file="spark/silver_plan.py",
-        old="    known -= tables.expired(bronze, silver, quarantine)\n",
+        old="    known -= tables.removed(bronze, silver, quarantine)\n",
         new="",
         tests=("tests/spark/test_silver.py::test_counts_hold_where_retention_has_removed_rows",),
         dies_of=r"consumerd\.spark\.table\.errors\.TableError",
