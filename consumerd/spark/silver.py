@@ -321,12 +321,14 @@ def _decode(
     Returns the files of good records, those of bad ones, and whether rows were compared.
 
     Identities are compared if compaction has moved the plan's rows, or if bronze's log does not name them any more.
-    Raises TableConflict if rows of a part or a rebuild have moved: a comparison would find others as well.
+    Raises TableConflict if rows of a part or a rebuild have moved, since a comparison would find others as well, or those
+    of a version before bronze's newest one, since files of that are missing. The next plan compares, or begins again.
     """
     if not plan.files:
         return [], [], False
     moved = plan.known is not None or is_moved(tables, plan.files)
-    if moved and plan.known is None and (plan.is_part or plan.operation is Operation.REPLACE):
+    is_fixed = plan.is_part or plan.operation is Operation.REPLACE
+    if moved and plan.known is None and (is_fixed or plan.until < tables.bronze.snapshot().version):
         raise TableConflict(
             f"{tables.bronze.path}: vacuum has removed files that this run was about to decode; run it again, or let "
             "replaced files stay for longer (pipeline.compact.keep_ms)"

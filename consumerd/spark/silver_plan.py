@@ -8,8 +8,9 @@ Invariants:
 
 * A plan's name and its files follow from where it begins and ends. If a run dies between its two commits, the
   quarantine's progress says where the plan ends. So a later run makes the same plan, also with another ``commit_bytes``.
-* A part is decoded from files that are there. If compaction and vacuum have moved one of them, or bronze's log does not
-  name them any more, all that is left up to bronze's newest version is found by comparing identities, in one commit.
+* A part, and a version before bronze's newest one, is decoded from files that are there. If compaction and vacuum have
+  moved one of them, or bronze's log does not name them any more, all that is left up to bronze's newest version is found
+  by comparing identities, in one commit.
 """
 
 from __future__ import annotations
@@ -160,7 +161,9 @@ def plan_next(tables: TopicTables, *, commit_bytes: int, rebuild: bool = False) 
     # The quarantine is ahead in two cases: a run of this plan died after its first commit (then the quarantine has the
     # plan), or the topic's table was restored to an earlier version.
     was_restored = is_ahead and plan.name not in quarantine.plans
-    if was_restored or (plan.is_part and is_moved(tables, plan.files)):
+    # Only the newest version is sure to have all its files, so rows that have moved are looked for there.
+    is_fixed = plan.is_part or plan.until < bronze.version
+    if was_restored or (is_fixed and is_moved(tables, plan.files)):
         return _compare(tables, begin, bronze, silver, quarantine)
     is_due = begin.until > 0 or end.version - begin.version >= _STALE_VERSIONS
     return plan if files or is_due else None

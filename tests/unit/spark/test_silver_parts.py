@@ -326,6 +326,36 @@ def test_rows_that_were_moved_between_parts_are_found_by_comparing(lake: Lake) -
     lake.assert_each_once()
 
 
+def test_versions_that_were_moved_are_found_by_comparing(lake: Lake) -> None:
+    """The first of them does not have its files any more; the newest one has all rows."""
+    lake.append(range(20))
+    lake.run()
+    three_more = [range(20, 40), range(40, 60), range(60, 70)]
+    for offsets in three_more:
+        lake.append(offsets)
+    lake.compact()
+    lake.vacuum()
+
+    assert lake.run() == 50
+    lake.assert_each_once()
+
+
+def test_version_whose_files_are_vacuumed_after_its_plan_is_planned_again(lake: Lake) -> None:
+    """By comparing, since the newest version has its rows in other files."""
+    lake.append(range(20))
+    lake.run()
+    lake.append(range(20, 40))
+    others = [lake.vacuum, lake.compact]
+
+    def move() -> None:
+        while others:
+            others.pop()()
+
+    assert lake.run(tables=replace(lake.tables, silver=Interrupted(lake.tables.silver, move))) == 20
+    assert others == []
+    lake.assert_each_once()
+
+
 def test_compaction_alone_changes_nothing_for_a_part(lake: Lake) -> None:
     """Its files are there until vacuum comes."""
     three_versions(lake)
@@ -511,10 +541,11 @@ def test_whatever_happens_between_parts(lake: Lake, seed: int, monkeypatch: pyte
     lake.assert_each_once()
 
 
-def test_a_purge_before_the_first_commit_of_silver(lake: Lake) -> None:
-    """The first part has died between its two commits; its files have moved, so the next run compares identities."""
+@pytest.mark.parametrize("commit_bytes", [1, 1 << 30], ids=["part", "all"])
+def test_a_purge_before_the_first_commit_of_silver(lake: Lake, commit_bytes: int) -> None:
+    """The first commit has died between two; its files have moved, so the next run compares identities."""
     three_versions(lake)
-    lake.run_commits(1)
+    lake.run_commits(1, commit_bytes=commit_bytes)
     forget_newest(lake.tables.silver)
     lake.purge(random.Random(1))
     assert (lake.tables.silver.snapshot().version, len(purged_offsets(lake.tables))) == (0, 2)
