@@ -87,7 +87,7 @@ def test_first_run_versions_and_a_rebuild_in_parts(
     assert_each_once(spark, lake, 130)
 
 
-def test_a_rebuild_in_parts_keeps_marks_and_a_comparison_leaves_purged_records_out(
+def test_a_rebuild_in_parts_keeps_marks_and_purges_hold(
     spark: SparkSession, zone: LandingZone, given: JobSettings, tmp_path: Path
 ) -> None:
     """Marks are found in all files of the rebuild; purged records stay away though their files and versions have moved."""
