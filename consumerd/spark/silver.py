@@ -195,9 +195,9 @@ def check_counts(tables: TopicTables) -> list[str]:
         return []
     expected = bronze + tables.removed(then, silver, quarantine)
     told = (
-        f"topic {tables.topic}: bronze has {bronze} records at version {place.newest}, and by what retention, erase and "
-        f"purges have removed {expected} are to be decoded or in quarantine, but there are {silver.rows} decoded ones "
-        f"and {quarantined} in quarantine; decode the topic anew with pipeline.silver.rebuild"
+        f"topic {tables.topic}: bronze has {bronze} records at version {place.newest} ({expected} by what retention, "
+        f"erase and purges have removed), but there are {silver.rows} decoded ones and {quarantined} in quarantine; "
+        "decode the topic anew with pipeline.silver.rebuild"
     )
     return [told]
 
