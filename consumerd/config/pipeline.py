@@ -119,6 +119,7 @@ class Replay(Section):
     start_time: AwareDatetime | None = None
     end_time: AwareDatetime | None = Field(default=None, description="The first moment that is not sent any more.")
     reason: str | None = Field(default=None, description="Of the quarantine, only records with this reason.")
+    again: bool = Field(default=False, description="Of the quarantine, also records that were replayed before.")
     target: str | None = Field(default=None, description="The topic that they are sent to.")
     zookeeper: str | None = Field(default=None, description="The target's cluster; none: cluster.zookeeper.")
     bootstrap_servers: str | None = Field(default=None, description="The target's cluster by its brokers, instead.")
@@ -138,6 +139,8 @@ class Replay(Section):
             raise ValueError("start_time must be before end_time")
         if self.reason is not None and self.source != "quarantine":
             raise ValueError("reason goes with source: quarantine")
+        if self.again and self.source != "quarantine":
+            raise ValueError("again goes with source: quarantine; records of bronze have no mark")
         if self.zookeeper is not None and self.bootstrap_servers is not None:
             raise ValueError("give either zookeeper or bootstrap_servers")
         return self

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final
@@ -298,6 +299,12 @@ _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
             metavar="REASON",
             text="of the quarantine, only with this reason",
         ),
+        _Option(
+            flag="--again",
+            key="pipeline.replay.again",
+            kind=None,
+            text="of the quarantine, also records that were replayed before",
+        ),
         _Option(flag="--target", key="pipeline.replay.target", metavar="TOPIC", text="the topic to send to"),
         _Option(
             flag="--zookeeper",
@@ -341,6 +348,7 @@ def _add_table_options(parser: argparse.ArgumentParser, name: str) -> None:
     text = "bronze, silver/TOPIC, latest/TOPIC, quarantine, stats, or a folder (/path, ./path)"
     if name == "quarantine":
         parser.set_defaults(table=None)
+        _add_quarantine_options(parser)
     elif name in _OVER_ALL:
         parser.add_argument("table", nargs="?", metavar="TABLE", help=f"{text}; all if it is left out")
     else:
@@ -355,8 +363,33 @@ def _add_table_options(parser: argparse.ArgumentParser, name: str) -> None:
         )
     if name == "history":
         parser.add_argument("--limit", type=_whole, default=20, metavar="N", help="so many versions (20)")
-    if name in ("vacuum", "restore"):
+    if name in ("vacuum", "restore", "quarantine"):
         parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+
+
+def _add_quarantine_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", metavar="TOPIC", help="only this topic's records")
+    parser.add_argument("--cause", metavar="CAUSE", help="only records with this cause, such as 'bad value'")
+    age = parser.add_mutually_exclusive_group()
+    age.add_argument(
+        "--before", type=_moment, metavar="TIME", help="only records that landed before it: 2026-03-01T12:00:00Z"
+    )
+    age.add_argument("--older-than-ms", type=_whole, metavar="N", help="only records that landed longer ago than this")
+    parser.add_argument(
+        "--purge",
+        choices=("replayed", "all"),
+        help="remove the chosen records: those that were replayed, or all of them",
+    )
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"expected a time with its zone, such as 2026-03-01T12:00:00Z, not {text!r}")
+    return moment
 
 
 def _whole(text: str) -> int:

@@ -84,6 +84,8 @@ NOT_REACHED: Final = (
     "backups and snapshots of disks, of the landing folders and of the tables",
     "copies that readers have made: exports, caches, checkpoints and tables of their own",
     "other landing folders and tables than those of these settings",
+    "records that the job replay has sent again: erase them from their topics, too (replayed_to in the quarantine)",
+    "notes of purged records, beside the quarantine: offsets; no keys and no values",
     "files that daemons were writing when the proof was made, and files that readers still hold open",
     "the table stats: its counts, sizes and distinct keys of each hour still count the records, and name none",
     "logs of tables: smallest and largest offsets and times of replaced files, for keep_log_ms; no keys and no values",

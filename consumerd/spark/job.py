@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NewType, Protocol, cast
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal, NewType, Protocol, cast
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
@@ -37,7 +38,7 @@ COMMANDS: Final[Mapping[JobName, str]] = {
     JobName("describe"): "say what the tables have: versions, rows, files, columns",
     JobName("history"): "list a table's newest versions, and what made them",
     JobName("files"): "list the files that a table has at a version",
-    JobName("quarantine"): "count quarantined records by topic and cause, with an example of each",
+    JobName("quarantine"): "count quarantined records by topic and cause, with an example of each; or purge them",
     JobName("vacuum"): "remove files and commits that no version of the last while needs, without compacting",
     JobName("restore"): "go back to an earlier version of a table, by a commit like others",
 }
@@ -81,12 +82,22 @@ class TableRequest:
         version: None for the newest.
         limit: number of versions to list.
         dry_run: change nothing.
+        purge: records that are removed from the quarantine: those that were replayed, or all; None for none.
+        topic: of the quarantine, only this topic's records.
+        cause: of the quarantine, only records with this cause.
+        before: of the quarantine, only records that landed earlier.
+        older_than_ms: the same by the age.
     """
 
     table: str | None = None
     version: int | None = None
     limit: int = 20
     dry_run: bool = False
+    purge: Literal["replayed", "all"] | None = None
+    topic: str | None = None
+    cause: str | None = None
+    before: datetime | None = None
+    older_than_ms: int | None = None
 
 
 class Progress(Protocol):

@@ -15,10 +15,11 @@ from urllib.error import URLError
 from prometheus_client import CollectorRegistry, Gauge, pushadd_to_gateway, write_to_textfile
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumerd.config.job import JobSettings, TableName
+from consumerd.config.job import QUARANTINE, JobSettings, TableName
 from consumerd.errors import ConfigError, ConsumerdError
 from consumerd.spark.job import JobName, Summary
 from consumerd.spark.landing_lag import find_landing_lag
+from consumerd.spark.quarantine_rows import count_replayed
 from consumerd.spark.silver_progress import bronze_source, rows_behind
 from consumerd.spark.table.commit import LOG_FOLDER
 from consumerd.spark.table.snapshot import Snapshot
@@ -51,6 +52,7 @@ SERIES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "consumerd_table_log_size_bytes": ("Bytes of the table's log.", ("table",)),
     "consumerd_table_last_commit_timestamp_seconds": ("When the table was committed to last.", ("table",)),
     "consumerd_table_rows_behind": ("Rows of bronze that the topic's table and the quarantine lack.", ("table",)),
+    "consumerd_table_rows_not_replayed": ("Rows of the quarantine that have not been replayed.", ("table",)),
     "consumerd_table_files_behind": ("Landed files that bronze has not taken over, damaged ones included.", ("table",)),
     "consumerd_table_oldest_file_behind_timestamp_seconds": (
         "When the oldest of these files was landed; absent if there is none.",
@@ -146,6 +148,9 @@ def _note_table(gauges: _Gauges, settings: JobSettings, name: str, table: Table)
     kind, _, topic = name.partition("/")
     if kind == "silver" and (behind := _count_behind(settings, topic, snapshot)) is not None:
         gauges.set("consumerd_table_rows_behind", behind, name)
+    if name == QUARANTINE:
+        left = snapshot.rows - count_replayed(table, snapshot.files.values())
+        gauges.set("consumerd_table_rows_not_replayed", left, name)
 
 
 def _count_behind(settings: JobSettings, topic: str, silver: Snapshot) -> int | None:

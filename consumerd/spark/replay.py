@@ -1,27 +1,40 @@
-"""The job ``replay``: records of bronze, or of the quarantine, back into a topic, by a range of offsets or a window of time.
+"""The job ``replay``: sends records of bronze, or of the quarantine, into a topic.
 
-Nothing is sent without a target that is named. Records of a partition are sent in the order of their incarnations and
-offsets by one task, which keeps their order as far as the target has them in one partition, too. The same offsets are
-other records in each incarnation, so that a range of them is of the newest one, unless another is named. They are sent
-at least once: a task that is tried again repeats records. Kafka gives them new offsets and, where the target's brokers
-do so, new timestamps.
+They are chosen by a range of offsets, a window of time, or the cause of their quarantine. Nothing is sent without a
+target that is named. Records of a partition are sent in the order of their incarnations and offsets by one task, which
+keeps their order if the target has them in one partition, too. The same offsets are other records in each incarnation,
+so a range of them is of the newest one, unless another is named. They are sent at least once: a task that is tried
+again repeats records. Kafka gives them new offsets and, if the target's brokers do so, new timestamps.
+
+Records of the quarantine are marked as replayed after the brokers have acknowledged all of them, in one commit. Marked
+ones are left out by later runs. A run that dies between sending and marking has sent records that are not marked: the
+next run sends them again.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
 
-from consumerd.config.job import JobSettings
+from consumerd.config.job import QUARANTINE, JobSettings
 from consumerd.config.pipeline import Replay
 from consumerd.errors import ConfigError
 from consumerd.model import Incarnation, find_topic_fault
 from consumerd.spark.job import Progress, Sessions, Summary, Table
+from consumerd.spark.quarantine_marks import Mark, find_places, mark_replayed, with_marks
+from consumerd.spark.quarantine_rows import REPLAYED
+from consumerd.spark.table.errors import TableError
 from consumerd.spark.table.reading import read_table
+from consumerd.spark.table.transaction import Table as DeltaTable
 from consumerd.spark.table.transaction import open_table
+from consumerd.telemetry.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +53,15 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     version = table.snapshot().version
     progress.step(f"choosing records of {topic} in version {version} of {table.path}")
     session = spark()
-    chosen, incarnation = choose_incarnation(choose(read_table(session, table.path, version), replay), replay)
+    rows = read_table(session, table.path, version)
+    if replay.source == QUARANTINE:
+        rows = with_marks(rows)
+    chosen, incarnation = choose_incarnation(choose(rows, replay), replay)
+    left_out = 0
+    if replay.source == QUARANTINE and not replay.again:
+        # after the choice of an incarnation: a second run must not go on to an older one
+        left_out = chosen.where(F.col(REPLAYED).isNotNull()).count()
+        chosen = chosen.where(F.col(REPLAYED).isNull())
     partitions = _count(chosen)
     records = sum(row[4] for row in partitions)
     numbers = {
@@ -50,22 +71,34 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
         "target": target,
         "records": records,
         "bytes": sum(row[5] for row in partitions),
+        "replayed_before": left_out,
         "sent": 0,
+        "marked": 0,
     }
     if records and not replay.dry_run:
-        progress.step(f"sending {records} records to {target}")
-        send(session, chosen, target=target, cluster=cluster, keep_partition=replay.keep_partition)
-        numbers["sent"] = records
+        with ExitStack() as kept:
+            places = None
+            if replay.source == QUARANTINE:
+                # held until they are marked: compaction and vacuum may remove the files meanwhile
+                places = find_places(chosen).persist()
+                kept.callback(places.unpersist)
+                places.count()
+            progress.step(f"sending {records} records to {target}")
+            send(session, chosen, target=target, cluster=cluster, keep_partition=replay.keep_partition)
+            numbers["sent"] = records
+            if places is not None:
+                progress.step(f"marking {records} records as replayed")
+                numbers["marked"] = _mark(session, table, places, topic=topic, target=target, records=records)
     heads = ("partition", "incarnation", "first", "last", "records", "bytes")
     return Summary(
         numbers={**numbers, "elapsed_s": round(time.monotonic() - started, 3)},
-        notes=_notes(replay, records, incarnation),
+        notes=_notes(replay, numbers, incarnation),
         tables=(Table(title=f"{topic} to {target}", heads=heads, rows=tuple(partitions)),),
     )
 
 
 def choose(frame: DataFrame, replay: Replay) -> DataFrame:
-    """Return the rows that are meant, of a frame with the columns of bronze or of the quarantine."""
+    """Return the rows that the settings choose, of bronze or of the quarantine."""
     column = F.col
     chosen = frame.where(column("topic") == F.lit(replay.topic))
     if replay.partition is not None:
@@ -86,7 +119,7 @@ def choose(frame: DataFrame, replay: Replay) -> DataFrame:
 
 
 def choose_incarnation(chosen: DataFrame, replay: Replay) -> tuple[DataFrame, str | None]:
-    """Return the rows of the incarnation that is meant, and its name where it was found rather than given."""
+    """Return the rows of the chosen incarnation, and its name if several were found."""
     if replay.incarnation == "all":
         return chosen, None
     if replay.incarnation is not None:
@@ -116,6 +149,17 @@ def send(
     )
     writer = ordered.select(*columns).write.format("consumerd").mode("append")
     writer.options(**{**cluster, "topic": target}).save()
+
+
+def _mark(session: SparkSession, table: DeltaTable, places: DataFrame, *, topic: str, target: str, records: int) -> int:
+    mark = Mark(at=datetime.now(UTC), target=target)
+    try:
+        return mark_replayed(session, table, places, topic=topic, plan=f"replay:{uuid.uuid4().hex}", mark=mark)
+    except (TableError, OSError) as error:
+        raise TableError(
+            f"{records} records of {topic} were sent to {target}, but they are not marked as replayed, and the next "
+            f"run would send them again: {error}"
+        ) from error
 
 
 def _check(replay: Replay) -> tuple[str, str]:
@@ -150,7 +194,7 @@ def _cluster(settings: JobSettings) -> dict[str, str]:
 
 
 def _incarnation_order() -> tuple[Column, Column]:
-    """Return what rows are sorted by to have incarnations in their order, which is not that of their texts."""
+    """Return sort columns for incarnations, which are numbers in a text."""
     parts = F.split("incarnation", r"\.")
     return parts[0].cast("bigint"), F.coalesce(F.get(parts, F.lit(1)).cast("int"), F.lit(0))
 
@@ -163,15 +207,20 @@ def _count(chosen: DataFrame) -> list[tuple[int, str, int, int, int, int]]:
     return [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in ordered.collect()]
 
 
-def _notes(replay: Replay, records: int, newest: str | None) -> tuple[str, ...]:
-    if not records:
-        return (f"nothing of topic {replay.topic} is chosen: no such topic in the table, or nothing in the range",)
+def _notes(replay: Replay, numbers: Mapping[str, object], newest: str | None) -> tuple[str, ...]:
+    records, left_out, marked = (int(str(numbers[key])) for key in ("records", "replayed_before", "marked"))
     notes = []
+    if not records and not left_out:
+        return (f"nothing of topic {replay.topic} is chosen: no such topic in the table, or nothing in the range",)
+    if left_out:
+        notes.append(f"{counted(left_out, 'record')} left out, since replayed before (--again sends them, too)")
     if newest is not None:
         notes.append(
-            f"the table has these offsets of several incarnations of {replay.topic}: chosen is {newest}, the newest; name another "
-            "with --incarnation, or all"
+            f"the table has these offsets of several incarnations of {replay.topic}: chosen is {newest}, the newest; "
+            "name another with --incarnation, or all"
         )
     if replay.dry_run:
         notes.append("a dry run: nothing was sent")
+    elif replay.source == QUARANTINE and marked < records:
+        notes.append(f"{counted(records - marked, 'record')} not marked: they are no longer in the quarantine")
     return tuple(notes)

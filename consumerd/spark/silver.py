@@ -17,6 +17,7 @@ jobs of the same size; one that dies is begun again.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections import Counter
@@ -38,11 +39,14 @@ from consumerd.spark import latest
 from consumerd.spark.decoding.loading import load_decoder
 from consumerd.spark.decoding.records import RecordDecoder
 from consumerd.spark.job import Progress, Sessions, Silent, Summary
+from consumerd.spark.quarantine_marks import carry_over
+from consumerd.spark.quarantine_purged import REBUILDS_COLUMN, find_purged
+from consumerd.spark.quarantine_rows import IDENTITY, add_marks
 from consumerd.spark.silver_plan import TopicPlan, TopicTables, cut_files, decoded_bronze, is_moved, plan_next
-from consumerd.spark.silver_progress import EXPIRED, REBUILDS, expired_key, rows_behind, write_place
+from consumerd.spark.silver_progress import EXPIRED, REBUILDS, expired_key, purged_key, rows_behind, write_place
 from consumerd.spark.silver_tables import (
+    BAD_RECORD,
     BOUNDS,
-    IDENTITY,
     QUARANTINE_FOLDERS,
     QUARANTINE_SCHEMA,
     READ,
@@ -57,6 +61,7 @@ from consumerd.spark.table.errors import TableConflict, TableError, VersionVacuu
 from consumerd.spark.table.files import parse_written
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, to_utc
 from consumerd.spark.table.reading import read_files
+from consumerd.spark.table.snapshot import Snapshot
 from consumerd.spark.table.task_rows import FileToRead, divide_files, read_batches
 from consumerd.spark.table.transaction import Table, Transaction, create_table, open_table
 
@@ -186,14 +191,13 @@ def check_counts(tables: TopicTables) -> list[str]:
         return []  # nobody knows any more
     quarantine = tables.quarantine.snapshot()
     bronze, quarantined = (rows_of(files_of(one.files.values(), tables.topic)) for one in (then, quarantine))
-    removed = tables.expired(then, silver, quarantine)
     if rows_behind(tables.topic, tables.source, then, silver, quarantine) == 0:
         return []
+    expected = bronze + tables.removed(then, silver, quarantine)
     told = (
-        f"topic {tables.topic}: bronze has {bronze} records at version {place.newest}, "
-        f"and retention has removed {removed} that "
-        f"were decoded, but there are {silver.rows} decoded ones and {quarantined} in quarantine; decode the topic "
-        "anew with pipeline.silver.rebuild"
+        f"topic {tables.topic}: bronze has {bronze} records at version {place.newest} ({expected} by what retention, "
+        f"erase and purges have removed), but there are {silver.rows} decoded ones and {quarantined} in quarantine; "
+        "decode the topic anew with pipeline.silver.rebuild"
     )
     return [told]
 
@@ -223,6 +227,8 @@ def _carry_out(
         begins = plan.operation is Operation.REPLACE or tables.source not in silver.base.progress
         expired = tables.bronze.snapshot(plan.until).progress.get(expired_key(tables.topic), 0)
         good, bad, moved = _decode_in_jobs(spark, tables, decoder, plan, (silver, quarantine), commit_bytes)
+        if plan.operation is Operation.REPLACE:
+            bad = carry_over(spark, quarantine, tables.topic, bad)
         done = quarantine.find_done()
         # what has moved was read without the records that an earlier run of the plan has put into quarantine
         quarantined = done.rows if done is not None and moved else rows_of(bad)
@@ -238,8 +244,12 @@ def _carry_out(
             progress = {
                 **write_place(plan.end, quarantine.base.progress, tables.quarantine_source, tables.topic),
                 tables.quarantine_rebuilds: rebuilds,
-            } | ({expired_key(tables.topic): 0} if begins else {})
-            done = quarantine.commit(progress=progress, counts=counts)
+                **({expired_key(tables.topic): 0} if begins else {}),
+                # a rebuild decodes purged records again
+                **({purged_key(tables.topic): 0} if plan.operation is Operation.REPLACE else {}),
+            }
+            marks = add_marks(tables.quarantine.schema(quarantine.base), QUARANTINE_FOLDERS)
+            done = quarantine.commit(progress=progress, counts=counts, schema=marks)
         if done.rows != quarantined:
             raise TableError(
                 f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and "
@@ -271,8 +281,8 @@ def _check_bases(tables: TopicTables, plan: TopicPlan, silver: Transaction, quar
     ):
         raise TableConflict(
             f"{tables.silver.path}: another run has decoded {tables.topic} up to version "
-            f"{max(decoded, quarantined).newest} of {tables.bronze.path} while this one made its plan; nothing of this run is visible, run it again (and if "
-            "that does not help, decode it anew with pipeline.silver.rebuild)"
+            f"{max(decoded, quarantined).newest} of {tables.bronze.path} while this one made its plan; nothing of this "
+            "run is visible, run it again (and if that does not help, decode it anew with pipeline.silver.rebuild)"
         )
 
 
@@ -311,12 +321,14 @@ def _decode(
     Returns the files of good records, those of bad ones, and whether rows were compared.
 
     Identities are compared if compaction has moved the plan's rows, or if bronze's log does not name them any more.
-    Raises TableConflict if rows of a part or a rebuild have moved: a comparison would find others as well.
+    Raises TableConflict if rows of a part or a rebuild have moved, since a comparison would find others as well, or those
+    of a version before bronze's newest one, since files of that are missing. The next plan compares, or begins again.
     """
     if not plan.files:
         return [], [], False
     moved = plan.known is not None or is_moved(tables, plan.files)
-    if moved and plan.known is None and (plan.is_part or plan.operation is Operation.REPLACE):
+    is_fixed = plan.is_part or plan.operation is Operation.REPLACE
+    if moved and plan.known is None and (is_fixed or plan.until < tables.bronze.snapshot().version):
         raise TableConflict(
             f"{tables.bronze.path}: vacuum has removed files that this run was about to decode; run it again, or let "
             "replaced files stay for longer (pipeline.compact.keep_ms)"
@@ -372,7 +384,7 @@ def _to_read(tables: TopicTables, file: DataFile) -> FileToRead:
 def _read_undecoded(
     spark: SparkSession, tables: TopicTables, plan: TopicPlan, transactions: tuple[Transaction, Transaction]
 ) -> DataFrame:
-    """Return the rows of bronze that are in neither table yet, found by their identities."""
+    """Return the rows of bronze that are in neither table yet and were not purged, found by their identities."""
     snapshot = tables.bronze.snapshot(plan.until)
     schema = tables.bronze.schema(snapshot)
     try:
@@ -387,9 +399,21 @@ def _read_undecoded(
             (tables.quarantine, files_of(quarantine, tables.topic), transactions[1].base),
         )
     ]
-    known = done[0].unionByName(done[1]).alias("known")
+    done += _read_purged(spark, tables, transactions[1].base)
+    known = functools.reduce(DataFrame.unionByName, done).alias("known")
     same = [everything[name].eqNullSafe(F.col(f"known.{name}")) for name in IDENTITY]
     return everything.join(known, same, "left_anti")
+
+
+def _read_purged(spark: SparkSession, tables: TopicTables, quarantine: Snapshot) -> list[DataFrame]:
+    """Return the identities of records that were quarantined and purged since the last rebuild, if any."""
+    purged = find_purged(tables.quarantine)
+    if purged is None:
+        return []
+    snapshot = purged.snapshot()
+    frame = read_files(spark, purged, files_of(snapshot.files.values(), tables.topic), purged.schema(snapshot))
+    rebuilds = quarantine.progress.get(tables.quarantine_rebuilds, 0)
+    return [frame.where(F.col(REBUILDS_COLUMN) == rebuilds).select(*IDENTITY)]
 
 
 def _make_task(
@@ -404,7 +428,7 @@ def _make_task(
     Args:
         groups: files by partition number, which the task reads itself; its input rows then have no meaning.
     """
-    columns = silver_schema(decoder).names, QUARANTINE_SCHEMA.names
+    columns = silver_schema(decoder).names, BAD_RECORD.names
     folders = SILVER_FOLDERS, QUARANTINE_FOLDERS
     stagings = [(str(one.staging), one.attempt) for one in (silver, quarantine)]
 

@@ -8,8 +8,9 @@ Invariants:
 
 * A plan's name and its files follow from where it begins and ends. If a run dies between its two commits, the
   quarantine's progress says where the plan ends. So a later run makes the same plan, also with another ``commit_bytes``.
-* A part is decoded from files that are there. If compaction and vacuum have moved one of them, or bronze's log does not
-  name them any more, all that is left up to bronze's newest version is found by comparing identities, in one commit.
+* A part, and a version before bronze's newest one, is decoded from files that are there. If compaction and vacuum have
+  moved one of them, or bronze's log does not name them any more, all that is left up to bronze's newest version is found
+  by comparing identities, in one commit.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from consumerd.spark.silver_progress import (
     REBUILDS,
     Place,
     bronze_source,
-    expired_rows,
     read_place,
+    rebuilds_key,
+    removed_rows,
 )
 from consumerd.spark.table.commit import Commit, DataFile, Operation, files_of, rows_of
 from consumerd.spark.table.errors import TableError, VersionVacuumed
@@ -64,7 +66,7 @@ class TopicTables:
     @property
     def quarantine_rebuilds(self) -> str:
         """Key of this topic's rebuilds in the quarantine's progress."""
-        return f"{REBUILDS}:{self.topic}"
+        return rebuilds_key(self.topic)
 
     def decoded(self, silver: Snapshot) -> Place:
         """Return how far the topic's table has come."""
@@ -74,9 +76,9 @@ class TopicTables:
         """Return how far the quarantine has come with this topic."""
         return read_place(quarantine.progress, self.quarantine_source, self.topic)
 
-    def expired(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
-        """Count the rows of silver and the quarantine that retention has removed from bronze."""
-        return expired_rows(self.topic, self.source, bronze, silver, quarantine)
+    def removed(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
+        """Count the decoded rows removed from bronze, minus those removed from silver and the quarantine."""
+        return removed_rows(self.topic, self.source, bronze, silver, quarantine)
 
     def is_half_rebuilt(self, silver: Snapshot, quarantine: Snapshot) -> bool:
         """Tell whether a rebuild died between its two commits.
@@ -159,7 +161,9 @@ def plan_next(tables: TopicTables, *, commit_bytes: int, rebuild: bool = False) 
     # The quarantine is ahead in two cases: a run of this plan died after its first commit (then the quarantine has the
     # plan), or the topic's table was restored to an earlier version.
     was_restored = is_ahead and plan.name not in quarantine.plans
-    if was_restored or (plan.is_part and is_moved(tables, plan.files)):
+    # Only the newest version is sure to have all its files, so rows that have moved are looked for there.
+    is_fixed = plan.is_part or plan.until < bronze.version
+    if was_restored or (is_fixed and is_moved(tables, plan.files)):
         return _compare(tables, begin, bronze, silver, quarantine)
     is_due = begin.until > 0 or end.version - begin.version >= _STALE_VERSIONS
     return plan if files or is_due else None
@@ -278,13 +282,14 @@ def _in_order(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
 def _compare(tables: TopicTables, begin: Place, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> TopicPlan:
     """Return a plan that finds new rows by comparing identities.
 
-    It takes all of bronze, since logs do not name the files with new rows.
+    It takes all of bronze, since logs do not name the files with new rows. Purged rows count as known:
+    ``quarantine_purged`` has their identities.
     """
     end = Place(version=bronze.version)
     files = files_of(bronze.files.values(), tables.topic)
     name = f"{_name(tables, silver, begin, end)}:compared"
     known = silver.rows + rows_of(files_of(quarantine.files.values(), tables.topic))
-    known -= tables.expired(bronze, silver, quarantine)
+    known -= tables.removed(bronze, silver, quarantine)
     if name in quarantine.plans:  # an earlier run of this plan came as far as that
         known -= tables.quarantine.log.read(quarantine.plans[name]).rows
     return TopicPlan(

@@ -10,6 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from consumerd.spark.decoding.records import MOMENT, RecordDecoder
+from consumerd.spark.quarantine_rows import MARKS
 
 SILVER: Final = "silver"
 SILVER_FOLDERS: Final = ("day",)
@@ -28,9 +29,6 @@ _PLACE: Final = [
     ("event_time", MOMENT),
 ]
 """Whose record it is and when it was, by the record's own word and by its decoded one."""
-
-IDENTITY: Final = ("incarnation", "broker", "partition", "offset", "index")
-"""What tells a topic's records apart."""
 
 READ: Final = pa.schema(
     [
@@ -51,20 +49,23 @@ READ: Final = pa.schema(
 )
 """The columns of bronze that decoding needs."""
 
-QUARANTINE_SCHEMA: Final = pa.schema(
-    [
-        *_PLACE,
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", _HEADERS),
-        ("landed", MOMENT),
-        ("cause", pa.string()),
-        ("reason", pa.string()),
-        ("topic", pa.string()),
-        ("day", pa.date32()),
-    ]
-)
-"""``cause`` is one of ``decoding.records.CAUSES``; ``day`` is bronze's, that of the arrival."""
+_BAD: Final = [
+    *_PLACE,
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("headers", _HEADERS),
+    ("landed", MOMENT),
+    ("cause", pa.string()),
+    ("reason", pa.string()),
+]
+_FOLDERS: Final = [("topic", pa.string()), ("day", pa.date32())]
+BAD_RECORD: Final = pa.schema([*_BAD, *_FOLDERS])
+"""Columns that decoding writes.
+
+``cause`` is one of ``decoding.records.CAUSES``; ``day`` is bronze's, that of the arrival.
+"""
+QUARANTINE_SCHEMA: Final = pa.schema([*_BAD, *MARKS, *_FOLDERS])
+"""Columns of the quarantine: those of bad records, and the marks of replays."""
 
 
 def silver_schema(decoder: RecordDecoder) -> pa.Schema:

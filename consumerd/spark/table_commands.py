@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from consumerd.config.job import QUARANTINE, JobSettings
 from consumerd.errors import ConfigError
 from consumerd.spark.job import JobName, Summary, Table, TableRequest
+from consumerd.spark.quarantine import Purged, Quarantined, count, purge
+from consumerd.spark.quarantine_purged import PURGED
+from consumerd.spark.quarantine_rows import Choice
 from consumerd.spark.table.commit import LOG_FOLDER, Commit, DataFile
-from consumerd.spark.table.errors import VersionVacuumed
-from consumerd.spark.table.folder_values import unescape_value
 from consumerd.spark.table.restore import restore
 from consumerd.spark.table.snapshot import is_filled_by_stream
 from consumerd.spark.table.transaction import Table as DeltaTable
@@ -27,7 +30,7 @@ from consumerd.telemetry.wording import format_time
 
 _DEPTH: Final = 2
 _MEND: Final = "mend the declaration or the producer, then: consumerd-spark replay --source quarantine"
-_OURS: Final = re.compile(r"(bronze|quarantine|stats|silver of .*|latest of .*)$")
+_OURS: Final = re.compile(r"(bronze|quarantine|purged|stats|silver of .*|latest of .*)$")
 """Names of the jobs' own tables. Other Delta tables may lie beside them, and are not vacuumed unless named."""
 
 
@@ -190,81 +193,72 @@ def _row_of(file: DataFile) -> tuple[object, ...]:
 
 
 def _quarantine(settings: JobSettings, request: TableRequest) -> Summary:
-    """Count the quarantined records of a version by topic and cause."""
+    """Count the quarantined records of a version by topic and cause, or purge them."""
     _, table = _find(settings, QUARANTINE)
+    choice = _choose(request)
+    if request.purge is not None:
+        return _purge(table, request, choice)
     snapshot = table.snapshot(request.version)
-    found: dict[tuple[str, str], _Quarantined] = {}
-    topics = table.record.partition_by.index("topic")
-    for file in snapshot.files.values():
-        topic = str(unescape_value(file.values[topics]))
-        for one in _read_quarantined(table, file, topic):
-            known = found.get((topic, one.cause))
-            found[topic, one.cause] = one if known is None else known.joined(one)
-    causes = [one.told() for one in sorted(found.values(), key=lambda one: (-one.rows, one.topic, one.cause))]
-    heads = ("topic", "cause", "rows", "first_landed", "last_landed", "example")
-    rows = tuple(tuple(one[head] for head in heads) for one in causes)
+    causes = count(table, snapshot, choice)
     return Summary(
-        numbers={"version": snapshot.version, "rows": snapshot.rows},
-        details={"table": str(table.path), "causes": causes},
-        tables=(Table(title="In quarantine", heads=heads, rows=rows),) if rows else (),
-        notes=(_MEND if rows else "nothing is in quarantine",),
+        numbers={
+            "version": snapshot.version,
+            "rows": sum(one.rows for one in causes),
+            "replayed": sum(one.replayed for one in causes),
+        },
+        details={"table": str(table.path), "causes": [one.told() for one in causes]},
+        tables=_show_causes("In quarantine", causes),
+        notes=(_MEND if causes else "nothing is in quarantine" if not snapshot.rows else "nothing is chosen",),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Quarantined:
-    """Records of one topic and cause: how many, when they landed (ms; None if no row says), and why the newest is there."""
+def _choose(request: TableRequest) -> Choice:
+    before = request.before
+    if request.older_than_ms is not None:
+        before = datetime.fromtimestamp(max(0.0, time.time() - request.older_than_ms / 1000), UTC)
+    return Choice(topic=request.topic, cause=request.cause, before=before, replayed=request.purge == "replayed")
 
-    topic: str
-    cause: str
-    rows: int
-    first_ms: int | None
-    last_ms: int | None
-    example: str | None
 
-    def joined(self, other: _Quarantined) -> _Quarantined:
-        """Return these and others of the same topic and cause."""
-        firsts = [one.first_ms for one in (self, other) if one.first_ms is not None]
-        lasts = [one.last_ms for one in (self, other) if one.last_ms is not None]
-        newest = other if (other.last_ms or 0) >= (self.last_ms or 0) else self
-        return replace(
-            newest, rows=self.rows + other.rows, first_ms=min(firsts, default=None), last_ms=max(lasts, default=None)
+def _purge(table: DeltaTable, request: TableRequest, choice: Choice) -> Summary:
+    if request.version is not None:
+        raise ConfigError("--version: a purge removes rows of the newest version; leave it out")
+    before = table.snapshot()
+    causes = count(table, before, choice)
+    done = Purged(rows=Counter())
+    if causes and not request.dry_run:
+        done = purge(table, choice, now_ms=time.time_ns() // 1_000_000)
+    after = table.snapshot()
+    notes = [] if causes else ["nothing is chosen"]
+    if request.dry_run:
+        notes.append("nothing was removed (--dry-run)")
+    elif causes:
+        notes.append(
+            "older versions have the rows until vacuum (pipeline.compact.keep_ms), and silver --rebuild brings back "
+            "what is still bad"
         )
+    return Summary(
+        numbers={
+            "version": after.version,
+            "chosen": sum(one.rows for one in causes),
+            "purged": done.rows.total(),
+            "rows": after.rows,
+            "files_rewritten": done.rewritten,
+            "files_dropped": done.dropped,
+        },
+        details={
+            "table": str(table.path),
+            "dry_run": request.dry_run,
+            "causes": [one.told() for one in causes],
+        },
+        tables=_show_causes("To be purged" if request.dry_run else "Purged", causes),
+        notes=tuple(notes),
+    )
 
-    def told(self) -> dict[str, object]:
-        """Return what is printed."""
-        first, last = (None if one is None else format_time(one) for one in (self.first_ms, self.last_ms))
-        return {
-            "topic": self.topic,
-            "cause": self.cause,
-            "rows": self.rows,
-            "first_landed": first,
-            "last_landed": last,
-            "example": self.example,
-        }
 
-
-def _read_quarantined(table: DeltaTable, file: DataFile, topic: str) -> Iterator[_Quarantined]:
-    """Yield what a file has of each cause; the example is the file's first. Raises VersionVacuumed, OSError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        read = pq.read_table(table.path / file.path, columns=["cause", "reason", "landed"], partitioning=None)
-    except FileNotFoundError as error:
-        raise VersionVacuumed(f"{table.path / file.path} has been removed; count a newer version") from error
-    landed = read.column("landed").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
-    rows = read.set_column(read.column_names.index("landed"), "landed", landed)
-    asked = [("cause", "count"), ("landed", "min"), ("landed", "max"), ("reason", "first")]
-    for one in rows.group_by("cause", use_threads=False).aggregate(asked).to_pylist():
-        yield _Quarantined(
-            topic=topic,
-            cause=str(one["cause"]),
-            rows=one["cause_count"],
-            first_ms=one["landed_min"],
-            last_ms=one["landed_max"],
-            example=one["reason_first"],
-        )
+def _show_causes(title: str, causes: Sequence[Quarantined]) -> tuple[Table, ...]:
+    heads = ("topic", "cause", "rows", "replayed", "first_landed", "last_landed", "example")
+    rows = tuple(tuple(one.told()[head] for head in heads) for one in causes)
+    return (Table(title=title, heads=heads, rows=rows),) if rows else ()
 
 
 # -- vacuum and restore
@@ -305,7 +299,7 @@ def _vacuum(settings: JobSettings, request: TableRequest) -> Summary:
 def _restore(settings: JobSettings, request: TableRequest) -> Summary:
     name, table = _find(settings, request.table)
     assert request.version is not None  # the parser requires it
-    if table.record.name == QUARANTINE:
+    if table.record.name in (QUARANTINE, PURGED):
         raise ConfigError(
             "the quarantine goes with the topics' tables: restore silver/TOPIC, or decode a topic anew "
             "(silver --rebuild)"

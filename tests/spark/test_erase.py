@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import deltalake
@@ -30,11 +31,15 @@ from consumerd.spark.identities import COLUMNS, SCHEMA, Identities
 from consumerd.spark.job import Silent, Summary
 from consumerd.spark.landing.footers import read_all
 from consumerd.spark.landing.scan import scan_landing
+from consumerd.spark.quarantine import purge
+from consumerd.spark.quarantine_marks import Mark, find_places, mark_replayed
+from consumerd.spark.quarantine_rows import Choice, count_replayed
 from consumerd.spark.table.locks import FileLock
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_table
 from consumerd.spark.table.transaction import open_table
 from consumerd.wire.records import Record
+from tests.spark.test_silver_interrupted import compact_and_vacuum
 from tests.support.landing_zone import FIRST_MS, Kind, LandingZone
 from tests.support.record_batches import record
 
@@ -217,6 +222,45 @@ def test_later_runs_bring_nothing_back(lake: Lake) -> None:
         if row["key"] in KEYS[:2]
     }
     assert [] == lake.audit()
+
+
+def test_an_erasure_agrees_with_marks_and_purges_of_the_quarantine(lake: Lake) -> None:
+    """Records that stay keep their marks, and counts hold, also for an erased record that was purged before."""
+    lake.fill()
+    table = open_table(lake.path / "quarantine")
+    mark_partition(lake, 1)
+    assert purge(table, Choice(replayed=True), now_ms=1).rows["orders"] == 3
+    mark_partition(lake, 0)
+    lake.zone.land("orders", 0, 80, 90)
+    lake.decode()
+    assert (table.snapshot().rows, count_replayed(table, table.snapshot().files.values())) == (13, 12)
+
+    summary = lake.erase(key=KEYS[0])
+
+    assert () == summary.findings
+    assert 3 == summary.details["places"]["quarantine"]["rows"]
+    bad = [offset for offset in range(0, 90, 7) if offset % 5]
+    rows = read_table(lake.spark, table.path).select("offset", "replayed_to").collect()
+    assert {offset: "again" if offset < 80 else None for offset in bad} == {row[0]: row[1] for row in rows}
+    assert len(bad) - 1 == count_replayed(table, table.snapshot().files.values())
+    assert () == lake.decode()
+    # by comparing identities, since the files of the new records have moved
+    lake.zone.land("orders", 0, 90, 100)
+    bronze.run(lambda: lake.spark, lake.settings(), Silent())
+    compact_and_vacuum(lake.spark, lake.path / "bronze")
+    assert () == lake.decode()
+    assert [*bad, 91, 98] == sorted(row["offset"] for row in read_table(lake.spark, table.path).collect())
+    compact_and_vacuum(lake.spark, table.path)
+    assert len(bad) - 1 == count_replayed(table, table.snapshot().files.values())
+
+
+def mark_partition(lake: Lake, partition: int) -> None:
+    """Mark a partition's quarantined records as replayed."""
+    table = open_table(lake.path / "quarantine")
+    places = find_places(read_table(lake.spark, table.path).where(f"partition = {partition}")).persist()
+    mark = Mark(at=datetime.now(UTC), target="again")
+    mark_replayed(lake.spark, table, places, topic="orders", plan=f"replay:{partition}", mark=mark)
+    places.unpersist()
 
 
 def test_an_older_record_is_the_latest_again(lake: Lake) -> None:

@@ -286,6 +286,6 @@ def test_counts_that_differ_are_a_finding(spark: SparkSession, zone: LandingZone
     [finding] = run(spark, given).findings
 
     assert finding.startswith(
-        "topic orders: bronze has 20 records at version 1, and retention has removed 0 that were decoded, "
-        "but there are 14 decoded ones and 0 in quarantine"
+        "topic orders: bronze has 20 records at version 1 (20 by what retention, erase and purges have removed), but "
+        "there are 14 decoded ones and 0 in quarantine"
     )

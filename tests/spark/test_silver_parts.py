@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,12 @@ from pyspark.sql import SparkSession
 
 from consumerd import failpoints
 from consumerd.config.job import JobSettings
+from consumerd.spark.quarantine import purge
+from consumerd.spark.quarantine_marks import Mark, find_places, mark_replayed
+from consumerd.spark.quarantine_rows import Choice, count_replayed
 from consumerd.spark.silver_progress import DECODED_FILES, DECODING
 from consumerd.spark.table.commit import LOG_FOLDER, Operation
+from consumerd.spark.table.reading import read_table
 from consumerd.spark.table.transaction import open_table
 from tests.spark.test_silver import BAD, GOOD, numbers, of_kinds, offsets, rebuilding, run, settings
 from tests.spark.test_silver_interrupted import compact_and_vacuum
@@ -80,6 +85,36 @@ def test_first_run_versions_and_a_rebuild_in_parts(
     ]
     assert len(table.snapshot().files) == 5  # one for each Spark job
     assert_each_once(spark, lake, 130)
+
+
+def test_a_rebuild_in_parts_keeps_marks_and_purges_hold(
+    spark: SparkSession, zone: LandingZone, given: JobSettings, tmp_path: Path
+) -> None:
+    """Marks are found in all files of the rebuild; purged records stay away though their files and versions have moved."""
+    lake = tmp_path / "lake"
+    land_versions(spark, zone, lake, 0, 30, 60, 100)
+    run(spark, given)
+    table = open_table(lake / "quarantine")
+    places = find_places(read_table(spark, table.path).where("cause = 'late'")).persist()
+    mark = Mark(at=datetime.now(UTC), target="there")
+    assert mark_replayed(spark, table, places, topic="orders", plan="replay:1", mark=mark) == 10
+    places.unpersist()
+    assert purge(table, Choice(cause="bad key"), now_ms=1).rows.total() == 10
+    assert numbers(run(spark, rebuilding(given))) == (100, 70, 30)
+
+    assert_each_once(spark, lake, 100)
+    marked = read_table(spark, table.path).where("replayed_to = 'there'").select("cause", "offset").collect()
+    assert {("late", offset) for offset in range(3, 100, 10)} == {tuple(row) for row in marked}
+    assert len(marked) == 10
+    assert purge(table, Choice(cause="bad key"), now_ms=1).rows.total() == 10
+    land_versions(spark, zone, lake, 100, 110, 120, 130)
+    compact_and_vacuum(spark, lake / "bronze")
+    summary = run(spark, given)
+    assert numbers(summary) == (30, 21, 9)
+    assert [] == [finding for finding in summary.findings if "are in quarantine" not in finding]
+    purged = {*range(2, 100, 10)}
+    assert [one for one in of_kinds(130, BAD) if one not in purged] == offsets(spark, lake / "quarantine")
+    assert count_replayed(table, table.snapshot().files.values()) == 10
 
 
 @pytest.mark.usefixtures("_all_gone")

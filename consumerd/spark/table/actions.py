@@ -54,6 +54,7 @@ _OPERATIONS: Final = {
     Operation.COMPACT: ("OPTIMIZE", {}),
     Operation.REPLACE: ("WRITE", {"mode": "Overwrite"}),
     Operation.DELETE: ("DELETE", {}),
+    Operation.UPDATE: ("UPDATE", {}),
 }
 _FEATURES: Final = frozenset({"timestampNtz"})
 """Reader features, by Delta's names, that a table may require."""

@@ -40,7 +40,9 @@ class Operation(enum.StrEnum):
     REPLACE = "replace"
     """Removes or changes rows (``latest``, ``restore``). Incremental reading across it is refused."""
     DELETE = "delete"
-    """Removes old rows (``retention``). Incremental readers skip it."""
+    """Removes rows (``retention``, a purge of the quarantine). Incremental readers skip it."""
+    UPDATE = "update"
+    """Changes rows in place: as many before as after (marks in the quarantine). Incremental readers skip it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ def test_options_set_settings(job: Any, tmp_path: Path) -> None:
 
     main(
         ["replay", "--quiet", "--config", str(config), "--topic", "orders", "--partition", "3", "--start-offset", "10",
-         "--end-offset", "20", "--end-time", "2026-03-01T12:00:00Z", "--source", "quarantine", "--reason", "late",
+         "--end-offset", "20", "--end-time", "2026-03-01T12:00:00Z", "--source", "quarantine", "--reason", "late", "--again",
          "--bootstrap-servers", "b:9092", "--keep-partition", "--dry-run", "--master", "local[1]"]
     )  # fmt: skip
     [settings] = seen
@@ -142,6 +142,7 @@ def test_options_set_settings(job: Any, tmp_path: Path) -> None:
     assert ("orders", 3, 10, 20) == (replay.topic, replay.partition, replay.start_offset, replay.end_offset)
     assert ("quarantine", "late", "b:9092") == (replay.source, replay.reason, replay.bootstrap_servers)
     assert replay.keep_partition
+    assert replay.again
     assert replay.dry_run
     assert "from-file" == replay.target
     assert ("/from/file", "local[1]") == (settings.pipeline.path, settings.pipeline.spark.master)

@@ -25,6 +25,7 @@ from consumerd.spark.landing.plan import plan_landing
 from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.retention import remove_days
 from consumerd.spark.silver_progress import bronze_source
+from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.transaction import Table, create_table
 from tests.support.landing_zone import LandingZone
 from tests.support.tables import SCHEMA, append, make_rows
@@ -140,6 +141,7 @@ def test_silver_tells_how_far_it_is_behind_bronze(tmp_path: Path) -> None:
     found = read(tmp_path / "consumerd_lake_silver.prom")
 
     assert found["consumerd_table_rows_behind", "silver/orders"] == 3.0
+    assert found["consumerd_table_rows_not_replayed", "quarantine"] == 3.0
     assert {key[1] for key in found if key[0] == "consumerd_table_rows"} == {"silver/orders", "quarantine"}
 
 
@@ -170,6 +172,33 @@ def test_rows_that_retention_has_removed_do_not_hide_that_silver_is_behind(tmp_p
     assert behind() == 7
     append(silver, make_rows(range(20, 27)), progress={source: 5})
     assert behind() == 0
+
+
+def test_purged_rows_are_not_behind(tmp_path: Path) -> None:
+    """Bronze still has them, and silver never will. So it is before silver's first commit, and beside retention."""
+    bronze = table(tmp_path, "bronze", "bronze")
+    append(bronze, make_rows(range(10), day="2026-11-01"), progress={"expired:orders": 3})
+    source = bronze_source(bronze.record.id)
+    silver, quarantine = (
+        table(tmp_path, "silver of orders", "silver/orders"),
+        table(tmp_path, "quarantine", "quarantine"),
+    )
+
+    def behind() -> float:
+        report_metrics(settings(tmp_path), end("silver"))
+        return read(tmp_path / "consumerd_lake_silver.prom")["consumerd_table_rows_behind", "silver/orders"]
+
+    append(quarantine, make_rows([8, 9]), progress={f"{source}:orders": 1, "expired:orders": 0})
+    [file] = quarantine.snapshot().files
+    with quarantine.begin(plan="p", job="purge", operation=Operation.DELETE) as transaction:
+        transaction.remove([file])
+        transaction.commit(progress={"purged:orders": 2})
+    assert behind() == 8
+    append(silver, make_rows(range(8)), progress={source: 1, "expired": 3})
+    assert behind() == 0
+    append(bronze, make_rows(range(20, 24)))
+    remove_days(bronze, date(2026, 11, 22), name="bronze")
+    assert behind() == 4
 
 
 def test_a_failure_leaves_the_time_of_the_last_success(tmp_path: Path) -> None:

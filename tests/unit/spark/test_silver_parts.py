@@ -9,15 +9,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from consumerd.config.job import JobSettings
 from consumerd.spark import retention, silver
 from consumerd.spark.decoding.loading import load_decoder
+from consumerd.spark.identities import SCHEMA
 from consumerd.spark.job import Silent
+from consumerd.spark.quarantine_purged import find_purged, note_purged
 from consumerd.spark.retention import remove_days
 from consumerd.spark.silver_plan import TopicPlan, TopicTables, cut_files
-from consumerd.spark.silver_progress import Place
+from consumerd.spark.silver_progress import Place, purged_key
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import DataFile, Operation
 from consumerd.spark.table.errors import TableError
@@ -73,9 +77,20 @@ def decode_others(
     hook: Callable[[], object], tables: TopicTables, _: object, plan: TopicPlan, transactions: tuple[Transaction, ...]
 ) -> tuple[list[DataFile], ...]:
     known = {offset for one in transactions for offset, _ in read_rows(one.table, one.base.files.values())}
+    known |= purged_offsets(tables)
     rows = read_rows(tables.bronze, tables.bronze.snapshot(plan.until).files.values())
     hook()
     return write(transactions, [one for one in rows if one[0] not in known])
+
+
+def purged_offsets(tables: TopicTables) -> set[int]:
+    """Return the offsets that were purged since the last rebuild, by their notes."""
+    notes = find_purged(tables.quarantine)
+    if notes is None:
+        return set()
+    rebuilds = tables.quarantine.snapshot().progress.get(tables.quarantine_rebuilds, 0)
+    files = [pq.read_table(notes.path / path, partitioning=None) for path in notes.snapshot().files]
+    return {row["offset"] for file in files for row in file.to_pylist() if row["rebuilds"] == rebuilds}
 
 
 @dataclass
@@ -166,11 +181,31 @@ class Lake:
         """Remove bronze's rows of former days."""
         retention.run(self._session(), self.settings, Silent())
 
+    def purge(self, chance: random.Random) -> None:
+        """Remove a file of the quarantine, as a purge does."""
+        table = self.tables.quarantine
+        with table.begin(plan=f"{chance.random()}", job="purge", operation=Operation.DELETE) as transaction:
+            if not transaction.base.files:
+                return
+            path = chance.choice(sorted(transaction.base.files))
+            offsets = read_file(table.path / path)
+            progress = transaction.base.progress
+            columns = [pa.nulls(len(offsets), field.type) for field in SCHEMA]
+            columns[SCHEMA.names.index("offset")] = pa.array(offsets, pa.int64())
+            rebuilds = progress.get(self.tables.quarantine_rebuilds, 0)
+            identities = {"orders": [pa.Table.from_arrays(columns, schema=SCHEMA)]}
+            note_purged(table, identities, rebuilds={"orders": rebuilds}, now_ms=1)
+            transaction.remove([path])
+            of_topic = purged_key("orders")
+            transaction.commit(progress={of_topic: progress.get(of_topic, 0) + len(offsets)})
+
     def assert_each_once(self) -> None:
         """Fail if a record is missing, or there twice, or the counts say so."""
-        expected = sorted(self.expected)
+        expected, purged = sorted(self.expected), purged_offsets(self.tables)
         assert read_offsets(self.tables.silver) == [offset for offset in expected if offset % 10]
-        assert read_offsets(self.tables.quarantine) == [offset for offset in expected if not offset % 10]
+        assert read_offsets(self.tables.quarantine) == [
+            offset for offset in expected if not offset % 10 and offset not in purged
+        ]
         assert silver.check_counts(self.tables) == []
 
     def places(self) -> list[Place]:
@@ -288,6 +323,36 @@ def test_rows_that_were_moved_between_parts_are_found_by_comparing(lake: Lake) -
     lake.run()
 
     assert lake.places() == [Place(until=3, files=1), Place(version=lake.bronze.snapshot().version)]
+    lake.assert_each_once()
+
+
+def test_versions_that_were_moved_are_found_by_comparing(lake: Lake) -> None:
+    """The first of them does not have its files any more; the newest one has all rows."""
+    lake.append(range(20))
+    lake.run()
+    three_more = [range(20, 40), range(40, 60), range(60, 70)]
+    for offsets in three_more:
+        lake.append(offsets)
+    lake.compact()
+    lake.vacuum()
+
+    assert lake.run() == 50
+    lake.assert_each_once()
+
+
+def test_version_whose_files_are_vacuumed_after_its_plan_is_planned_again(lake: Lake) -> None:
+    """By comparing, since the newest version has its rows in other files."""
+    lake.append(range(20))
+    lake.run()
+    lake.append(range(20, 40))
+    others = [lake.vacuum, lake.compact]
+
+    def move() -> None:
+        while others:
+            others.pop()()
+
+    assert lake.run(tables=replace(lake.tables, silver=Interrupted(lake.tables.silver, move))) == 20
+    assert others == []
     lake.assert_each_once()
 
 
@@ -431,13 +496,14 @@ def test_another_run_comes_between_two_parts(lake: Lake) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_between_parts(lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deaths, compaction, vacuum, retention, expired logs, other limits and rebuilds, in any order."""
+    """Deaths, compaction, vacuum, retention, purges, expired logs, other limits and rebuilds, in any order."""
     monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 3)
     chance = random.Random(seed)
     end = 0
     for _ in range(18):
         match chance.choice(
-            ["append"] * 4 + ["part", "die", "die", "compact", "vacuum", "retain", "expire", "run", "rebuild"]
+            ["append"] * 4
+            + ["part", "die", "die", "compact", "vacuum", "retain", "purge", "purge", "expire", "run", "rebuild"]
         ):
             case "append":
                 sizes = [chance.randrange(1, 25) for _ in range(chance.randrange(1, 4))]
@@ -454,6 +520,8 @@ def test_whatever_happens_between_parts(lake: Lake, seed: int, monkeypatch: pyte
                 lake.vacuum()
             case "retain":
                 lake.retain()
+            case "purge":
+                lake.purge(chance)
             case "expire":
                 lake.bronze.log.expire(EVER_MS)
             case "run":
@@ -471,6 +539,44 @@ def test_whatever_happens_between_parts(lake: Lake, seed: int, monkeypatch: pyte
                     lake.assert_each_once()
     lake.run()
     lake.assert_each_once()
+
+
+@pytest.mark.parametrize("commit_bytes", [1, 1 << 30], ids=["part", "all"])
+def test_a_purge_before_the_first_commit_of_silver(lake: Lake, commit_bytes: int) -> None:
+    """The first commit has died between two; its files have moved, so the next run compares identities."""
+    three_versions(lake)
+    lake.run_commits(1, commit_bytes=commit_bytes)
+    forget_newest(lake.tables.silver)
+    lake.purge(random.Random(1))
+    assert (lake.tables.silver.snapshot().version, len(purged_offsets(lake.tables))) == (0, 2)
+    lake.compact()
+    lake.vacuum()
+
+    lake.run()
+    lake.assert_each_once()
+    lake.append(range(80, 100))
+    lake.run()
+    lake.assert_each_once()
+
+
+def test_a_purge_counts_until_a_rebuild(lake: Lake) -> None:
+    """Also where the topic's table is made anew meanwhile, beside rows that retention has removed before."""
+    lake.append(range(10), range(10, 30))
+    lake.run()
+    lake.retain()
+    lake.expected -= set(range(10))
+    quarantine = lake.tables.quarantine
+    remove_days(quarantine, TODAY, name="quarantine")
+    lake.purge(random.Random(1))
+    restore(lake.tables.silver, 0)
+    lake.run()
+    lake.assert_each_once()
+    assert quarantine.snapshot().progress[purged_key("orders")] == 2
+
+    lake.run(rebuild=True)
+    assert purged_offsets(lake.tables) == set()
+    lake.assert_each_once()
+    assert quarantine.snapshot().progress[purged_key("orders")] == 0
 
 
 def test_files_are_cut_by_their_sizes() -> None:

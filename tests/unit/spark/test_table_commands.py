@@ -176,9 +176,9 @@ def test_quarantine_is_counted_by_topic_and_cause(lake: Path, capsys: pytest.Cap
     assert (said["version"], said["rows"]) == (3, 5)
     at = "1970-01-01T00:00:0{}+00:00".format
     assert [tuple(one.values()) for one in said["causes"]] == [
-        ("orders", "late", 3, at(2), at(9), "by 1 h"),
-        ("orders", "bad key", 1, at(1), at(1), "no text"),
-        ("pay ments", "late", 1, None, None, "by 9 h"),
+        ("orders", "late", 3, 0, at(2), at(9), "by 1 h"),
+        ("orders", "bad key", 1, 0, at(1), at(1), "no text"),
+        ("pay ments", "late", 1, 0, None, None, "by 9 h"),
     ]
     assert say(capsys, *command, "--version", "1")["rows"] == 3
     assert main(list(command)) == 0
