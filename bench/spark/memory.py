@@ -8,7 +8,7 @@ again from what the table covers.
 from __future__ import annotations
 
 import json
-import resource
+import os
 import subprocess
 import sys
 import time
@@ -26,6 +26,7 @@ from consumerd.spark.landing.plan import plan_landing
 from consumerd.spark.landing.values import LandedChain, LandedFile, Landing, LandingRoot
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.transaction import open_table
+from tests.support.memory import read_memory
 
 _PARTITIONS: Final = 8
 _ROWS: Final = 10_000
@@ -33,7 +34,7 @@ _ROWS: Final = 10_000
 _HOLES: Final = 1_000
 """Of each file of the compacted topic: as many as its metadata name one by one."""
 _ROWS_A_COMMIT: Final = 20_000_000
-_BYTES_IN_KIB: Final = 1024
+_BYTES_IN_MIB: Final = 1 << 20
 
 
 def measure_driver(folder: Path, files: int, holes: int) -> Reading:
@@ -101,7 +102,8 @@ def main() -> None:
     if len(plan.files) != landing.file_count or not again.is_empty:
         raise SystemExit(f"{len(plan.files)} of {landing.file_count} files were planned, then {len(again.files)}")
     seconds, processor_s = time.perf_counter() - began, time.process_time() - worked
-    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_IN_KIB
+    # not ru_maxrss, which a process takes over from the one that has started it
+    size = int(read_memory(os.getpid()).peak * _BYTES_IN_MIB)
     sys.stdout.write(
         json.dumps({"seconds": seconds, "processor_s": processor_s, "rows": landing.file_count, "size": size}) + "\n"
     )
