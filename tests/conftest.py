@@ -29,6 +29,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 _TOP = Path(__file__).parents[1]
 _WITH_SPARK = "tests/spark/"
+_SESSIONS = 2
+"""Spark sessions at most in a parallel run, each of a gigabyte. One would keep the run waiting while cores are idle."""
 
 # sessions of tests are many and short: to begin one then takes 15 s of the processor, not 26
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -46,17 +48,23 @@ def pytest_report_header() -> str:
     return f"tests that draw a seed: CONSUMERD_SEED={run_seed()}"
 
 
-class _FilesAndOneSession(LoadFileScheduling):
-    """Gives files to workers, and all files that use the shared Spark session to one of them."""
+class _FilesAndSessions(LoadFileScheduling):
+    """Gives files to workers, and files that use the shared Spark session to two of them, each with a session."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return _WITH_SPARK if file.startswith(_WITH_SPARK) and _uses_session(file) else file
+        return f"{_WITH_SPARK}{_find_session(file)}" if file.startswith(_WITH_SPARK) and _uses_session(file) else file
 
 
 @functools.cache
 def _uses_session(file: str) -> bool:
     return "spark: SparkSession" in (_TOP / file).read_text()
+
+
+def _find_session(file: str) -> int:
+    """Return the number of a file's session: every other file, by name, has the second one."""
+    files = sorted(str(one.relative_to(_TOP)) for one in (_TOP / _WITH_SPARK).glob("test_*.py"))
+    return [one for one in files if _uses_session(one)].index(file) % _SESSIONS
 
 
 _SLOW_FIRST = (_WITH_SPARK, "tests/e2e/", "tests/component/", "tests/property/")
@@ -71,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """What ``--dist loadfile`` means here."""
-    return _FilesAndOneSession(config, log) if config.getoption("dist") == "loadfile" else None
+    return _FilesAndSessions(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 _SOONER = 0.9

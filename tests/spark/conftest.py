@@ -1,4 +1,4 @@
-"""The one Spark session that all tests here share: a second one would take five more seconds and another gigabyte."""
+"""The Spark session that the tests here share, one in each process: each takes five seconds and a gigabyte."""
 
 from __future__ import annotations
 
