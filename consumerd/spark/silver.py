@@ -42,7 +42,15 @@ from consumerd.spark.job import Progress, Sessions, Silent, Summary
 from consumerd.spark.quarantine_marks import carry_over
 from consumerd.spark.quarantine_purged import REBUILDS_COLUMN, find_purged
 from consumerd.spark.quarantine_rows import IDENTITY, add_marks
-from consumerd.spark.silver_plan import TopicPlan, TopicTables, cut_files, decoded_bronze, is_moved, plan_next
+from consumerd.spark.silver_plan import (
+    TopicPlan,
+    TopicTables,
+    cut_files,
+    decoded_bronze,
+    find_other_sources,
+    is_moved,
+    plan_next,
+)
 from consumerd.spark.silver_progress import EXPIRED, REBUILDS, expired_key, purged_key, rows_behind, write_place
 from consumerd.spark.silver_tables import (
     BAD_RECORD,
@@ -262,8 +270,10 @@ def _carry_out(
             progress={
                 **write_place(plan.end, silver.base.progress, tables.source),
                 REBUILDS: rebuilds,
-            }
-            | ({EXPIRED: expired} if begins else {}),
+                **({EXPIRED: expired} if begins else {}),
+                # a rebuild may be from another bronze table than before
+                **dict.fromkeys(find_other_sources(silver.base, tables.source), 0),
+            },
             counts=counts,
             schema=None if columns == old else columns,
         )

@@ -22,12 +22,10 @@ from typing import Final
 
 from consumerd.spark.silver_progress import (
     BEGINNING,
-    DECODED_FILES,
-    DECODING,
-    EXPIRED,
     REBUILDS,
     Place,
     bronze_source,
+    is_source,
     read_place,
     rebuilds_key,
     removed_rows,
@@ -203,9 +201,14 @@ def decoded_bronze(tables: TopicTables, place: Place) -> Snapshot:
     return replace(base, files={**base.files, **decoded})
 
 
+def find_other_sources(silver: Snapshot, source: str) -> list[str]:
+    """Return keys of the progress of other bronze tables that the topic's table was decoded from."""
+    return [key for key, place in silver.progress.items() if place and is_source(key) and key != source]
+
+
 def _check_bronze(tables: TopicTables, begin: Place, silver: Snapshot, bronze: Snapshot) -> None:
     """Raise TableError if bronze is another table, or has changed decoded rows."""
-    others = silver.progress.keys() - {tables.source, REBUILDS, EXPIRED, DECODING, DECODED_FILES}
+    others = find_other_sources(silver, tables.source)
     if others or begin.newest > bronze.version:
         raise TableError(
             f"{tables.silver.path} was decoded from another table than {tables.bronze.path}; decode it anew with "

@@ -19,6 +19,7 @@ DECODING: Final = "decoding"
 """Version of bronze up to which files are decoded in parts, 0 at other times. The quarantine has one for each topic."""
 DECODED_FILES: Final = "decoded_files"
 """Number of these files that are decoded. The quarantine has one for each topic."""
+_SOURCE: Final = "bronze:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -77,7 +78,12 @@ def _part_keys(topic: str | None) -> tuple[str, str]:
 
 def bronze_source(table_id: str) -> str:
     """Return the key of the version of bronze that a topic's table has come to."""
-    return f"bronze:{table_id}"
+    return f"{_SOURCE}{table_id}"
+
+
+def is_source(key: str) -> bool:
+    """Tell whether a key of a topic's table is one that :func:`bronze_source` makes."""
+    return key.startswith(_SOURCE)
 
 
 def expired_key(topic: str | None) -> str:

@@ -247,3 +247,21 @@ def test_run_that_died_between_its_commits_is_finished(tables: TopicTables) -> N
     assert run(tables) == 80
     assert [commit.rows for commit in tables.quarantine.log.read_after(0)] == [5, 3]
     assert_each_once(tables, range(80))
+
+
+def test_a_rebuild_from_another_bronze_is_the_beginning_of_its_own(tables: TopicTables, tmp_path: Path) -> None:
+    """A bronze that was made anew is refused, with the way out; after that way out, runs go on."""
+    append(tables.bronze, make_rows(range(50)))
+    run(tables)
+    other = replace(tables, bronze=make_table(tmp_path / "other"))
+    append(other.bronze, make_rows(range(100, 120)))
+
+    with pytest.raises(TableError, match=r"another table .* pipeline\.silver\.rebuild"):
+        run(other)
+    assert run(other, rebuild=True) == 20
+    assert_each_once(other, range(100, 120))
+    append(other.bronze, make_rows(range(120, 130)))
+    assert run(other) == 10
+    assert_each_once(other, range(100, 130))
+    with pytest.raises(TableError, match="another table"):
+        run(tables)
