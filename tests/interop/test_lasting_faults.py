@@ -49,12 +49,16 @@ def create_on(cluster: Cluster, topic: str, broker: int) -> None:
 
 
 def change_acl(cluster: Cluster, change: str, topic: str) -> None:
-    """Add or remove the rule that denies us to read a topic."""
-    cluster.run_tool(
-        "kafka.admin.AclCommand", "--authorizer-properties", f"zookeeper.connect={cluster.zookeeper}", change,
-        *(["--force"] if change == "--remove" else []),
-        "--deny-principal", "User:ANONYMOUS", "--operation", "Read", "--topic", topic,
-    )  # fmt: skip
+    """Add or remove rules that let everybody describe and write a topic, and us not read it.
+
+    A topic with any rule is closed to what none of them allows.
+    """
+    for rule in (("--allow-principal", "User:*", "Describe", "Write"), ("--deny-principal", "User:ANONYMOUS", "Read")):
+        whom, operations = rule[:2], [word for one in rule[2:] for word in ("--operation", one)]
+        cluster.run_tool(
+            "kafka.admin.AclCommand", "--authorizer-properties", f"zookeeper.connect={cluster.zookeeper}", change,
+            *(["--force"] if change == "--remove" else []), *whom, *operations, "--topic", topic,
+        )  # fmt: skip
 
 
 def produce(cluster: Cluster, topic: str, count: int) -> None:
