@@ -1608,6 +1608,6 @@ MUTANTS: Final = (
         file="offsets/truncations.py",
         old="        names = frozenset(await self._list_names(claim.partition.topic))\n",
         new="        names = frozenset[str]()\n",
-        tests=(BRONZE_STORIES,),
+        tests=("tests/component/offsets/test_truncations.py::test_what_one_member_has_noted_every_other_one_finds",),
     ),
 )
