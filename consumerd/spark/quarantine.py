@@ -25,7 +25,8 @@ from consumerd.spark.silver_progress import purged_key, rebuilds_key
 from consumerd.spark.table.commit import DataFile, Operation
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.folder_values import unescape_value
-from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, to_utc
+from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
+from consumerd.spark.table.rewriting import write_part
 from consumerd.spark.table.snapshot import Snapshot
 from consumerd.spark.table.transaction import Table, Transaction
 from consumerd.telemetry.wording import format_time
@@ -215,15 +216,13 @@ def _rewrite(
         settings=FileSettings(bounds=tuple(sorted(file.bounds))),
         files=table.log.files,
     )
-    try:
+
+    def others() -> Iterator[pa.RecordBatch]:
         for rows, chosen in _read_chosen(table, file, choice):
             identities.append(rows.select(IDENTITY).filter(chosen))
-            for batch in rows.filter(pc.invert(chosen)).combine_chunks().to_batches():
-                writer.append_part(file.values, to_utc(batch))
-        return writer.finish()
-    except BaseException:
-        writer.abort()
-        raise
+            yield from rows.filter(pc.invert(chosen)).combine_chunks().to_batches()
+
+    return write_part(writer, file.values, others())
 
 
 def _read_chosen(table: Table, file: DataFile, choice: Choice) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:

@@ -27,8 +27,9 @@ from consumerd.spark.quarantine_rows import IDENTITY, MARKS, REPLAYED, REPLAYED_
 from consumerd.spark.table.commit import DataFile, Operation, encode_file, files_of
 from consumerd.spark.table.errors import TableConflict, TableError
 from consumerd.spark.table.files import parse_written
-from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, to_utc
+from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
 from consumerd.spark.table.reading import read_files
+from consumerd.spark.table.rewriting import write_part
 from consumerd.spark.table.transaction import Table, Transaction
 
 if TYPE_CHECKING:
@@ -223,14 +224,9 @@ def _make_rewriter(
                 partition_by=partition_by,
                 settings=FileSettings(bounds=tuple(sorted(file.bounds))),
             )
-            try:
-                for rows in _marked(Path(folder) / file.path, marks.values):
-                    for batch in rows.combine_chunks().to_batches():
-                        writer.append_part(file.values, to_utc(batch))
-                files = writer.finish()
-            except BaseException:
-                writer.abort()
-                raise
+            marked = _marked(Path(folder) / file.path, marks.values)
+            batches = (batch for rows in marked for batch in rows.combine_chunks().to_batches())
+            files = write_part(writer, file.values, batches)
             counts = [len(marks.values), *([0] * (len(files) - 1))]
             texts = [json.dumps(encode_file(one)) for one in files]
             columns = [pa.array([uri] * len(files), pa.string()), pa.array(texts), pa.array(counts, pa.int64())]

@@ -5,7 +5,7 @@ Blocks. Reads and writes with pyarrow, outside of the JVM.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,10 +42,20 @@ def rewrite_without(
     Raises OSError, ArrowException.
     """
     writer = PartitionedWriter(staging, prefix=prefix, partition_by=partition_by, settings=settings)
+    return write_part(writer, values, (batch for batch in read_without(source, rows) if len(batch)))
+
+
+def write_part(writer: PartitionedWriter, values: tuple[str, ...], batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
+    """Write rows that share their partition values, in order; return the files. Raises OSError, ArrowException.
+
+    Args:
+        writer: a new one, which is ended.
+        values: of the partition columns, as folder names hold them.
+        batches: the rows, without the partition columns.
+    """
     try:
-        for batch in read_without(source, rows):
-            if len(batch):
-                writer.append_part(values, to_utc(batch))
+        for batch in batches:
+            writer.append_part(values, to_utc(batch))
         return writer.finish()
     except BaseException:
         writer.abort()
