@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from consumerd.spark.table.reading import read_increment, read_table
 from consumerd.spark.table.transaction import Table, open_table
 from tests.support.bronze import expected_rows, read_bronze, run_bronze
 from tests.support.landing_zone import LandingZone
+from tests.support.tables import wait_past
 
 pytestmark = pytest.mark.records
 
@@ -123,7 +123,7 @@ def test_reader_that_began_before_reads_the_version_that_it_began_with(
             )
         }
     )
-    time.sleep(0.002)  # keep_ms counts from the commit, which may be of this millisecond
+    wait_past([open_table(path)])
     summary = run(lambda: spark, brief, Silent())
     assert summary.numbers["files_vacuumed"] == 2
     assert read_table(spark, path).count() == len(zone.expected)

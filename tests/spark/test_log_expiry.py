@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from consumerd.wire.records import Record
 from tests.support.bronze import run_bronze
 from tests.support.landing_zone import LandingZone
 from tests.support.record_batches import record
+from tests.support.tables import wait_past
 
 FIRST_MS = 1_700_000_000_000
 TABLES = ("bronze", "silver/orders", "quarantine", "latest/orders", "stats")
@@ -120,7 +120,7 @@ def test_table_of_a_stream_is_bounded(spark: SparkSession, tmp_path: Path, monke
 
     (tmp_path / "other").mkdir()
     theirs = create_table(tmp_path / "other", name="theirs", schema=batch.schema.json(), partition_by=())
-    time.sleep(0.01)  # files go that left the table before now, in whole milliseconds
+    wait_past([table])
     done = compact.run(lambda: spark, make_settings(tmp_path), Silent())
     assert (done.numbers["tables"], done.numbers["files_replaced"], done.numbers["files_vacuumed"]) == (1, 23, 23)
     assert read_table(spark, tmp_path / "raw").count() == 23
@@ -135,7 +135,7 @@ def test_runs_of_all_jobs_leave_nothing_on_the_disk(spark: SparkSession, tmp_pat
     for turn in range(5):
         zone.land("orders", 0, 1000 + turn * 10 if turn else 0, 1010 + turn * 10)
         run_jobs(spark, zone, settings, lake)
-        time.sleep(0.01)  # files go that left the table before now, in whole milliseconds
+        wait_past([open_table(lake / name) for name in TABLES if (lake / name / LOG_FOLDER).exists()])
         done = compact.run(lambda: spark, settings, Silent())
         assert turn == 0 or int(str(done.numbers["files_vacuumed"])) > 0
         found = {}

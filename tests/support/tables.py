@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from consumerd.spark.table.commit import Commit, Operation
 from consumerd.spark.table.locks import FileLock, LockMaker
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
 from consumerd.spark.table.transaction import Table, Transaction, create_table
+from tests.support.daemon import wait_until
 
 SCHEMA: Final = json.dumps(
     {
@@ -113,3 +115,14 @@ def plain_offsets(table: Table) -> list[int]:
     for path in table.path.glob("topic=*/day=*/[!._]*.parquet"):
         offsets += pq.read_table(path, columns=["offset"], partitioning=None)["offset"].to_pylist()
     return sorted(offsets)
+
+
+def wait_past(tables: Iterable[Table]) -> None:
+    """Wait until the clock has passed the tables' newest commits, which may be of this very millisecond.
+
+    Vacuum removes files that left a table before now.
+    """
+    newest_ms = max(table.snapshot().time_ms for table in tables)
+    wait_until(
+        lambda: time.time_ns() // 1_000_000 > newest_ms + 1, "the clock has passed the commits", interval_s=0.001
+    )
