@@ -49,7 +49,9 @@ _COMMIT_SHARE = 0.25
 """The part of a drain's time that is kept for the commit."""
 
 _LOOK_S = 5.0
-"""Seconds between two looks for faults that have lasted, which are then logged. The status page looks when it is asked."""
+"""Shortest pause, in seconds, between two searches for lasting faults. They are logged; the status page searches itself."""
+_LOOK_EACH_S = 0.0015
+"""Pause, in seconds, for each partition: 10,000 partitions are searched every 15 s, which takes 0.3 % of a core."""
 _LOOKED_AT_ONCE = 500
 
 _SHOWN = 8
@@ -138,7 +140,7 @@ class Deliveries:
     async def _tell_faults(self) -> None:
         """Have each partition tell of faults that have lasted, some at a time, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(max(_LOOK_S, _LOOK_EACH_S * len(self._running)))
             every = iter(list(self._running.values()))
             while some := list(itertools.islice(every, _LOOKED_AT_ONCE)):
                 for running in some:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
 def counted(count: int, noun: str) -> str:
@@ -17,9 +18,14 @@ def format_time(time_ms: int) -> str:
     A time that no calendar has (a damaged record may hold one) is returned as a number with its unit.
     """
     try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+        return _format_second(time_ms // 1000)
     except (OverflowError, ValueError, OSError):
         return f"{time_ms} ms since 1970"
+
+
+@lru_cache(maxsize=4096)  # partitions that start or commit together share their second: a scrape formats thousands
+def _format_second(time_s: int) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
 
 
 def join_shown(items: Iterable[object], at_most: int) -> str:
