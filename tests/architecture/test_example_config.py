@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import yaml
 from pydantic import BaseModel
 
+from consumerd.cli.main import main
 from consumerd.config.load import load_settings
 from consumerd.config.settings import Settings
+from consumerd.config.text_layers import SWITCHES
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.yaml"
 
 #: what an example must give although it is no default
 GIVEN = {"cluster.zookeeper", "group.id", "subscriptions", "sinks"}
+
+
+def test_the_command_prints_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """An installation has no checkout to look into."""
+    assert 0 == main(["config", "example"])
+    assert EXAMPLE.read_text() == capsys.readouterr().out
+
+
+def test_every_variable_of_the_prefix_is_a_setting_or_a_known_switch() -> None:
+    """Whoever runs our tests, or builds the package, must not be warned of our own variables."""
+    files = [
+        path
+        for folder in ("consumerd", "tests", "bench", ".ci", "deploy")
+        for path in (EXAMPLE.parent / folder).rglob("*")
+        if path.suffix in {".py", ".sh", ""} and path.is_file() and path.name != "test_typical_mistakes.py"
+    ]
+    texts = [path.read_text(errors="replace") for path in (*files, EXAMPLE.parent / "Makefile", EXAMPLE.parent / "setup.py")]
+    named = {name for text in texts for name in re.findall(r"""["'${( ]CONSUMERD_([A-Z][A-Z_]*[A-Z])(?=["'=}: )])""", text)}
+    switches = {name for name in named if "__" not in name and name.lower() not in Settings.model_fields}
+
+    assert SWITCHES == switches
 
 
 def settings_with_defaults(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -189,10 +189,10 @@ def test_subscriptions_that_cannot_work_are_refused(config: Path, change: str, e
         ("group.membership=kafka", "group.membership"),
         ("fetch.on_corrupt=quarantine", "quarantine.path"),
         ("sinks.out.on_rejected=quarantine", "quarantine.path"),
-        ("sinks.out.memory_share=0", "greater than or equal to 1"),
+        ("sinks.out.memory_share=0", "expected at least 1, got 0"),
         ("fetch.on_corrupt=drop", "stop"),
         ("http.listen=nowhere", "http.listen"),
-        ("cluster.tls.key_file=/x", "go together"),
+        ("cluster.tls.key_file=/x", "without cluster.tls.enabled the connection is plain text"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(config: Path, override: str, expected: str) -> None:

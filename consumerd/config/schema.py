@@ -1,0 +1,103 @@
+"""Keys that the models of settings have: what stands beside an unknown one, and what type a key takes. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+
+from consumerd.config.origins import KeyPath
+
+_CLOSE: Final = 0.72
+"""Similarity, from 0 to 1, from which a name passes for a misspelling of another."""
+
+
+def guess(word: str, choices: Iterable[str], *, cutoff: float = _CLOSE) -> str | None:
+    """Return the name that ``word`` was probably meant to be, or None."""
+    known = {_plain(choice): choice for choice in choices}
+    plain = _plain(word)
+    if plain in known:
+        return known[plain]
+    return next((known[one] for one in difflib.get_close_matches(plain, known, n=1, cutoff=cutoff)), None)
+
+
+def list_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
+    """Return the keys that exist beside the last of ``path``, sorted."""
+    annotation: object = model
+    for part in path[:-1]:
+        annotation = _step(annotation, part)
+    return sorted(_model_in(annotation).model_fields) if _model_in(annotation) is not None else []  # type: ignore[union-attr]  # checked
+
+
+def list_leaves(model: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the paths of all settings whose names are fixed. Values of mappings by name (sinks, topics) are one leaf."""
+    for name, field in model.model_fields.items():
+        inner = _model_in(field.annotation) if get_origin(_bare(field.annotation)) is None else None
+        if inner is None:
+            yield (*prefix, name)
+        else:
+            yield from list_leaves(inner, (*prefix, name))
+
+
+def takes_text(model: type[BaseModel], path: KeyPath) -> bool:
+    """Return whether the value of ``path`` is text, which the environment gives without YAML's quotes."""
+    return any(one in (str, Path, SecretStr) for one in _alternatives(_follow(model, path)))
+
+
+def is_secret(model: type[BaseModel], path: KeyPath) -> bool:
+    """Return whether the value of ``path`` must not be shown."""
+    return SecretStr in _alternatives(_follow(model, path))
+
+
+def is_section(annotation: object) -> bool:
+    """Return whether an annotation is a model, perhaps an optional one."""
+    return _model_in(annotation) is not None and get_origin(_bare(annotation)) is None
+
+
+def _follow(model: type[BaseModel], path: KeyPath) -> object:
+    annotation: object = model
+    for part in path:
+        annotation = _step(annotation, part)
+    return annotation
+
+
+def _step(annotation: object, part: str | int) -> object:
+    for one in _alternatives(annotation):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            field = one.model_fields.get(str(part))
+            return field.annotation if field is not None else None
+        arguments = get_args(one)
+        if get_origin(one) in (dict, Mapping) and len(arguments) == 2:
+            return arguments[1]
+        if get_origin(one) in (tuple, list) and arguments:
+            return arguments[0]
+    return None
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    return next(
+        (one for one in _alternatives(annotation) if isinstance(one, type) and issubclass(one, BaseModel)), None
+    )
+
+
+def _alternatives(annotation: Any) -> list[object]:
+    """Return the types that an annotation allows, without None."""
+    bare = _bare(annotation)
+    if get_origin(bare) in (Union, types.UnionType):
+        return [each for one in get_args(bare) for each in _alternatives(one)]
+    if get_origin(bare) is Literal:
+        return [type(one) for one in get_args(bare)]
+    return [] if bare is type(None) else [bare]
+
+
+def _bare(annotation: Any) -> Any:
+    return _bare(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
+
+
+def _plain(word: str) -> str:
+    """Return a name in the form in which spellings are compared: ``maxMessage-Bytes`` as ``maxmessagebytes``."""
+    return "".join(one for one in word.lower() if one.isalnum())
