@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 from consumerd.cli.main import main
+from consumerd.config.load import load_job_settings
+from consumerd.errors import ConfigError
 
 GOOD = {
     "cluster": {"zookeeper": "zk:2181"},
@@ -192,6 +194,19 @@ def test_a_mistake_by_the_environment_is_one_message_with_its_variable(mistake: 
     code, _, err = check(file=yaml.safe_dump(GOOD), variables={variable: mistake.value})
 
     assert_one(code, err, mistake.key, f"environment variable {variable}", mistake.says)
+
+
+@pytest.mark.parametrize("mistake", [one for one in VALUES if one.key.startswith("pipeline.")], ids=str)
+def test_jobs_refuse_the_same_in_the_same_words(mistake: Value, tmp_path: Path) -> None:
+    """consumerd-spark reads the file, too, perhaps a newer one than the daemon's."""
+    text, line = write_file(mistake.key, yaml.safe_load(mistake.value))
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        load_job_settings(config=path, environment={})
+    assert_one(2, [f"consumerd: {caught.value}"], mistake.key, f"config.yaml, line {line}", mistake.says)
+    assert "\n" not in str(caught.value)
 
 
 @dataclass(frozen=True, kw_only=True)
