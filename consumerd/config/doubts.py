@@ -97,6 +97,14 @@ def _find_cut_limits(settings: Settings, layers: Layers) -> Iterator[_Found]:
             f"{fetch.max_message_bytes} is cut to {largest}, one part in {LARGEST_SHARE} of fetch.memory_budget_bytes: raise the "
             f"budget to {fetch.max_message_bytes * LARGEST_SHARE}, or lower the limit",
         )
+    elif largest < fetch.max_partition_bytes:
+        yield _Found(
+            "limit-cut",
+            ("fetch", "memory_budget_bytes"),
+            f"{fetch.memory_budget_bytes} holds the copies of a message of {largest} bytes at most, below fetch.max_partition_bytes "
+            f"({fetch.max_partition_bytes}); fetch.on_oversized applies to larger ones: raise it to "
+            f"{fetch.max_partition_bytes * LARGEST_SHARE}",
+        )
     if fetch.max_response_bytes < fetch.max_partition_bytes and (
         layers.find(("fetch", "max_response_bytes")) or layers.find(("fetch", "max_partition_bytes"))
     ):

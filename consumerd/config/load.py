@@ -21,7 +21,7 @@ from consumerd.config.files import find_file_faults
 from consumerd.config.java_properties import read_properties
 from consumerd.config.job import JobSettings
 from consumerd.config.origins import Doubt, KeyPath, Layer, Layers, Problem, render_key, select_problems
-from consumerd.config.schema import guess, is_secret, is_section, list_keys, list_leaves
+from consumerd.config.schema import find_elsewhere, guess, is_secret, is_section, list_keys
 from consumerd.config.section import Fault, Faults
 from consumerd.config.settings import InspectionSettings, Settings, SinkSettings
 from consumerd.config.text_layers import read_command_line, read_environment, render_variable
@@ -284,7 +284,7 @@ def _render_unknown(location: KeyPath, model: type[BaseModel], layers: Layers, p
     meant = guess(name, known)
     explains: KeyPath | None = None if meant is None else (*path[:-1], meant)
     if explains is None and not prefix:
-        explains = next((leaf for leaf in list_leaves(model) if leaf[-1] == name), None)
+        explains = find_elsewhere(model, location)
         meant = None if explains is None else render_key(explains)
     if prefix:
         known = sorted({*known, *SinkSettings.model_fields})

@@ -31,7 +31,16 @@ from consumerd.zk.connect_string import parse_connect_string
 
 Compression = Literal["zstd", "snappy", "none"]
 
-Place = Annotated[str, BeforeValidator(read_place)]
+
+def _check_scheme(value: str) -> str:
+    """Tables need links and fsync, which object stores do not have."""
+    scheme, separator, _ = value.partition("://")
+    if separator and scheme != "file":
+        raise ValueError(f"{value!r}: expected a folder of a mounted file system, not a URL")
+    return value
+
+
+Place = Annotated[str, BeforeValidator(read_place), AfterValidator(_check_scheme)]
 """A folder, or its URL with ``file:``."""
 
 
@@ -40,6 +49,16 @@ class Landing(Section):
 
     roots: tuple[Folder, ...] = Field(default=(), description="Landing folders; none: the path of each file sink.")
     topics: tuple[TopicName, ...] = Field(default=(), description="Only these topics; none: all that have been landed.")
+
+    @model_validator(mode="after")
+    def _entries_differ(self) -> Self:
+        refuse(
+            Fault(((name, index),), f"{entry} is given twice: give each once")
+            for name, entries in (("roots", self.roots), ("topics", self.topics))
+            for index, entry in enumerate(entries)
+            if entry in entries[:index]
+        )
+        return self
 
 
 class Audit(Section):
@@ -149,7 +168,7 @@ class Replay(Section):
     """Records that the job ``replay`` sends to a topic. Nothing is sent without a target."""
 
     source: Literal["bronze", "quarantine"] = "bronze"
-    topic: str | None = Field(default=None, description="The topic whose records are sent.")
+    topic: TopicName | None = Field(default=None, description="The topic whose records are sent.")
     partition: WholeNumber | None = Field(default=None, ge=0)
     start_offset: WholeNumber | None = Field(default=None, ge=0)
     end_offset: WholeNumber | None = Field(
@@ -306,3 +325,21 @@ class Pipeline(Section):
     erase: Erase = Erase()
     metrics: JobMetrics = JobMetrics()
     spark: Session = Session()
+
+    @model_validator(mode="after")
+    def _tables_have_their_own_places(self) -> Self:
+        places = {
+            "bronze.path": self.bronze.path,
+            "silver.path": self.silver.path,
+            "silver.quarantine": self.silver.quarantine,
+            "silver.latest": self.silver.latest,
+            "stats.path": self.stats.path,
+        }
+        given = [(key, place.rstrip("/")) for key, place in places.items() if place is not None]
+        refuse(
+            Fault((key, earlier), f"{place} is pipeline.{earlier}, too: give each table a folder of its own")
+            for at, (key, place) in enumerate(given)
+            for earlier, other in given[:at]
+            if place == other
+        )
+        return self

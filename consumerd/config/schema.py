@@ -14,6 +14,12 @@ from consumerd.config.origins import KeyPath
 
 _CLOSE: Final = 0.72
 """Similarity, from 0 to 1, from which a name passes for a misspelling of another."""
+_ZOOKEEPER: Final[KeyPath] = ("cluster", "zookeeper")
+_OTHER_NAMES: Final[Mapping[str, KeyPath]] = {
+    "bootstrap_servers": _ZOOKEEPER, "brokers": _ZOOKEEPER, "hosts": _ZOOKEEPER, "servers": _ZOOKEEPER,
+    "connect": _ZOOKEEPER, "zookeeper_connect": _ZOOKEEPER, "group_id": ("group", "id"),
+}  # fmt: skip
+"""Names of other programs for keys of ours."""
 
 
 def guess(word: str, choices: Iterable[str], *, cutoff: float = _CLOSE) -> str | None:
@@ -49,8 +55,21 @@ def takes_text(model: type[BaseModel], path: KeyPath) -> bool:
 
 
 def is_secret(model: type[BaseModel], path: KeyPath) -> bool:
-    """Return whether the value of ``path`` must not be shown."""
-    return SecretStr in _alternatives(_follow(model, path))
+    """Return whether the value of ``path`` must not be shown: it is a secret, or stands where a section with one should."""
+    annotation = _follow(model, path)
+    section = _model_in(annotation)
+    fields = section.model_fields.values() if section is not None else ()
+    return SecretStr in _alternatives(annotation) or any(SecretStr in _alternatives(one.annotation) for one in fields)
+
+
+def find_elsewhere(model: type[BaseModel], path: KeyPath) -> KeyPath | None:
+    """Return the key that a name means which stands in the wrong section, or that other programs use for it."""
+    name = str(path[-1])
+    if name in _OTHER_NAMES and path[0] != "pipeline":
+        return _OTHER_NAMES[name]
+    # a key of the daemon's is not one of the jobs', and the other way round
+    same_kind = (leaf for leaf in list_leaves(model) if (leaf[0] == "pipeline") == (path[0] == "pipeline"))
+    return next((leaf for leaf in same_kind if leaf[-1] == name), None)
 
 
 def is_section(annotation: object) -> bool:

@@ -62,7 +62,7 @@ def test_tables_are_below_one_folder_unless_they_have_a_path(tmp_path: Path) -> 
     ("text", "expected"),
     [
         ("{}", "pipeline.path: missing, and so the table bronze has no place"),
-        ("pipeline: {path: 's3a://bucket/lake'}", "table bronze at s3a://bucket/lake/bronze: expected a folder"),
+        ("pipeline: {path: 's3a://bucket/lake'}", "pipeline.path: 's3a://bucket/lake': expected a folder"),
         ("pipeline: {path: 'file://host/lake'}", "expected a folder"),
     ],
 )
