@@ -50,7 +50,7 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def check_config(args: argparse.Namespace) -> int:
-    """Check settings, and print what they come to and where each comes from. Exit code 1 for warnings with ``--strict``."""
+    """Check settings, and print each with its origin. Warnings are exit code 1 with ``--strict``."""
     loaded = load_daemon(args)
     doubts = [*loaded.doubts, *_find_more_doubts(loaded.settings)]
     if args.format == "json":
@@ -76,7 +76,8 @@ def _find_more_doubts(settings: Settings) -> list[Doubt]:
     if shared := SinkRoutes(settings, {}).find_shared():
         topic, names = shared
         text = (
-            f"subscriptions: a topic named {topic!r} would match the patterns of sinks {' and '.join(names)}, and be stopped: "
+            f"subscriptions: a topic named {topic!r} would match the patterns of sinks {' and '.join(names)}, and "
+            "be stopped: "
             "exclude such topics from all but one (subscriptions.exclude)"
         )
         found.append(Doubt(name="patterns-overlap", text=text))

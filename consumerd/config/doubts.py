@@ -57,7 +57,8 @@ def _find_unused(settings: Settings) -> Iterator[_Found]:
         yield _Found(
             "quarantine-not-used",
             ("quarantine", "path"),
-            "no policy is quarantine, so nothing is kept there: set fetch.on_corrupt, fetch.on_oversized or a sink's on_rejected",
+            "no policy is quarantine, so nothing is kept there: set fetch.on_corrupt, fetch.on_oversized or a "
+            "sink's on_rejected",
         )
 
 
@@ -67,7 +68,8 @@ def _find_unnamed_owners(settings: Settings, sinks: Mapping[str, object]) -> Ite
             yield _Found(
                 "folder-without-owner",
                 ("sinks", name, "shared"),
-                "false, but group.consumer_id is not set, so the group cannot remember whose folder it is: give each replica a "
+                "false, but group.consumer_id is not set, so the group cannot remember whose folder it is: give "
+                "each replica a "
                 "group.consumer_id of its own",
             )
 
@@ -94,14 +96,16 @@ def _find_cut_limits(settings: Settings, layers: Layers) -> Iterator[_Found]:
         yield _Found(
             "limit-cut",
             ("fetch", "max_message_bytes"),
-            f"{fetch.max_message_bytes} is cut to {largest}, one part in {LARGEST_SHARE} of fetch.memory_budget_bytes: raise the "
+            f"{fetch.max_message_bytes} is cut to {largest}, one part in {LARGEST_SHARE} of "
+            "fetch.memory_budget_bytes: raise the "
             f"budget to {fetch.max_message_bytes * LARGEST_SHARE}, or lower the limit",
         )
     elif largest < fetch.max_partition_bytes:
         yield _Found(
             "limit-cut",
             ("fetch", "memory_budget_bytes"),
-            f"{fetch.memory_budget_bytes} holds the copies of a message of {largest} bytes at most, below fetch.max_partition_bytes "
+            f"{fetch.memory_budget_bytes} holds the copies of a message of {largest} bytes at most, below "
+            "fetch.max_partition_bytes "
             f"({fetch.max_partition_bytes}); fetch.on_oversized applies to larger ones: raise it to "
             f"{fetch.max_partition_bytes * LARGEST_SHARE}",
         )
@@ -111,7 +115,8 @@ def _find_cut_limits(settings: Settings, layers: Layers) -> Iterator[_Found]:
         yield _Found(
             "limit-cut",
             ("fetch", "max_partition_bytes"),
-            f"{fetch.max_partition_bytes} is cut to fetch.max_response_bytes ({fetch.max_response_bytes}) by brokers of 0.10.1 and "
+            f"{fetch.max_partition_bytes} is cut to fetch.max_response_bytes ({fetch.max_response_bytes}) by "
+            "brokers of 0.10.1 and "
             "later: raise that, or lower this",
         )
 

@@ -3,7 +3,7 @@
 Every key of the high-level consumer (kafka.consumer.ConsumerConfig and kafka.utils.ZKConfig, 0.7 to 1.1) is either
 mapped, or accepted at the one value that means what we do anyway, or refused with the reason. Of other keys those of
 Kafka's newer consumer are refused, since whoever sets them relies on them. Keys of neither (a team's own, serializers,
-metrics reporters) are ignored and named, as Java does (kafka.utils.VerifiableProperties), unless they look like a misspelling.
+metrics reporters) are ignored and named, as Java does (kafka.utils.VerifiableProperties), unless they look misspelled.
 
 Numbers are Kafka's: milliseconds and bytes without units.
 """
@@ -37,7 +37,8 @@ def _assignor(value: str) -> str:
     if value == "roundrobin":
         raise ValueError(
             "members of 0.8 to 0.11 and members of 1.0 and later compute different plans for it: "
-            "set group.assignor to roundrobin-0.8 or roundrobin-1.0, as the group's Java members are, and remove this key"
+            "set group.assignor to roundrobin-0.8 or roundrobin-1.0, as the group's Java members are, "
+            "and remove this key"
         )
     raise ValueError("expected range or roundrobin")
 
@@ -84,7 +85,8 @@ KEYS: Final[Mapping[str, _Mapped | _Only]] = {
     "partition.assignment.strategy": _Mapped(("group.assignor",), _assignor),
     "security.protocol": _Only(
         ("PLAINTEXT",),
-        "plain text (PLAINTEXT) and TLS to the brokers are supported, SASL is not yet: for TLS remove this line and set "
+        "plain text (PLAINTEXT) and TLS to the brokers are supported, SASL is not yet: for TLS remove this line "
+        "and set "
         "cluster.tls.enabled and cluster.tls.ca_file (PEM) in the YAML file",
     ),
     "auto.commit.enable": _Only(
@@ -126,10 +128,11 @@ LEGACY_NAMES: Final[Mapping[str, str]] = {
 
 NEWER_NAMES: Final = frozenset({
     "bootstrap.servers", "check.crcs", "connections.max.idle.ms", "default.api.timeout.ms", "enable.auto.commit",
-    "fetch.max.wait.ms", "heartbeat.interval.ms", "isolation.level", "max.partition.fetch.bytes", "max.poll.interval.ms",
-    "max.poll.records", "metadata.max.age.ms", "receive.buffer.bytes", "request.timeout.ms", "session.timeout.ms",
+    "fetch.max.wait.ms", "heartbeat.interval.ms", "isolation.level", "max.partition.fetch.bytes",
+    "max.poll.interval.ms", "max.poll.records", "metadata.max.age.ms", "receive.buffer.bytes", "request.timeout.ms",
+    "session.timeout.ms",
 })  # fmt: skip
-"""Keys that only Kafka's newer consumer has (org.apache.kafka.clients.consumer.ConsumerConfig), and that change what it does."""
+"""Keys that only Kafka's newer consumer has (org.apache.kafka.clients.consumer.ConsumerConfig), and that change it."""
 _NEWER_ADVICE: Final[Mapping[str, str]] = {
     "bootstrap.servers": "write zookeeper.connect",
     "check.crcs": "remove it: checksums are always checked",
@@ -154,8 +157,8 @@ def read_properties(path: Path) -> Layer:
     """Return our settings as the file gives them, and all of its mistakes.
 
     A file without ``auto.offset.reset`` means ``largest`` to the Java consumer, so it does here, for a missing offset;
-    an offset out of range still stops the partition, unless the file says what to do. Raises ConfigError for a file that cannot
-    be read.
+    an offset out of range still stops the partition, unless the file says what to do. Raises ConfigError for a file
+    that cannot be read.
     """
     try:
         with path.open(encoding="latin-1") as file:
@@ -201,7 +204,9 @@ class _Reader:
         """Return the settings, in the order in which later keys win."""
         # no line says so: what Java does without the key
         flat: dict[str, object] = {"offsets.on_missing": "latest"}
-        places = {("offsets", "on_missing"): f"{self._path}, as Java's default of auto.offset.reset"}
+        places: dict[tuple[str, ...], str] = {
+            ("offsets", "on_missing"): f"{self._path}, as Java's default of auto.offset.reset"
+        }
         for key, line in sorted(self._lines.items(), key=lambda item: _precedence(item[0])):
             for ours, value in self._translate(key, line):
                 flat[ours] = value
@@ -215,8 +220,8 @@ class _Reader:
             doubts.append(
                 Doubt(
                     name="properties-unknown",
-                    text=f"{self._path}: neither consumerd nor Kafka's high-level consumer has these keys; they are ignored, as Java "
-                    f"does: {named}",
+                    text=f"{self._path}: neither consumerd nor Kafka's high-level consumer has these keys; they are "
+                    f"ignored, as Java does: {named}",
                 )
             )
         problems = [problem for _, problem in sorted(self._problems, key=lambda item: item[0])]
@@ -247,8 +252,8 @@ class _Reader:
         if key in NEWER_NAMES or advice is not None:
             advice = advice or _NEWER_ADVICE.get(key, "remove it")
             message = (
-                f"{key} is of Kafka's newer consumer, whose groups live in the brokers; the high-level consumer and consumerd do "
-                f"not know it: {advice}"
+                f"{key} is of Kafka's newer consumer, whose groups live in the brokers; the high-level consumer "
+                f"and consumerd do not know it: {advice}"
             )
             self._refuse(line.number, message, *(one for one in KEYS if one in advice.split()))
         elif (meant := guess(key, KEYS, cutoff=_CLOSE_KEY)) is not None:

@@ -1,7 +1,7 @@
 """Loads settings: reads all sources, merges them, checks the result, and reports every mistake with its place.
 
-Later wins: defaults, defaults of the image (``CONSUMERD_DEFAULT__HTTP__LISTEN``), ``consumer.properties``, the YAML file, the
-environment (``CONSUMERD_GROUP__ID``), command line (``--set group.id=...``). Opens no connection.
+Later wins: defaults, defaults of the image (``CONSUMERD_DEFAULT__HTTP__LISTEN``), ``consumer.properties``, the YAML
+file, the environment (``CONSUMERD_GROUP__ID``), command line (``--set group.id=...``). Opens no connection.
 """
 
 from __future__ import annotations
@@ -235,7 +235,8 @@ def _refuse_secrets(layers: Layers) -> None:
         place = layer.find(_CREDENTIAL)
         if place is not None and layer.name != "environment":
             raise ConfigError(
-                f"{place}: {render_key(_CREDENTIAL)}: secrets come from a file (credential_file) or from the environment only"
+                f"{place}: {render_key(_CREDENTIAL)}: secrets come from a file (credential_file) or from the "
+                "environment only"
             )
 
 

@@ -1,10 +1,13 @@
 """Origins of settings: which source sets a key, and the file and line where it does.
 
-Each source (command line, environment, files, defaults of an image) is read into one ``Layer``. ``Layers`` orders them, the one
-that wins first. Error messages and the list of ``check-config`` both ask ``Layers.find`` where a key is set.
+Each source (command line, environment, files, defaults of an image) is read into one ``Layer``. ``Layers`` orders
+them, the one that wins first. Error messages and the list of ``check-config`` both ask ``Layers.find`` where a key is
+set.
 
-Example: ``config.yaml`` has ``group: {id: lake}`` in line 2, and ``--set group.id=try`` is given. ``find(("group", "id"))`` is
-``--set group.id``; ``find(("group",))`` is the same, since the command line is the first layer that sets something below it.
+Example: ``config.yaml`` has ``group: {id: lake}`` in line 2, and ``--set group.id=try`` is given.
+``find(("group", "id"))`` is
+``--set group.id``; ``find(("group",))`` is the same, since the command line is the first layer that sets something
+below it.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class Layer:
     doubts: Sequence[Doubt] = ()
 
     def find(self, path: KeyPath) -> str | None:
-        """Return where ``path`` is set here, or None. A key within a value that is given as a whole has that value's place."""
+        """Return where ``path`` is set here, or None. Keys within a value that is given as a whole have its place."""
         if not _is_set(self.values, path):
             return None
         known = tuple(str(part) for part in path)

@@ -42,7 +42,8 @@ class Decoding(Section):
     )
     framing: Framing = Field(
         "bare",
-        description="avro: what stands before a datum: nothing; a zero byte and the schema's id in four bytes; or two marks "
+        description="avro: what stands before a datum: nothing; a zero byte and the schema's id in four bytes; "
+        "or two marks "
         "and the schema's fingerprint in eight.",
     )
     writer_schemas: dict[int, FilePath] = Field(
@@ -108,11 +109,13 @@ class SilverTopic(Section):
     value: DecodingOrFormat = Decoding()
     event_time: Annotated[str, AfterValidator(_check_path)] | None = Field(
         None,
-        description="The field that says when it happened: value.placed_at, key.time... Without one, the record's timestamp.",
+        description="The field that says when it happened: value.placed_at, key.time... Without one, the "
+        "record's timestamp.",
     )
     late_ms: Milliseconds | None = Field(
         None,
-        description="A record is late, and goes to the quarantine, whose event time is further before its timestamp (where it "
+        description="A record is late, and goes to the quarantine, whose event time is further before its "
+        "timestamp (where it "
         "has none, before the time at which it was landed).",
     )
     early_ms: Milliseconds | None = Field(

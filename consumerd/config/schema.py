@@ -36,11 +36,12 @@ def list_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
     annotation: object = model
     for part in path[:-1]:
         annotation = _step(annotation, part)
-    return sorted(_model_in(annotation).model_fields) if _model_in(annotation) is not None else []  # type: ignore[union-attr]  # checked
+    found = _model_in(annotation)
+    return [] if found is None else sorted(found.model_fields)
 
 
 def list_leaves(model: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the paths of all settings whose names are fixed. Values of mappings by name (sinks, topics) are one leaf."""
+    """Yield the paths of all settings whose names are fixed. A mapping by name (sinks, topics) is one leaf."""
     for name, field in model.model_fields.items():
         inner = _model_in(field.annotation) if get_origin(_bare(field.annotation)) is None else None
         if inner is None:
@@ -55,7 +56,7 @@ def takes_text(model: type[BaseModel], path: KeyPath) -> bool:
 
 
 def is_secret(model: type[BaseModel], path: KeyPath) -> bool:
-    """Return whether the value of ``path`` must not be shown: it is a secret, or stands where a section with one should."""
+    """Return whether the value of ``path`` must not be shown: a secret, or given in place of a section with one."""
     annotation = _follow(model, path)
     section = _model_in(annotation)
     fields = section.model_fields.values() if section is not None else ()

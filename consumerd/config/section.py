@@ -24,8 +24,8 @@ from consumerd.sinks.option_types import (
 )
 
 __all__ = [
-    "Bytes", "Fault", "Faults", "FilePath", "Folder", "Milliseconds", "Name", "PositiveMilliseconds", "Section", "TopicName",
-    "WholeNumber", "WireBytes", "WireMilliseconds", "in_our_words", "refuse",
+    "Bytes", "Fault", "Faults", "FilePath", "Folder", "Milliseconds", "Name", "PositiveMilliseconds", "Section",
+    "TopicName", "WholeNumber", "WireBytes", "WireMilliseconds", "in_our_words", "refuse",
 ]  # fmt: skip
 
 
@@ -33,8 +33,8 @@ __all__ = [
 class Fault:
     """One mistake that a validator finds: the keys that take part, and what to write.
 
-    Keys are relative to the model whose validator raises; the first is the one that the message begins with. A key is a text
-    (``tls.ca_file``), or a path where names may have dots in them.
+    Keys are relative to the model whose validator raises; the first is the one that the message begins with. A key is a
+    text (``tls.ca_file``), or a path where names may have dots in them.
     """
 
     keys: tuple[str | KeyPath, ...]

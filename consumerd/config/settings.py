@@ -80,7 +80,10 @@ class Tls(Section):
         # one message, whatever else is wrong with files that nothing reads
         if not self.enabled and (named or not self.check_hostname):
             unused = (*named, *(() if self.check_hostname else ("check_hostname",)))
-            message = f"without cluster.tls.enabled the connection is plain text: write enabled: true, or remove {' and '.join(unused)}"
+            message = (
+                "without cluster.tls.enabled the connection is plain text: write enabled: true, "
+                f"or remove {' and '.join(unused)}"
+            )
             refuse([Fault(unused, message)])
         if (self.certificate_file is None) != (self.key_file is None):
             given, other = (
@@ -276,7 +279,8 @@ class Fetch(Section):
             found.append(
                 Fault(
                     ("min_bytes", "max_partition_bytes"),
-                    f"must be at most {size}, or no partition alone ever has enough, and each answer comes after max_wait_ms",
+                    f"must be at most {size}, or no partition alone ever has enough, and each answer comes after "
+                    "max_wait_ms",
                 )
             )
         refuse(found)
@@ -439,7 +443,8 @@ class Settings(Section):
         elif self.shutdown.timeout_ms <= drain_ms:
             yield Fault(
                 ("shutdown.timeout_ms", *drain),
-                f"must exceed rebalance.drain_timeout_ms and release_grace_ms together ({drain_ms}), got {self.shutdown.timeout_ms}",
+                f"must exceed rebalance.drain_timeout_ms and release_grace_ms together ({drain_ms}), got "
+                f"{self.shutdown.timeout_ms}",
             )
 
 

@@ -66,14 +66,16 @@ def read_environment(environment: Mapping[str, str], model: type[BaseModel]) -> 
             doubts.append(
                 Doubt(
                     name="variable-unknown",
-                    text=f"environment variable {variable} is ignored: it names no setting (CONSUMERD_SECTION__KEY, with two "
+                    text=f"environment variable {variable} is ignored: it names no setting "
+                    "(CONSUMERD_SECTION__KEY, with two "
                     "underscores between section and key)",
                 )
             )
         else:
             given.problems.append(
                 Problem(
-                    text=f"environment variable {variable}: it names no setting; did you mean {render_variable(meant)}?",
+                    text=f"environment variable {variable}: it names no setting; did you mean "
+                    f"{render_variable(meant)}?",
                     explains=(meant,),
                 )
             )
@@ -140,7 +142,8 @@ class _Texts:
         return Layer(name=name, values=self._values, places=self._places, problems=self.problems, doubts=doubts)
 
     def _read(self, path: tuple[str, ...], text: str) -> object:
-        """Read a value as YAML has it, so that numbers, lists and booleans are written as in the file. Raises YAMLError.
+        """Read a value as YAML has it, so that numbers, lists and booleans are written as in the file. Raises
+        YAMLError.
 
         Text stays text, whatever YAML makes of it: the group ``42``, the release ``0.10``, the password ``u:12``.
         """

@@ -12,7 +12,8 @@ _SHOWN: Final = 60
 """Longest part of a value that a message repeats."""
 
 _OTHER_WORDS: Final[Mapping[str, str]] = {
-    "smallest": "earliest", "beginning": "earliest", "first": "earliest", "largest": "latest", "end": "latest", "last": "latest",
+    "smallest": "earliest", "beginning": "earliest", "first": "earliest",
+    "largest": "latest", "end": "latest", "last": "latest",
     "warn": "warning", "err": "error", "critical": "error", "trace": "debug", "text": "console", "plain": "console",
     "drop": "skip", "ignore": "skip", "fail": "stop", "gz": "gzip", "zst": "zstd",
 }  # fmt: skip
@@ -57,6 +58,10 @@ def describe(item: Mapping[str, Any], *, secret: bool = False) -> str:
     """
     kind, value, context = item["type"], item.get("input"), item.get("ctx", {})
     shown = "a value" if secret else show(value)
+    if kind == "invalid_key":
+        return "expected the name of a key, got a number: a comma within { } separates keys"
+    if item["loc"][-1:] == ("[key]",):
+        return f"expected a name, got {shown}: put it in quotes"
     if kind in ("string_type", "string_sub_type"):
         return _describe_text(value, shown)
     if value is None and kind not in ("missing", "value_error"):

@@ -14,8 +14,9 @@ from consumerd.errors import ConfigError
 _MERGE_KEY: Final = "<<"
 _HINTS: Final = {
     "found character '\\t' that cannot start any token": "a tab: indent with spaces",
+    "found unhashable key": "a key that is a list or has keys itself: write a name",
     "but found another document": "a second document begins here (---): one file holds one",
-    "mapping values are not allowed here": "a colon where no key can stand: check the indentation, and quote texts with ': '",
+    "mapping values are not allowed here": "a colon where no key can stand: check indentation, quote texts with ': '",
 }
 """What the parser says of frequent mistakes, and our words for them."""
 
@@ -23,8 +24,8 @@ _HINTS: Final = {
 def read_yaml(path: Path) -> Layer:
     """Return the settings of a file, with all keys that are given twice as problems.
 
-    Of a section that is given twice both are read, so that no key is reported as missing that one of them has. Raises ConfigError
-    for a file that is no mapping in YAML.
+    Of a section that is given twice both are read, so that no key is reported as missing that one of them has.
+    Raises ConfigError for a file that is no mapping in YAML.
     """
     document = _Document(path)
     try:
@@ -102,14 +103,19 @@ class _Document:
             what = "section" if not path else "key"
             self.problems.append(
                 Problem(
-                    text=f"{'.'.join((*path, name))}: the {what} is given twice, in lines {earlier.start_mark.line + 1} and "
-                    f"{key.start_mark.line + 1} of {self._path}: join them, or remove one"
+                    text=f"{'.'.join((*path, name))}: the {what} is given twice, in lines {_line(earlier)} and "
+                    f"{_line(key)} of {self._path}: join them, or remove one"
                 )
             )
             if isinstance(at_first, yaml.MappingNode) and isinstance(value, yaml.MappingNode):
                 names = {one.value for one, _ in at_first.value}
                 at_first.value += [(one, inner) for one, inner in value.value if one.value not in names]
         node.value = kept
+
+
+def _line(node: yaml.Node) -> int:
+    """Return the line at which a node starts, counted from 1, as editors do."""
+    return int(node.start_mark.line) + 1
 
 
 def _children(node: yaml.Node) -> Iterator[tuple[yaml.Node | int, yaml.Node]]:

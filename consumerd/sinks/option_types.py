@@ -1,7 +1,8 @@
 """Types of settings and sink options: sizes and durations with units, whole numbers, folders and files.
 
-A number without a unit counts in the unit of the key's name (``_ms``, ``_bytes``). Also understood are ``60s``, ``5m``, ``1h30m``
-and ``256MiB``, ``64 MB``, ``512Ki``. Sinks of other distributions may use these types in their ``Options``, too.
+A number without a unit counts in the unit of the key's name (``_ms``, ``_bytes``). Also understood are ``60s``,
+``5m``, ``1h30m`` and ``256MiB``, ``64 MB``, ``512Ki``. Sinks of other distributions may use these types in their
+``Options``, too.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def read_milliseconds(value: object) -> object:
 def read_bytes(value: object) -> object:
     """Turn a size with a unit into bytes; leave everything else to the type. Raises ValueError.
 
-    The arithmetic is pydantic's (ByteSize), which also takes ``64 MB or so`` and ``1m`` (10**6); those are refused here.
+    The arithmetic is pydantic's (ByteSize), which also takes ``64 MB or so`` and ``1m`` (10**6); those are refused
+    here.
     """
     value = read_whole(value)
     if not isinstance(value, str):

@@ -542,6 +542,23 @@ AROUND: Final = (
         tests=("tests/unit/config/test_load.py::test_environment_beats_the_file_and_the_command_line_beats_both",),
     ),
     Mutant(
+        name="a-default-of-the-image-beats-the-file",
+        promise=0,
+        file="config/load.py",
+        old="    layers = Layers([*ordered, image])\n",
+        new="    layers = Layers([image, *ordered])\n",
+        tests=("tests/architecture/test_deployment.py::test_the_mounted_file_wins_over_what_the_image_sets",),
+    ),
+    Mutant(
+        name="a-key-that-is-given-twice-passes",
+        promise=0,
+        file="config/yaml_layer.py",
+        old="            self._join_twins(node, path)\n",
+        new="            pass\n",
+        tests=("tests/unit/cli/test_typical_mistakes.py::test_a_mistake_that_takes_more_is_one_message_with_its_line",),
+        dies_of="ValueError",
+    ),
+    Mutant(
         name="a-credential-may-stand-in-the-file",
         promise=0,
         file="config/load.py",

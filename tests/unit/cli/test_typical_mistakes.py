@@ -1,7 +1,7 @@
 """Typical mistakes in settings, each through ``check-config``: one message, with the key, its place, and what to write.
 
-A mistake in one value is made in each way in which the value can be given: in the file, by a variable, by ``--set``. In files of
-mistakes that need more, ``# <-`` marks the line that the message must name.
+A mistake in one value is made in each way in which the value can be given: in the file, by a variable, by ``--set``.
+Mistakes that take more than one value are in ``typical_mistakes.txt``.
 """
 
 from __future__ import annotations
@@ -224,84 +224,19 @@ class File:
         return self.name
 
 
-FILES = [
-    File(name="section-twice", text=f"{HEAD}{ORDERS}{LAKE}group: {{streams: 2}} {MARK}\n", key="group", says="the section is given twice"),
-    File(
-        name="key-twice", key="fetch.max_wait_ms", says="the key is given twice, in lines 6 and 7",
-        text=f"{HEAD}{ORDERS}{LAKE}fetch:\n  max_wait_ms: 100\n  max_wait_ms: 200 {MARK}\n",
-    ),
-    File(
-        name="sink-twice", key="sinks.lake", says="the key is given twice",
-        text=f"{HEAD}{ORDERS}sinks:\n  lake: {{type: 'null'}}\n  lake: {{type: stdout}} {MARK}\n",
-    ),
-    File(name="number-for-text", text=f"{HEAD.replace('lake', '42')}{ORDERS}{LAKE}".replace("42}", f"42}} {MARK}"), key="group.id", says="put it in quotes"),
-    File(name="release-as-number", key="cluster.broker_version", says="put it in quotes", text=f"cluster:\n  zookeeper: zk\n  broker_version: 0.10 {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}"),
-    File(name="topics-as-text", text=f"{HEAD}subscriptions: [{{topics: orders, sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0.topics", says="write [orders]"),
-    File(name="topics-in-one-text", text=f"{HEAD}subscriptions: [{{topics: ['a, b'], sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0.topics.0", says="as a list, [a,b]"),
-    File(name="pattern-as-topic", text=f"{HEAD}subscriptions: [{{topics: ['web.*'], sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0.topics.0", says="write an expression as pattern: 'web.*'"),
-    File(name="topic-twice", text=f"{HEAD}subscriptions: [{{topics: [a, b, a], sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0.topics", says="topic 'a' is given twice"),
-    File(
-        name="topic-in-two-subscriptions", key="subscriptions.1.topics.0", says="topic 'a' is given twice",
-        text=f"{HEAD}subscriptions:\n  - {{topics: [a], sink: lake}}\n  - {{topics: [a], sink: lake}} {MARK}\n{LAKE}",
-    ),
-    File(
-        name="topic-to-two-sinks", key="subscriptions.1.topics.0", says="goes to two sinks, 'lake' and 'sea'",
-        text=f"{HEAD}subscriptions:\n  - {{topics: [a], sink: lake}}\n  - {{topics: [a], sink: sea}} {MARK}\nsinks: {{lake: {{type: 'null'}}, sea: {{type: stdout}}}}\n",
-    ),
-    File(name="pattern-that-is-none", text=f"{HEAD}subscriptions: [{{pattern: '(', sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0.pattern", says="'('"),
-    File(name="pattern-twice", text=f"{HEAD}subscriptions:\n  - {{pattern: a.*, sink: lake}}\n  - {{pattern: a.*, sink: lake}} {MARK}\n{LAKE}", key="subscriptions.1.pattern", says="give each once"),
-    File(name="exclude-all", text=f"{HEAD}subscriptions: [{{pattern: a.*, exclude: a.*, sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0.exclude", says="excludes all that the pattern matches"),
-    File(name="exclude-without-pattern", text=f"{HEAD}subscriptions: [{{topics: [a], exclude: b, sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0.exclude", says="goes with a pattern"),
-    File(name="topics-and-pattern", text=f"{HEAD}subscriptions: [{{topics: [a], pattern: b, sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0", says="give one of topics, pattern and black_list"),
-    File(name="topics-beside-a-pattern", text=f"{HEAD}subscriptions: {MARK}\n  - {{topics: [a], sink: lake}}\n  - {{pattern: b, sink: lake}}\n{LAKE}", key="subscriptions", says="run a second process"),
-    File(name="topic-for-topics", text=f"{HEAD}subscriptions: [{{topic: a, sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0.topic", says="did you mean topics?"),
-    File(name="no-sink", text=f"{HEAD}subscriptions: [{{topics: [a]}}] {MARK}\n{LAKE}", key="subscriptions.0.sink", says="missing; write it there"),
-    File(name="sink-misspelled", text=f"{HEAD}subscriptions: [{{topics: [a], sink: lakes}}] {MARK}\n{LAKE}", key="subscriptions.0.sink", says="did you mean lake?"),
-    File(name="sink-without-type", text=f"{HEAD}{ORDERS}sinks: {{lake: {{path: /x}}}} {MARK}\n", key="sinks.lake.type", says="missing; write it there"),
-    File(name="sink-without-path", text=f"{HEAD}{ORDERS}sinks: {{lake: {{type: jsonl}}}} {MARK}\n", key="sinks.lake.path", says="missing; write it there"),
-    File(name="sinks-as-list", text=f"{HEAD}{ORDERS}sinks: [{{type: stdout}}] {MARK}\n", key="sinks", says="expected names with values (name: value), got a list"),
-    File(name="section-as-text", text=f"{HEAD}{ORDERS}{LAKE}fetch: fast {MARK}\n", key="fetch", says="expected keys with values (key: value), got 'fast'"),
-    File(name="camel-case", text=f"{HEAD}{ORDERS}{LAKE}fetch: {{maxWaitMs: 5}} {MARK}\n", key="fetch.maxWaitMs", says="did you mean max_wait_ms?"),
-    File(name="key-of-another-section", text=f"{HEAD}{ORDERS}{LAKE}fetch: {{session_timeout_ms: 6000}} {MARK}\n", key="fetch.session_timeout_ms", says="did you mean group.session_timeout_ms?"),
-    File(name="key-without-section", text=f"zookeeper: zk:2181 {MARK}\ngroup: {{id: lake}}\n{ORDERS}{LAKE}", key="zookeeper", says="did you mean cluster.zookeeper?"),
-    File(name="misspelled-and-so-missing", text=f"{HEAD.replace('zookeeper', 'zookeper')}{ORDERS}{LAKE}".replace('181"}', f'181"}} {MARK}'), key="cluster.zookeper", says="did you mean zookeeper?"),
-    File(name="section-misspelled-and-so-missing", text=f"{HEAD.replace('group', 'gruop')}{ORDERS}{LAKE}".replace("id: lake}", f"id: lake}} {MARK}"), key="gruop", says="did you mean group?"),
-    File(name="brokers-for-zookeeper", text=f"cluster: {{bootstrap_servers: 'k:9092'}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.bootstrap_servers", says="did you mean cluster.zookeeper?"),
-    File(name="credential-for-section", text=f"cluster: {{zookeeper: zk, zookeeper_auth: 'u:p'}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.zookeeper_auth", says="expected keys with values (key: value), got a value"),
-    File(name="one-place-for-two-tables", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{bronze: {{path: /x}}, silver: {{path: /x/}}}} {MARK}\n", key="pipeline.silver.path", says="give each table a folder of its own"),
-    File(name="landing-folder-twice", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{landing: {{roots: [/x, /y, /x]}}}} {MARK}\n", key="pipeline.landing.roots.2", says="/x is given twice"),
-    File(name="no-topics", text=f"{HEAD}subscriptions: [{{topics: [], sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0", says="give one of topics, pattern and black_list"),
-    File(name="number-as-topic", text=f"{HEAD}subscriptions: [{{topics: [a, 5], sink: lake}}] {MARK}\n{LAKE}", key="subscriptions.0.topics.1", says="put it in quotes"),
-    File(name="level-without-zstd", text=f"{HEAD}{ORDERS}sinks: {{lake: {{type: parquet, path: /x, compression: snappy, compression_level: 5}}}} {MARK}\n", key="sinks.lake.compression_level", says="remove it, or write compression: zstd"),
-    File(name="ca-file-missing", text=f"cluster: {{zookeeper: zk, tls: {{enabled: true, ca_file: '{{folder}}/none.pem'}}}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.tls.ca_file", says="does not exist"),
-    File(name="ca-file-is-a-folder", text=f"cluster: {{zookeeper: zk, tls: {{enabled: true, ca_file: '{{folder}}'}}}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.tls.ca_file", says="is a folder; expected a file"),
-    File(name="ca-file-is-no-certificate", text=f"cluster: {{zookeeper: zk, tls: {{enabled: true, ca_file: '{{folder}}/file'}}}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.tls.ca_file", says="expected PEM"),
-    File(name="key-without-certificate", text=f"cluster: {{zookeeper: zk, tls: {{enabled: true, key_file: '{{folder}}/file'}}}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.tls.key_file", says="give certificate_file, too"),
-    File(name="credential-file-missing", text=f"cluster: {{zookeeper: zk, zookeeper_auth: {{credential_file: '{{folder}}/none'}}}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.zookeeper_auth.credential_file", says="does not exist"),
-    File(name="credential-file-is-a-folder", text=f"cluster: {{zookeeper: zk, zookeeper_auth: {{credential_file: '{{folder}}'}}}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.zookeeper_auth.credential_file", says="is a folder; expected a file"),
-    File(name="credential-without-user", text=f"cluster: {{zookeeper: zk, zookeeper_auth: {{credential_file: '{{folder}}/file'}}}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.zookeeper_auth.credential_file", says="does not hold user:password"),
-    File(name="no-credential", text=f"cluster: {{zookeeper: zk, zookeeper_auth: {{scheme: digest}}}} {MARK}\ngroup: {{id: g}}\n{ORDERS}{LAKE}", key="cluster.zookeeper_auth", says="give credential_file, or the environment variable"),
-    File(name="sink-path-is-a-file", text=f"{HEAD}{ORDERS}sinks: {{lake: {{type: jsonl, path: '{{folder}}/file'}}}} {MARK}\n", key="sinks.lake.path", says="is a file; expected a folder"),
-    File(name="sink-path-below-a-file", text=f"{HEAD}{ORDERS}sinks: {{lake: {{type: jsonl, path: '{{folder}}/file/a/b'}}}} {MARK}\n", key="sinks.lake.path", says="is a file; expected a folder"),
-    File(name="quarantine-path-is-a-file", text=f"{HEAD}{ORDERS}{LAKE}quarantine: {{path: '{{folder}}/file'}} {MARK}\nfetch: {{on_corrupt: quarantine}}\n", key="quarantine.path", says="is a file; expected a folder"),
-    File(
-        name="one-path-for-two-sinks", key="sinks.sea.path", says="give each a path of its own",
-        text=f"{HEAD}subscriptions: [{{topics: [a], sink: lake}}, {{topics: [b], sink: sea}}]\nsinks:\n  lake: {{type: jsonl, path: '{{folder}}'}}\n  sea: {{type: jsonl, path: '{{folder}}'}} {MARK}\n",
-    ),
-    File(name="table-path-is-a-file", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{path: '{{folder}}/file'}} {MARK}\n", key="pipeline.path", says="is a file; expected a folder"),
-    File(name="report-is-a-folder", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{audit: {{html: '{{folder}}'}}}} {MARK}\n", key="pipeline.audit.html", says="is a folder; expected a file"),
-    File(name="schema-is-a-folder", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{silver: {{topics: {{orders: {{value: {{format: avro, schema_file: '{{folder}}'}}}}}}}}}} {MARK}\n", key="pipeline.silver.topics.orders.value.schema_file", says="is a folder; expected a file"),
-    File(name="json-without-fields", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{silver: {{topics: {{orders: {{value: json}}}}}}}} {MARK}\n", key="pipeline.silver.topics.orders.value.format", says="format json needs fields"),
-    File(name="type-that-is-none", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{silver: {{topics: {{orders: {{value: {{format: json, fields: {{id: number}}}}}}}}}}}} {MARK}\n", key="pipeline.silver.topics.orders.value.fields.id", says="'number' is no type; there is"),
-    File(name="event-time-elsewhere", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{silver: {{topics: {{orders: {{event_time: placed}}}}}}}} {MARK}\n", key="pipeline.silver.topics.orders.event_time", says="such as value.placed"),
-    File(name="late-without-event-time", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{silver: {{topics: {{orders: {{late_ms: 1h}}}}}}}} {MARK}\n", key="pipeline.silver.topics.orders.late_ms", says="go with event_time"),
-    File(name="spark-setting-without-prefix", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{spark: {{settings: {{executor.memory: 2g}}}}}} {MARK}\n", key="pipeline.spark.settings.executor.memory", says="did you mean spark.executor.memory?"),
-    File(name="level-of-bronze-without-zstd", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{bronze: {{compression: snappy, compression_level: 3}}}} {MARK}\n", key="pipeline.bronze.compression_level", says="remove it, or write compression: zstd"),
-    File(name="two-choices-to-erase", text=f"{HEAD}{ORDERS}{LAKE}pipeline: {{erase: {{topic: orders, key: a, where: b}}}} {MARK}\n", key="pipeline.erase.key", says="give one of key, key_hex, keys_file and where"),
-]  # fmt: skip
+def read_files() -> list[File]:
+    text = (Path(__file__).parent / "typical_mistakes.txt").read_text()
+    found = []
+    for block in text.split("=== ")[1:]:
+        head, _, file = block.partition("---\n")
+        name, key, says = head.splitlines()
+        found.append(
+            File(name=name, key=key.removeprefix("key: "), says=says.removeprefix("says: "), text=f"{file.rstrip()}\n")
+        )
+    return found
 
 
-@pytest.mark.parametrize("mistake", FILES, ids=str)
+@pytest.mark.parametrize("mistake", read_files(), ids=str)
 def test_a_mistake_that_takes_more_is_one_message_with_its_line(mistake: File, check: Check, tmp_path: Path) -> None:
     """Combinations, lists, files and folders."""
     folder = tmp_path / "given"
@@ -334,28 +269,106 @@ class Other:
 NO_ID = f"cluster: {{zookeeper: zk}}\n{ORDERS}{LAKE}"
 SECRET = "CONSUMERD_CLUSTER__ZOOKEEPER_AUTH__CREDENTIAL"
 OTHERS = [
-    Other(name="one-underscore", file=NO_ID, variables={"CONSUMERD_GROUP_ID": "lake"}, says="environment variable CONSUMERD_GROUP_ID: it names no setting; did you mean CONSUMERD_GROUP__ID?"),
-    Other(name="one-underscore-below", variables={"CONSUMERD_CLUSTER_TLS_ENABLED": "true"}, says="did you mean CONSUMERD_CLUSTER__TLS__ENABLED?"),
-    Other(name="one-of-two-underscores", variables={"CONSUMERD_PIPELINE__BRONZE_PATH": "/x"}, says="pipeline.bronze_path: unknown key; did you mean bronze"),
-    Other(name="variable-misspelled", variables={"CONSUMERD_HTTP_LISTN": "off"}, says="did you mean CONSUMERD_HTTP__LISTEN?"),
-    Other(name="section-misspelled", variables={"CONSUMERD_GRUOP__ID": "x"}, says="gruop: unknown key; did you mean group?"),
-    Other(name="empty-variable", variables={"CONSUMERD_GROUP__ID": ""}, says="group.id: is empty: write a value (environment variable CONSUMERD_GROUP__ID)"),
-    Other(name="variable-in-two-cases", variables={"CONSUMERD_GROUP__ID": "a", "consumerd_group__id": "b"}, says="group.id: set twice, by environment variable CONSUMERD_GROUP__ID and by environment variable consumerd_group__id"),
-    Other(name="default-misspelled", variables={"CONSUMERD_DEFAULT__HTTP__LISTN": "off"}, says="http.listn: unknown key; did you mean listen?"),
-    Other(name="credential-without-user", variables={SECRET: "only-a-password"}, says=f"the environment variable {SECRET} does not hold user:password"),
+    Other(
+        name="one-underscore",
+        file=NO_ID,
+        variables={"CONSUMERD_GROUP_ID": "lake"},
+        says="environment variable CONSUMERD_GROUP_ID: it names no setting; did you mean CONSUMERD_GROUP__ID?",
+    ),
+    Other(
+        name="one-underscore-below",
+        variables={"CONSUMERD_CLUSTER_TLS_ENABLED": "true"},
+        says="did you mean CONSUMERD_CLUSTER__TLS__ENABLED?",
+    ),
+    Other(
+        name="one-of-two-underscores",
+        variables={"CONSUMERD_PIPELINE__BRONZE_PATH": "/x"},
+        says="pipeline.bronze_path: unknown key; did you mean bronze",
+    ),
+    Other(
+        name="variable-misspelled",
+        variables={"CONSUMERD_HTTP_LISTN": "off"},
+        says="did you mean CONSUMERD_HTTP__LISTEN?",
+    ),
+    Other(
+        name="section-misspelled",
+        variables={"CONSUMERD_GRUOP__ID": "x"},
+        says="gruop: unknown key; did you mean group?",
+    ),
+    Other(
+        name="empty-variable",
+        variables={"CONSUMERD_GROUP__ID": ""},
+        says="group.id: is empty: write a value (environment variable CONSUMERD_GROUP__ID)",
+    ),
+    Other(
+        name="variable-in-two-cases",
+        variables={"CONSUMERD_GROUP__ID": "a", "consumerd_group__id": "b"},
+        says="by environment variable CONSUMERD_GROUP__ID and by environment variable consumerd_group__id: unset one",
+    ),
+    Other(
+        name="default-misspelled",
+        variables={"CONSUMERD_DEFAULT__HTTP__LISTN": "off"},
+        says="http.listn: unknown key; did you mean listen?",
+    ),
+    Other(
+        name="credential-without-user",
+        variables={SECRET: "only-a-password"},
+        says=f"the environment variable {SECRET} does not hold user:password",
+    ),
     Other(name="set-without-value", options=("--set", "group.id"), says="--set group.id: expected section.key=value"),
     Other(name="set-empty", options=("--set", "group.id="), says="group.id: is empty: write a value (--set group.id)"),
-    Other(name="set-in-a-list", options=("--set", "subscriptions.0.sink=sea"), says="subscriptions: a list is set as a whole"),
+    Other(
+        name="set-in-a-list",
+        options=("--set", "subscriptions.0.sink=sea"),
+        says="subscriptions: a list is set as a whole",
+    ),
     Other(name="set-a-list-that-is-none", options=("--set", "pipeline.landing.topics=orders"), says="write [orders]"),
-    Other(name="set-no-yaml", options=("--set", "pipeline.landing.topics=[a"), says="pipeline.landing.topics: the value is not YAML: quote it (--set pipeline.landing.topics)"),
-    Other(name="set-a-credential", options=("--set", "cluster.zookeeper_auth.credential=u:p"), says="secrets come from a file (credential_file) or from the environment only"),
-    Other(name="tab", file="cluster:\n\tzookeeper: zk\n", says="config.yaml, line 2: not YAML: a tab: indent with spaces"),
-    Other(name="two-documents", file=f"{HEAD}---\n{ORDERS}", says="config.yaml, line 3: not YAML: a second document begins here (---)"),
-    Other(name="list-of-sections", file="- cluster: {zookeeper: zk}\n", says="expected sections (cluster:, group:, ...), got list"),
+    Other(
+        name="set-no-yaml",
+        options=("--set", "pipeline.landing.topics=[a"),
+        says="pipeline.landing.topics: the value is not YAML: quote it (--set pipeline.landing.topics)",
+    ),
+    Other(
+        name="set-a-credential",
+        options=("--set", "cluster.zookeeper_auth.credential=u:p"),
+        says="secrets come from a file (credential_file) or from the environment only",
+    ),
+    Other(
+        name="tab", file="cluster:\n\tzookeeper: zk\n", says="config.yaml, line 2: not YAML: a tab: indent with spaces"
+    ),
+    Other(
+        name="comma-in-a-number",
+        file=f"{HEAD}{ORDERS}{LAKE}offsets: {{commit_interval_ms: 5,000}}\n",
+        says="a comma within { } separates keys",
+    ),
+    Other(
+        name="null-as-name",
+        file=f"{HEAD}{ORDERS}sinks: {{null: {{type: stdout}}}}\n",
+        says="expected a name, got nothing: put it in quotes",
+    ),
+    Other(
+        name="list-as-key",
+        file=f"{HEAD}{ORDERS}{LAKE}fetch: {{[a]: 5}}\n",
+        says="line 5: not YAML: a key that is a list or has keys itself: write a name",
+    ),
+    Other(
+        name="two-documents",
+        file=f"{HEAD}---\n{ORDERS}",
+        says="config.yaml, line 3: not YAML: a second document begins here (---)",
+    ),
+    Other(
+        name="list-of-sections",
+        file="- cluster: {zookeeper: zk}\n",
+        says="expected sections (cluster:, group:, ...), got list",
+    ),
     Other(name="alias-in-itself", file="cluster: &a\n  tls: *a\n", says="line 1: not YAML that can be read: an alias"),
     Other(name="number-as-section", file=f"{HEAD}{ORDERS}{LAKE}1: x\n", says="expected the name of a section, got 1 ("),
-    Other(name="credential-in-the-file", file=f"{HEAD}{ORDERS}{LAKE}".replace('181"', '181", zookeeper_auth: {credential: "u:p"}'), says="line 1: cluster.zookeeper_auth.credential: secrets come from a file"),
-]  # fmt: skip
+    Other(
+        name="credential-in-the-file",
+        file=f"{HEAD}{ORDERS}{LAKE}".replace('181"', '181", zookeeper_auth: {credential: "u:p"}'),
+        says="line 1: cluster.zookeeper_auth.credential: secrets come from a file",
+    ),
+]
 
 
 @pytest.mark.parametrize("mistake", OTHERS, ids=str)
