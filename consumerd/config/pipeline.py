@@ -133,7 +133,7 @@ class Retention(Section):
         refuse(
             Fault(
                 (name, "bronze_ms"),
-                "must not be below bronze_ms"
+                f"{name} must not be below bronze_ms"
                 + (" (which keeps rows for ever)" if self.bronze_ms is None else f" ({self.bronze_ms})")
                 + ": rows that bronze still has would be decoded again",
             )

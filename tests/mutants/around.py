@@ -547,7 +547,7 @@ AROUND: Final = (
         file="config/load.py",
         old="    layers = Layers([*ordered, image])\n",
         new="    layers = Layers([image, *ordered])\n",
-        tests=("tests/architecture/test_deployment.py::test_the_mounted_file_wins_over_what_the_image_sets",),
+        tests=("tests/unit/config/test_load.py::test_a_default_of_the_image_is_below_every_file",),
     ),
     Mutant(
         name="a-key-that-is-given-twice-passes",
