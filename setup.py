@@ -112,7 +112,8 @@ class BuildWithExample(build_py):
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:  # noqa: FBT001, FBT002 - setuptools' signature
         """Return what the build makes."""
-        return [*super().get_outputs(include_bytecode), self._find_copy()]
+        copies = [] if self.editable_mode else [self._find_copy()]
+        return [*super().get_outputs(include_bytecode), *copies]
 
     def _find_copy(self) -> str:
         return str(Path(self.build_lib, "consumerd", EXAMPLE))

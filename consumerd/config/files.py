@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from consumerd.config.origins import KeyPath
 from consumerd.config.section import Fault
@@ -12,6 +15,9 @@ from consumerd.config.settings import Settings, Tls, ZookeeperAuth, is_credentia
 from consumerd.errors import ConfigError
 from consumerd.net.tls import make_context
 from consumerd.sinks.options import ChainOptions
+
+_SHOWN: Final = 100
+"""Longest part of a path that a message repeats."""
 
 
 def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterator[Fault]:
@@ -29,8 +35,10 @@ def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterato
         if (fault := _find_folder_fault(folder)) is not None:
             yield Fault((path,), fault)
     for path, file in _list_files(settings):
-        if file.is_dir():
-            yield Fault((path,), f"{file} is a folder; expected a file: write its name, too")
+        # one that is not there yet is written by the job, or is looked for when it starts
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(file.stat().st_mode):
+                yield Fault((path,), f"{file} is a folder; expected a file: write its name, too")
 
 
 def _check_tls(tls: Tls) -> Iterator[Fault]:
@@ -71,17 +79,21 @@ def _check_credential(auth: ZookeeperAuth) -> Iterator[Fault]:
         return
     try:
         text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, OSError):
         text = ""
     if not is_credential(text):
         yield Fault((key,), f"{path} does not hold user:password: write both on one line, with a colon between them")
 
 
 def _find_file_fault(path: Path) -> str | None:
-    if path.is_dir():
-        return f"{path} is a folder; expected a file: write its name, too"
-    if not path.exists():
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
         return f"{path} does not exist: check the path, and that it is mounted here"
+    except OSError as error:
+        return _describe_error(path, error)
+    if is_folder:
+        return f"{path} is a folder; expected a file: write its name, too"
     if not os.access(path, os.R_OK):
         return f"{path} cannot be read: give this user (uid {os.geteuid()}) the right"
     return None
@@ -90,13 +102,23 @@ def _find_file_fault(path: Path) -> str | None:
 def _find_folder_fault(path: Path) -> str | None:
     """Say what keeps a path from being a folder. One that is not there yet is none: it is made, or mounted later."""
     for part in (path, *path.parents):
-        if part.exists():
-            return (
-                None
-                if part.is_dir()
-                else f"{part} is a file; expected a folder: write another path, or remove the file"
-            )
+        try:
+            mode = part.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            return _describe_error(part, error)
+        if stat.S_ISDIR(mode):
+            return None
+        return f"{part} is a file; expected a folder: write another path, or remove the file"
     return None
+
+
+def _describe_error(path: Path, error: OSError) -> str:
+    shown = str(path)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    return f"{shown} cannot be looked at: {error.strerror}: check the path, and the rights of uid {os.geteuid()}"
 
 
 def _list_folders(settings: Settings, sinks: Mapping[str, object]) -> Iterator[tuple[KeyPath, Path]]:

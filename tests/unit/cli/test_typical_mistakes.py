@@ -252,6 +252,17 @@ def test_a_mistake_that_takes_more_is_one_message_with_its_line(mistake: File, c
     assert mistake.says in message
 
 
+def test_a_path_that_the_system_refuses_is_a_message(check: Check) -> None:
+    """Not a traceback."""
+    path = f"/{'x' * 300}"
+    text = f"{HEAD}{ORDERS}sinks: {{lake: {{type: jsonl, path: {path}}}}}\nquarantine: {{path: {path}/q}}\n"
+    code, _, err = check(file=f"{text}fetch: {{on_corrupt: quarantine}}\n")
+
+    assert 2 == code
+    assert ["consumerd: sinks.lake.path", "consumerd: quarantine.path"] == [one.partition(": /")[0] for one in err]
+    assert all("cannot be looked at: File name too long" in one for one in err)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Other:
     """A mistake that only one source can have."""
