@@ -10,7 +10,7 @@ RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include") 
     apt-get update && \
     apt-get install --yes --no-install-recommends gcc libc6-dev $([ -e "$headers" ] || echo libpython3-dev)
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE config.example.yaml ./
 COPY consumerd consumerd
 RUN python3 -m venv /opt/consumerd && \
     CONSUMERD_REQUIRE_KERNEL=1 /opt/consumerd/bin/pip install --no-cache-dir ".[${EXTRAS}]"
@@ -20,9 +20,10 @@ RUN groupadd --gid 10001 consumerd && \
     useradd --no-log-init --uid 10001 --gid 10001 --home-dir /var/lib/consumerd --no-create-home consumerd && \
     install --directory --owner=10001 --group=10001 /var/lib/consumerd
 COPY --from=build /opt/consumerd /opt/consumerd
+# a default: a mounted file that sets http.listen wins over it (README, "As a container")
 ENV PATH=/opt/consumerd/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    CONSUMERD_HTTP__LISTEN=0.0.0.0:9309
+    CONSUMERD_DEFAULT__HTTP__LISTEN=0.0.0.0:9309
 # as a number, so that an orchestrator can see that it is not root
 USER 10001
 WORKDIR /var/lib/consumerd

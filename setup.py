@@ -1,4 +1,5 @@
-"""Builds the native kernel, ``consumerd/wire/_kernel``; everything else about the package stands in pyproject.toml.
+"""Builds the native kernel, ``consumerd/wire/_kernel``, and copies ``config.example.yaml`` into the package, where
+``consumerd config example`` finds it. Everything else about the package stands in pyproject.toml.
 
 Each ``.pyx`` there is one extension module. Without a C compiler or Python's headers nothing is built, one line says so, and
 consumerd runs on its pure Python path; ``CONSUMERD_REQUIRE_KERNEL=1`` makes that an error. For a checkout::
@@ -14,9 +15,11 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext  # Cython's own where Cython is installed, as it is here
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 KERNEL = Path("consumerd/wire/_kernel")  # setuptools wants paths relative to this file's folder
+EXAMPLE = "config.example.yaml"
 REQUIRED = os.environ.get("CONSUMERD_REQUIRE_KERNEL") == "1"
 
 
@@ -94,4 +97,26 @@ class BuildKernel(build_ext):
                     part.unlink()
 
 
-setup(ext_modules=find_extensions(), cmdclass={"build_ext": BuildKernel})
+class BuildWithExample(build_py):
+    """Copies the example of all settings into the package. A checkout, editable or not, uses the file itself."""
+
+    def run(self) -> None:
+        """Build, and copy."""
+        super().run()
+        if not self.editable_mode:
+            self.copy_file(EXAMPLE, self._find_copy(), preserve_mode=False)
+
+    def get_source_files(self) -> list[str]:
+        """Return what a source distribution needs, too."""
+        return [*super().get_source_files(), EXAMPLE]
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:  # noqa: FBT001, FBT002 - setuptools' signature
+        """Return what the build makes."""
+        copies = [] if self.editable_mode else [self._find_copy()]
+        return [*super().get_outputs(include_bytecode), *copies]
+
+    def _find_copy(self) -> str:
+        return str(Path(self.build_lib, "consumerd", EXAMPLE))
+
+
+setup(ext_modules=find_extensions(), cmdclass={"build_ext": BuildKernel, "build_py": BuildWithExample})

@@ -102,10 +102,23 @@ def make_parser() -> argparse.ArgumentParser:
     run.set_defaults(command=running.run)
 
     check = commands.add_parser("check-config", help="check the settings; connects to nothing")
-    check.description = "Check the settings of `run` and print what they come to. Connects to nothing."
+    check.description = (
+        "Check the settings of `run`, and print each with its value and where it comes from: file and line, "
+        "variable, option or default. Secrets are left out. Reads the files that the settings name, and connects to "
+        "nothing. Exit code 0 if the "
+        "settings are valid, 2 if not; with --strict 1 for warnings."
+    )
     add_settings_options(check)
     add_subscription_options(check)
+    check.add_argument("--format", choices=("text", "json"), default="text", help="json: one object (text)")
+    check.add_argument("--strict", action="store_true", help="exit code 1 for warnings")
     check.set_defaults(command=running.check_config)
+
+    config = commands.add_parser("config", help="print the example of all settings").add_subparsers(
+        metavar="WHAT", required=True
+    )
+    example = config.add_parser("example", help="print config.example.yaml, every setting with its default")
+    example.set_defaults(command=running.config_example)
 
     version = commands.add_parser("version", help="print versions of what matters in a bug report")
     version.set_defaults(command=running.version)

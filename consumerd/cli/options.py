@@ -8,8 +8,9 @@ import math
 from pathlib import Path
 from typing import Final
 
-from consumerd.config.load import load_inspection_settings, load_settings
-from consumerd.config.settings import InspectionSettings, Settings
+from consumerd.config.load import Loaded, load, load_inspection_settings
+from consumerd.config.settings import InspectionSettings
+from consumerd.daemon.assemble import check_assembly
 from consumerd.errors import ConfigError
 
 _LAST_PORT: Final = 65535
@@ -54,7 +55,7 @@ def port(text: str) -> int:
 def add_settings_options(parser: argparse.ArgumentParser) -> None:
     """Where settings come from."""
     parser.add_argument(
-        "-c", "--config", type=Path, metavar="FILE", help="YAML settings; config.example.yaml lists them all"
+        "-c", "--config", type=Path, metavar="FILE", help="YAML settings; `consumerd config example` prints them all"
     )
     parser.add_argument(
         "--properties",
@@ -91,11 +92,14 @@ def add_connection_options(parser: argparse.ArgumentParser, *, group: bool) -> N
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
 
 
-def daemon_settings(args: argparse.Namespace) -> Settings:
-    """Return the settings of ``run`` and ``check-config``. Raises ConfigError."""
-    return load_settings(
-        config=args.config, properties=args.properties, overrides=args.overrides, extra=_subscription(args)
-    )
+def load_daemon(args: argparse.Namespace) -> Loaded:
+    """Return the settings of ``run`` and ``check-config``, and where they come from. Raises ConfigError."""
+    loaded = load(config=args.config, properties=args.properties, overrides=args.overrides, extra=_subscription(args))
+    try:
+        check_assembly(loaded.settings)
+    except ConfigError as error:
+        raise ConfigError(loaded.layers.locate_message(str(error))) from error
+    return loaded
 
 
 def inspection_settings(args: argparse.Namespace, *, group: bool) -> InspectionSettings:

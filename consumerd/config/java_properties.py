@@ -2,19 +2,23 @@
 
 Every key of the high-level consumer (kafka.consumer.ConsumerConfig and kafka.utils.ZKConfig, 0.7 to 1.1) is either
 mapped, or accepted at the one value that means what we do anyway, or refused with the reason. Of other keys those of
-Kafka's newer consumer are refused, since whoever sets them relies on them; what is nobody's (a team's own, serializers,
-metrics reporters) is ignored and named, as Java does (kafka.utils.VerifiableProperties).
+Kafka's newer consumer are refused, since whoever sets them relies on them. Keys of neither (a team's own, serializers,
+metrics reporters) are ignored and named, as Java does (kafka.utils.VerifiableProperties), unless they look misspelled.
+
+Numbers are Kafka's: milliseconds and bytes without units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import javaproperties
 
+from consumerd.config.origins import Doubt, KeyPath, Layer, Problem
+from consumerd.config.schema import guess
 from consumerd.errors import ConfigError
 
 Convert = Callable[[str], object]
@@ -33,7 +37,8 @@ def _assignor(value: str) -> str:
     if value == "roundrobin":
         raise ValueError(
             "members of 0.8 to 0.11 and members of 1.0 and later compute different plans for it: "
-            "set group.assignor to roundrobin-0.8 or roundrobin-1.0, as the group's Java members are, and remove this key"
+            "set group.assignor to roundrobin-0.8 or roundrobin-1.0, as the group's Java members are, "
+            "and remove this key"
         )
     raise ValueError("expected range or roundrobin")
 
@@ -78,6 +83,12 @@ KEYS: Final[Mapping[str, _Mapped | _Only]] = {
     "auto.offset.reset": _Mapped(("offsets.on_missing", "offsets.on_below", "offsets.on_above"), _reset),
     "client.id": _Mapped(("cluster.client_id",), str),
     "partition.assignment.strategy": _Mapped(("group.assignor",), _assignor),
+    "security.protocol": _Only(
+        ("PLAINTEXT",),
+        "plain text (PLAINTEXT) and TLS to the brokers are supported, SASL is not yet: for TLS remove this line "
+        "and set "
+        "cluster.tls.enabled and cluster.tls.ca_file (PEM) in the YAML file",
+    ),
     "auto.commit.enable": _Only(
         ("true",), "what the sink has acknowledged is always committed; there is no mode that does not"
     ),
@@ -117,28 +128,37 @@ LEGACY_NAMES: Final[Mapping[str, str]] = {
 
 NEWER_NAMES: Final = frozenset({
     "bootstrap.servers", "check.crcs", "connections.max.idle.ms", "default.api.timeout.ms", "enable.auto.commit",
-    "fetch.max.wait.ms", "heartbeat.interval.ms", "isolation.level", "max.partition.fetch.bytes", "max.poll.interval.ms",
-    "max.poll.records", "metadata.max.age.ms", "receive.buffer.bytes", "request.timeout.ms", "security.protocol",
+    "fetch.max.wait.ms", "heartbeat.interval.ms", "isolation.level", "max.partition.fetch.bytes",
+    "max.poll.interval.ms", "max.poll.records", "metadata.max.age.ms", "receive.buffer.bytes", "request.timeout.ms",
     "session.timeout.ms",
 })  # fmt: skip
-"""Keys that only Kafka's newer consumer has (org.apache.kafka.clients.consumer.ConsumerConfig), and that change what it does."""
-_NEWER_PREFIXES: Final = ("sasl.", "ssl.")
+"""Keys that only Kafka's newer consumer has (org.apache.kafka.clients.consumer.ConsumerConfig), and that change it."""
+_NEWER_ADVICE: Final[Mapping[str, str]] = {
+    "bootstrap.servers": "write zookeeper.connect",
+    "check.crcs": "remove it: checksums are always checked",
+    "enable.auto.commit": "write auto.commit.enable=true, or remove it",
+    "fetch.max.wait.ms": "write fetch.wait.max.ms",
+    "isolation.level": "remove it, and set fetch.isolation in the YAML file",
+    "max.partition.fetch.bytes": "write fetch.message.max.bytes",
+    "receive.buffer.bytes": "write socket.receive.buffer.bytes",
+    "request.timeout.ms": "write socket.timeout.ms",
+    "session.timeout.ms": "write zookeeper.session.timeout.ms",
+}
+"""What to write instead of a key of the newer consumer. Of the others: nothing."""
+_PREFIX_ADVICE: Final[Mapping[str, str]] = {
+    "sasl.": "SASL is not supported yet: only listeners without it (PLAINTEXT, SSL) can be used",
+    "ssl.": "TLS is set in the YAML file: cluster.tls.enabled, ca_file, certificate_file and key_file (PEM, not JKS)",
+}
+_CLOSE_KEY: Final = 0.85
+"""Similarity from which an unknown key passes for a misspelling. A team's own keys may resemble Kafka's a little."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Properties:
-    """A file as it was read: our settings, nested, and the keys that mean nothing to us or to Kafka's consumers."""
-
-    settings: Mapping[str, object]
-    unknown: tuple[str, ...]
-
-
-def read_properties(path: Path) -> Properties:
-    """Return our settings as the file gives them.
+def read_properties(path: Path) -> Layer:
+    """Return our settings as the file gives them, and all of its mistakes.
 
     A file without ``auto.offset.reset`` means ``largest`` to the Java consumer, so it does here, for a missing offset;
-    an offset out of range still stops the partition, unless the file says what to do. Raises ConfigError, with the
-    line.
+    an offset out of range still stops the partition, unless the file says what to do. Raises ConfigError for a file
+    that cannot be read.
     """
     try:
         with path.open(encoding="latin-1") as file:
@@ -147,27 +167,109 @@ def read_properties(path: Path) -> Properties:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except javaproperties.InvalidUEscapeError as error:
         raise ConfigError(f"{path}: {error}") from error
-    values: dict[str, tuple[str, str]] = {}
+    reader = _Reader(path)
     line = 1
     for entry in entries:
         if isinstance(entry, javaproperties.KeyValue):
-            values[entry.key] = (entry.value.strip(), f"{path}, line {line}")
+            reader.add(entry.key, entry.value.strip(), line)
         line += entry.source.count("\n")
-    flat: dict[str, object] = {"offsets.on_missing": "latest"}
-    for key in sorted(values, key=_precedence):
-        text, where = values[key]
-        flat.update(_translate(key, text, where))
-    unknown = tuple(key for key in values if _is_unknown(key))
-    flat.setdefault("fetch.max_message_bytes", max(67108864, _as_int(flat.get("fetch.max_partition_bytes"))))
-    return Properties(settings=_nest(flat), unknown=unknown)
+    return reader.finish()
 
 
-def _is_unknown(key: str) -> bool:
-    return not (key in KEYS or key in LEGACY_NAMES or _is_newer(key))
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: str
+    number: int
 
 
-def _is_newer(key: str) -> bool:
-    return key in NEWER_NAMES or key.startswith(_NEWER_PREFIXES)
+class _Reader:
+    """Translates the lines of one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[str, _Line] = {}
+        self._problems: list[tuple[int, Problem]] = []
+        self._unknown: dict[str, int] = {}
+
+    def add(self, key: str, text: str, number: int) -> None:
+        """Take one line."""
+        if key in self._lines:
+            earlier = self._lines[key].number
+            message = f"{key} is given twice, here and in line {earlier}: Java takes the last; remove one"
+            self._refuse(number, message, key)
+        else:
+            self._lines[key] = _Line(text, number)
+
+    def finish(self) -> Layer:
+        """Return the settings, in the order in which later keys win."""
+        # no line says so: what Java does without the key
+        flat: dict[str, object] = {"offsets.on_missing": "latest"}
+        places: dict[tuple[str, ...], str] = {
+            ("offsets", "on_missing"): f"{self._path}, as Java's default of auto.offset.reset"
+        }
+        for key, line in sorted(self._lines.items(), key=lambda item: _precedence(item[0])):
+            for ours, value in self._translate(key, line):
+                flat[ours] = value
+                places[tuple(ours.split("."))] = f"{self._path}, line {line.number}"
+        if "fetch.max_partition_bytes" in flat:
+            flat["fetch.max_message_bytes"] = max(67108864, _as_int(flat["fetch.max_partition_bytes"]))
+            places["fetch", "max_message_bytes"] = places["fetch", "max_partition_bytes"]
+        doubts = []
+        if self._unknown:
+            named = ", ".join(f"{key} (line {number})" for key, number in self._unknown.items())
+            doubts.append(
+                Doubt(
+                    name="properties-unknown",
+                    text=f"{self._path}: neither consumerd nor Kafka's high-level consumer has these keys; they are "
+                    f"ignored, as Java does: {named}",
+                )
+            )
+        problems = [problem for _, problem in sorted(self._problems, key=lambda item: item[0])]
+        return Layer(name=str(self._path), values=_nest(flat), places=places, problems=problems, doubts=doubts)
+
+    def _translate(self, key: str, line: _Line) -> Iterator[tuple[str, object]]:
+        rule, text = KEYS.get(key), line.text
+        if rule is None:
+            self._refuse_unknown(key, line)
+        elif isinstance(rule, _Only):
+            if text not in rule.accepted:
+                self._refuse(line.number, f"{key}={text} is refused: {rule.reason}", key)
+        else:
+            try:
+                value = rule.convert(text)
+            except ValueError as error:
+                unit = "bytes" if key.endswith("bytes") else "milliseconds" if key.endswith("ms") else ""
+                reason = f"expected a whole number{f' of {unit}, without a unit, as Kafka has it' if unit else ''}"
+                self._refuse(line.number, f"{key}={text}: {reason if rule.convert is int else error}", key)
+                return
+            yield from dict.fromkeys(rule.keys, value).items()
+
+    def _refuse_unknown(self, key: str, line: _Line) -> None:
+        if (modern := LEGACY_NAMES.get(key)) is not None:
+            self._refuse(line.number, f"{key} is a name of Kafka 0.7; brokers of 0.8 and later: write {modern}", modern)
+            return
+        advice = next((text for prefix, text in _PREFIX_ADVICE.items() if key.startswith(prefix)), None)
+        if key in NEWER_NAMES or advice is not None:
+            advice = advice or _NEWER_ADVICE.get(key, "remove it")
+            message = (
+                f"{key} is of Kafka's newer consumer, whose groups live in the brokers; the high-level consumer "
+                f"and consumerd do not know it: {advice}"
+            )
+            self._refuse(line.number, message, *(one for one in KEYS if one in advice.split()))
+        elif (meant := guess(key, KEYS, cutoff=_CLOSE_KEY)) is not None:
+            self._refuse(line.number, f"{key} is no key of the high-level consumer; did you mean {meant}?", meant)
+        else:
+            self._unknown[key] = line.number
+
+    def _refuse(self, number: int, message: str, *keys: str) -> None:
+        explains = tuple(path for key in keys for path in _find_ours(key))
+        self._problems.append((number, Problem(text=f"{self._path}, line {number}: {message}", explains=explains)))
+
+
+def _find_ours(key: str) -> Sequence[KeyPath]:
+    """Return the settings that a key of Kafka's sets."""
+    rule = KEYS.get(key)
+    return [tuple(ours.split(".")) for ours in rule.keys] if isinstance(rule, _Mapped) else []
 
 
 def _precedence(key: str) -> int:
@@ -177,30 +279,6 @@ def _precedence(key: str) -> int:
 
 def _as_int(value: object) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _translate(key: str, text: str, where: str) -> dict[str, object]:
-    if _is_unknown(key):
-        return {}
-    rule = KEYS.get(key)
-    if rule is None:
-        modern = LEGACY_NAMES.get(key)
-        if modern is not None:
-            raise ConfigError(f"{where}: {key} is a name of Kafka 0.7; brokers of 0.8 and later: write {modern}")
-        raise ConfigError(
-            f"{where}: {key} is of Kafka's newer consumer, whose groups live in the brokers; the high-level consumer and "
-            "consumerd do not know it: remove it"
-        )
-    if isinstance(rule, _Only):
-        if text in rule.accepted:
-            return {}
-        raise ConfigError(f"{where}: {key}={text} is refused: {rule.reason}")
-    try:
-        value = rule.convert(text)
-    except ValueError as error:
-        reason = "expected a whole number" if rule.convert is int else str(error)
-        raise ConfigError(f"{where}: {key}={text}: {reason}") from None
-    return dict.fromkeys(rule.keys, value)
 
 
 def _nest(flat: Mapping[str, object]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from consumerd.config.pipeline import Pipeline
 from consumerd.config.pipeline_topics import SilverTopic
@@ -21,13 +21,13 @@ TableName = Literal["bronze", "silver", "quarantine", "latest", "stats"]
 _FILE_SINKS: Final = ("parquet", "jsonl")
 
 
-class JobSettings(BaseSettings):
+class JobSettings(BaseModel):
     """The sections of the settings file that jobs read. Other sections are ignored.
 
     ``cluster`` and ``group`` are optional: without them ``audit`` compares no positions, and ``replay`` names its target.
     """
 
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_prefix="CONSUMERD_", env_nested_delimiter="__")
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     cluster: Cluster | None = None
     group: InspectionGroup | None = None

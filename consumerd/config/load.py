@@ -1,37 +1,35 @@
-"""Where settings come from, and errors that name the key and its place.
+"""Loads settings: reads all sources, merges them, checks the result, and reports every mistake with its place.
 
-Later wins: defaults, ``consumer.properties``, the YAML file, the environment (``CONSUMERD_GROUP__ID``), command line
-(``--set group.id=...``). Opens no connection.
+Later wins: defaults, defaults of the image (``CONSUMERD_DEFAULT__HTTP__LISTEN``), ``consumer.properties``, the YAML
+file, the environment (``CONSUMERD_GROUP__ID``), command line (``--set group.id=...``). Opens no connection.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import structlog
-import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsError,
-)
 
+from consumerd.config.doubts import find_doubts
+from consumerd.config.files import find_file_faults
 from consumerd.config.java_properties import read_properties
 from consumerd.config.job import JobSettings
+from consumerd.config.origins import Doubt, KeyPath, Layer, Layers, Problem, render_key, select_problems
+from consumerd.config.schema import find_elsewhere, guess, is_secret, is_section, list_keys
+from consumerd.config.section import Fault, Faults
 from consumerd.config.settings import InspectionSettings, Settings, SinkSettings
+from consumerd.config.text_layers import read_command_line, read_environment, render_variable
+from consumerd.config.wording import describe, describe_unknown
+from consumerd.config.yaml_layer import read_yaml
 from consumerd.errors import ConfigError
-from consumerd.sinks.registry import load_sink
+from consumerd.sinks.registry import load_sink, sink_types
 
-PREFIX: Final = "CONSUMERD_"
-KeyPath = tuple[str | int, ...]
 _OPTIONS: Final[Mapping[tuple[type[BaseModel], KeyPath], str]] = {
     (Settings, ("subscriptions",)): "--topics, --pattern or --blacklist",
     (Settings, ("sinks",)): "--sink with --topics, --pattern or --blacklist",
@@ -40,34 +38,54 @@ _OPTIONS: Final[Mapping[tuple[type[BaseModel], KeyPath], str]] = {
     (JobSettings, ("group", "id")): "--group ID",
 }
 """Options of the command line that set what nobody would give with ``--set``, or that are shorter."""
-Model = TypeVar("Model", bound=BaseSettings)
+_CREDENTIAL: Final[KeyPath] = ("cluster", "zookeeper_auth", "credential")
+Model = TypeVar("Model", bound=BaseModel)
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """One origin of settings: nested values, how to say where a key stands in it, and keys that are passed over."""
+class Loaded:
+    """Settings, and what is known of them.
 
-    name: str
-    values: Mapping[str, object]
-    places: Mapping[KeyPath, str]
-    unknown: tuple[str, ...] = ()
+    Args:
+        settings: the settings.
+        layers: where they come from.
+        sinks: the options of each sink, as its type has them.
+        doubts: named warnings.
 
-    def find_place(self, path: KeyPath) -> str | None:
-        """Return where ``path`` (or what contains it) is set here, or None."""
-        value: object = self.values
-        for part in path:
-            if isinstance(value, Mapping) and part in value:
-                value = value[part]
-                continue
-            if not isinstance(value, list) or not isinstance(part, int) or part >= len(value):
-                return None
-            value = value[part]
-        below = next((place for known, place in self.places.items() if known[: len(path)] == path), None)
-        while path and path not in self.places:
-            path = path[:-1]
-        return self.places.get(path) or below or self.name
+    """
+
+    settings: Settings
+    layers: Layers
+    sinks: Mapping[str, BaseModel]
+    doubts: Sequence[Doubt]
+
+
+def load(
+    *,
+    config: Path | None = None,
+    properties: Path | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    extra: Mapping[str, object] | None = None,
+) -> Loaded:
+    """Read, merge and check all settings of a daemon, and keep where they come from.
+
+    ``overrides`` are ``key=value`` texts, ``extra`` nested values of the command line; ``environment`` is the process's
+    unless given. Raises ConfigError with one line for each thing that is wrong.
+    """
+    layers = _read_layers(config, properties, overrides, environment, extra)
+    settings, problems = _merge(Settings, layers)
+    # a person mends all of it at once, so that sinks are checked even where the rest is wrong
+    sinks, wrong = _check_sinks(settings.sinks if settings is not None else _read_sinks(layers), layers)
+    problems += wrong
+    if settings is not None and not wrong:
+        problems += [_render_fault(fault, (), layers) for fault in find_file_faults(settings, sinks)]
+    _raise_problems(problems)
+    assert settings is not None  # else there was a problem
+    doubts = [*layers.doubts, *find_doubts(settings, sinks, layers)]
+    return Loaded(settings=settings, layers=layers, sinks=sinks, doubts=doubts)
 
 
 def load_settings(
@@ -78,25 +96,10 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> Settings:
-    """Read, merge and check all settings of a daemon.
-
-    ``overrides`` are ``key=value`` texts, ``extra`` nested values of the command line; ``environment`` is the process's
-    unless given. Raises ConfigError with one line for each thing that is wrong.
-    """
-    sources = _sources(config, properties, overrides, environment, extra)
-    for source in sources:
-        if source.unknown:
-            reason = "neither consumerd nor Kafka's high-level consumer has such keys: they are ignored, as Java does"
-            _log.warning("properties_unknown", file=source.name, keys=list(source.unknown), reason=reason)
-    try:
-        settings = _merge(Settings, sources)
-    except ConfigError as error:
-        # a person mends all of it at once
-        problems = _find_sink_problems(_read_sinks(sources), sources)
-        raise ConfigError("\n".join([str(error), *problems])) from None
-    if problems := _find_sink_problems(settings.sinks, sources):
-        raise ConfigError("\n".join(problems))
-    return settings
+    """Do as ``load``, and log its warnings. Raises ConfigError."""
+    loaded = load(config=config, properties=properties, overrides=overrides, environment=environment, extra=extra)
+    log_doubts(loaded.doubts)
+    return loaded.settings
 
 
 def load_inspection_settings(
@@ -108,7 +111,10 @@ def load_inspection_settings(
     extra: Mapping[str, object] | None = None,
 ) -> InspectionSettings:
     """Read what a one-shot command needs, from the same sources. Raises ConfigError."""
-    return _merge(InspectionSettings, _sources(config, properties, overrides, environment, extra))
+    settings, problems = _merge(InspectionSettings, _read_layers(config, properties, overrides, environment, extra))
+    _raise_problems(problems)
+    assert settings is not None
+    return settings
 
 
 def load_job_settings(
@@ -118,62 +124,82 @@ def load_job_settings(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> JobSettings:
-    """Read what a job of the pipeline needs, from the same sources.
+    """Read what a job of the pipeline needs, from the same sources, and log its warnings.
 
     Of the daemon's sections that it does not need only the names are looked at. Raises ConfigError.
     """
-    sources = _sources(config, None, overrides, environment, extra)
-    known = sorted(Settings.model_fields)
-    unknown = [
-        f"{key}: unknown key; there is {', '.join(known)}{_place((key,), sources)}"
-        for source in sources
-        for key in source.values
-        if key not in Settings.model_fields
-    ]
-    if unknown:
-        raise ConfigError("\n".join(dict.fromkeys(unknown)))
-    return _merge(JobSettings, sources)
+    layers = _read_layers(config, None, overrides, environment, extra)
+    settings, problems = _merge(JobSettings, layers)
+    unknown = dict.fromkeys(key for layer in layers.ordered for key in layer.values if key not in Settings.model_fields)
+    _raise_problems([*(_render_unknown((key,), Settings, layers) for key in unknown), *problems])
+    assert settings is not None
+    log_doubts(layers.doubts)
+    return settings
 
 
-def _sources(
+def log_doubts(doubts: Sequence[Doubt]) -> None:
+    """Log each warning."""
+    for doubt in doubts:
+        _log.warning("settings_doubtful", doubt=doubt.name, reason=doubt.text)
+
+
+def _read_layers(
     config: Path | None,
     properties: Path | None,
     overrides: Sequence[str],
     environment: Mapping[str, str] | None,
     extra: Mapping[str, object] | None,
-) -> list[Source]:
-    """Return the sources, the one that wins first."""
-    sources = [_command_line(overrides, extra or {}), _environment(os.environ if environment is None else environment)]
-    if config is not None:
-        sources.append(_yaml_file(config))
-    if properties is not None:
-        found = read_properties(properties)
-        sources.append(Source(name=str(properties), values=found.settings, places={}, unknown=found.unknown))
-    _refuse_secrets(sources)
-    return sources
+) -> Layers:
+    """Return the sources, the one that wins first. Raises ConfigError for files that cannot be read at all."""
+    given, image = read_environment(os.environ if environment is None else environment, Settings)
+    ordered = [read_command_line(overrides, extra or {}, Settings), given]
+    unreadable = []
+    for path, read in ((config, read_yaml), (properties, read_properties)):
+        try:
+            ordered += [] if path is None else [cast("Callable[[Path], Layer]", read)(path)]
+        except ConfigError as error:
+            unreadable.append(Problem(text=str(error)))
+    layers = Layers([*ordered, image])
+    if unreadable:
+        _raise_problems([*layers.problems, *unreadable])
+    _refuse_secrets(layers)
+    return layers
 
 
-def _merge(model: type[Model], sources: Sequence[Source]) -> Model:
-    def customise(
-        _cls: type[BaseSettings], settings_cls: type[BaseSettings], /, *_own: object, **_more: object
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return tuple(InitSettingsSource(settings_cls, dict(source.values)) for source in sources)
+def _merge(model: type[Model], layers: Layers) -> tuple[Model | None, list[Problem]]:
+    """Return the settings, None if they are wrong, and all problems that are found on the way."""
 
-    # the library merges the sources key by key; ours stand in for its own, which have no places to name
-    merged = cast("type[Model]", type(model.__name__, (model,), {"settings_customise_sources": classmethod(customise)}))
+    merged: dict[str, object] = {}
+    for layer in reversed(layers.ordered):
+        _lay_over(merged, layer.values)
     try:
-        return merged()
+        return model.model_validate(merged), layers.problems
     except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error, sources, model=model))) from None
-    except SettingsError as error:
-        raise ConfigError(str(error)) from None
+        return None, [*layers.problems, *_explain(error, layers, model=model)]
 
 
-def _read_sinks(sources: Sequence[Source]) -> dict[str, SinkSettings]:
+def _lay_over(merged: dict[str, object], values: Mapping[str, object]) -> None:
+    """Set ``values`` in ``merged``, key by key; a list is set as a whole."""
+    for key, value in values.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping):
+            inner = dict(below) if isinstance(below, Mapping) else {}
+            _lay_over(inner, value)
+            merged[key] = inner
+        else:
+            merged[key] = value
+
+
+def _raise_problems(problems: Sequence[Problem]) -> None:
+    if problems:
+        raise ConfigError("\n".join(problem.text for problem in select_problems(problems)))
+
+
+def _read_sinks(layers: Layers) -> dict[str, SinkSettings]:
     """Return the sinks as far as they can be read where the settings as a whole cannot."""
     merged: dict[str, dict[str, object]] = {}
-    for source in reversed(sources):
-        sinks = source.values.get("sinks")
+    for layer in reversed(layers.ordered):
+        sinks = layer.values.get("sinks")
         for name, sink in sinks.items() if isinstance(sinks, Mapping) else ():
             if isinstance(sink, Mapping):
                 merged.setdefault(name, {}).update(sink)
@@ -184,179 +210,106 @@ def _read_sinks(sources: Sequence[Source]) -> dict[str, SinkSettings]:
     return read
 
 
-def _find_sink_problems(sinks: Mapping[str, SinkSettings], sources: Sequence[Source]) -> list[str]:
-    """Return what is wrong with each sink's options by its type's own model."""
+def _check_sinks(sinks: Mapping[str, SinkSettings], layers: Layers) -> tuple[dict[str, BaseModel], list[Problem]]:
+    """Return the options of each sink by its type's own model, and what is wrong with them."""
+    read: dict[str, BaseModel] = {}
     problems = []
     for name, sink in sinks.items():
+        path = ("sinks", name, "type")
         try:
             factory = load_sink(sink.type)
         except ConfigError as error:
-            problems.append(f"sinks.{name}.type: {error}{_place(('sinks', name, 'type'), sources)}")
+            meant = guess(sink.type, sink_types())
+            hint = f"; did you mean {meant}?" if meant is not None and meant != sink.type else ""
+            problems.append(Problem(text=f"{render_key(path)}: {error}{hint}{layers.locate(path)}"))
             continue
         try:
-            factory.Options.model_validate(sink.options)
+            read[name] = factory.Options.model_validate(sink.options)
         except ValidationError as error:
-            problems += _lines(error, sources, ("sinks", name), factory.Options)
-    return problems
+            problems += _explain(error, layers, ("sinks", name), factory.Options)
+    return read, problems
 
 
-def _command_line(overrides: Sequence[str], extra: Mapping[str, object]) -> Source:
-    values: dict[str, object] = dict(extra)
-    places: dict[KeyPath, str] = {}
-    for text in overrides:
-        key, separator, value = text.partition("=")
-        parts = tuple(key.split("."))
-        if not separator or not all(parts):
-            raise ConfigError(f"--set {text}: expected section.key=value")
-        _put(values, parts, _scalar(value, f"--set {text}"), f"--set {text}")
-        places[parts] = f"--set {key}"
-    return Source(name="command line", values=values, places=places)
-
-
-def _environment(environment: Mapping[str, str]) -> Source:
-    """Read ``CONSUMERD_A__B``. A variable with a double underscore that names no key is refused; others of the prefix
-    are not settings (``CONSUMERD_KAFKA_CACHE`` belongs to the tests) unless they name a section.
-    """
-    values: dict[str, object] = {}
-    places: dict[KeyPath, str] = {}
-    known = EnvSettingsSource(Settings, env_prefix=PREFIX, env_nested_delimiter="__").settings_cls.model_fields
-    for variable, text in sorted(environment.items()):
-        if not variable.upper().startswith(PREFIX):
-            continue
-        parts = tuple(part.lower() for part in variable[len(PREFIX) :].split("__"))
-        if len(parts) == 1 and parts[0] not in known:
-            continue
-        _put(values, parts, _scalar(text, variable), variable)
-        places[parts] = f"environment variable {variable}"
-    return Source(name="environment", values=values, places=places)
-
-
-def _scalar(text: str, where: str) -> object:
-    """Read a value as YAML would, so that numbers, lists and booleans are written as in the file."""
-    try:
-        value: object = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"{where}: the value is not YAML; quote it") from None
-    # a release such as 1.1 or 0.10 is text, and so is all else that YAML would make a float or a date
-    return value if isinstance(value, (str, bool, int, list, dict, type(None))) else text
-
-
-def _put(values: dict[str, object], parts: tuple[str, ...], value: object, where: str) -> None:
-    for part in parts[:-1]:
-        inner = values.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{where}: {part} is set as a whole already")
-        values = inner
-    values[parts[-1]] = value
-
-
-def _yaml_file(path: Path) -> Source:
-    try:
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values: Any = yaml.safe_load(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from None
-    if values is None:
-        values = {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected sections (cluster:, group:, ...), got {type(values).__name__}")
-    places: dict[KeyPath, str] = {}
-    if node is not None:
-        _mark(node, (), str(path), places)
-    return Source(name=str(path), values=values, places=places)
-
-
-def _mark(node: yaml.Node, path: KeyPath, file: str, places: dict[KeyPath, str]) -> None:
-    """Remember the line of every key."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            inner = (*path, key.value)
-            places[inner] = f"{file}, line {key.start_mark.line + 1}"
-            _mark(value, inner, file, places)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            inner = (*path, index)
-            places[inner] = f"{file}, line {value.start_mark.line + 1}"
-            _mark(value, inner, file, places)
-
-
-def _refuse_secrets(sources: Sequence[Source]) -> None:
-    path = ("cluster", "zookeeper_auth", "credential")
-    for source in sources:
-        place = source.find_place(path)
-        if place is not None and source.name != "environment":
+def _refuse_secrets(layers: Layers) -> None:
+    for layer in layers.ordered:
+        place = layer.find(_CREDENTIAL)
+        if place is not None and layer.name != "environment":
             raise ConfigError(
-                f"{place}: {'.'.join(path)}: secrets come from a file (credential_file) or from the environment only"
+                f"{place}: {render_key(_CREDENTIAL)}: secrets come from a file (credential_file) or from the "
+                "environment only"
             )
 
 
-def _place(path: KeyPath, sources: Sequence[Source]) -> str:
-    """Say where ``path`` is set; of the settings as a whole, which are everywhere, nothing."""
-    for source in sources:
-        place = source.find_place(path) if path else None
-        if place is not None:
-            return f" ({place})"
-    return ""
+def _explain(
+    error: ValidationError, layers: Layers, prefix: KeyPath = (), model: type[BaseModel] = Settings
+) -> list[Problem]:
+    """Return what pydantic has found, in our words.
+
+    ``prefix`` is the path of ``model`` where it is not the settings as a whole: the options of a sink.
+    """
+    problems = []
+    items = error.errors(include_url=False)
+    for item in items:
+        if item["type"] == "too_short" and any(one["loc"][:-1][: len(item["loc"])] == item["loc"] for one in items):
+            continue  # pydantic does not count entries that are wrong themselves
+        location = tuple(part for part in item["loc"] if part != "[key]")
+        path = (*prefix, *location)
+        faults = item.get("ctx", {}).get("error")
+        if isinstance(faults, Faults):
+            problems += [_render_fault(fault, path, layers) for fault in faults.found]
+        elif item["type"] == "missing":
+            problems += [
+                Problem(
+                    text=f"{render_key(needed)}: missing; {_ways(model, needed, layers)}", path=needed, missing=True
+                )
+                for needed in _needed(model, path)
+            ]
+        elif item["type"] == "extra_forbidden":
+            problems.append(_render_unknown(location, model, layers, prefix))
+        else:
+            message = describe(cast("Mapping[str, Any]", item), secret=is_secret(model, location))
+            problems.append(Problem(text=f"{render_key(path)}: {message}{layers.locate(path)}"))
+    return problems
 
 
-def _lines(
-    error: ValidationError, sources: Sequence[Source], prefix: KeyPath = (), model: type[BaseModel] = Settings
-) -> list[str]:
-    lines = []
-    for item in error.errors(include_url=False, include_context=False, include_input=False):
-        path = (*prefix, *item["loc"])
-        if item["type"] == "missing":
-            lines += [f"{_key(needed)}: missing; {_ways(model, needed)}" for needed in _needed(model, path)]
-            continue
-        key = _key(path)
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = f"unknown key; there is {', '.join(_siblings(model, item['loc']))}"
-        lines.append(f"{key}: {message}{_place(path, sources)}")
-    return lines
+def _render_fault(fault: Fault, prefix: KeyPath, layers: Layers) -> Problem:
+    paths = [(*prefix, *path) for path in fault.paths]
+    return Problem(text=f"{render_key(paths[0])}: {fault.message}{layers.locate(*paths)}")
 
 
-def _key(path: KeyPath) -> str:
-    return ".".join(str(part) for part in path) or "settings"
+def _render_unknown(location: KeyPath, model: type[BaseModel], layers: Layers, prefix: KeyPath = ()) -> Problem:
+    """Describe a key that no model has. Keys of the same name in other sections are suggested, too."""
+    path = (*prefix, *location)
+    name = str(location[-1])
+    known = list_keys(model, location)
+    meant = guess(name, known)
+    explains: KeyPath | None = None if meant is None else (*path[:-1], meant)
+    if explains is None and not prefix:
+        explains = find_elsewhere(model, location)
+        meant = None if explains is None else render_key(explains)
+    if prefix:
+        known = sorted({*known, *SinkSettings.model_fields})
+    text = f"{render_key(path)}: {describe_unknown(name, known, meant)}{layers.locate(path)}"
+    return Problem(text=text, explains=() if explains is None else (explains,))
 
 
 def _needed(model: type[BaseModel], path: KeyPath) -> list[KeyPath]:
     """Return what must be set where ``path`` is missing: of a section its keys without a default."""
     field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
     section = field.annotation if field is not None else None
-    if not isinstance(section, type) or not issubclass(section, BaseModel):
+    if not is_section(section):
         return [path]
+    assert isinstance(section, type)
+    assert issubclass(section, BaseModel)
     return [(*path, name) for name, inner in section.model_fields.items() if inner.is_required()]
 
 
-def _ways(model: type[BaseModel], path: KeyPath) -> str:
-    """Say how a missing key can be set."""
+def _ways(model: type[BaseModel], path: KeyPath, layers: Layers) -> str:
+    """Say how a missing key can be set: within something that is given (a subscription, a sink), there."""
+    if len(path) > 2:
+        return f"write it there{layers.locate(path[:-1])}"
     option = _OPTIONS.get((model, path))
     if model is Settings and option is not None:
         return f"set it in the file, or give {option}"
-    ways = f"set it in the file, as {_variable(path)} in the environment, or with --set {_key(path)}=..."
+    ways = f"set it in the file, as {render_variable(path)} in the environment, or with --set {render_key(path)}=..."
     return ways if option is None else f"give {option}, or {ways}"
-
-
-def _variable(path: KeyPath) -> str:
-    return PREFIX + "__".join(str(part).upper() for part in path)
-
-
-def _siblings(model: type[BaseModel], location: KeyPath) -> list[str]:
-    """Return the keys that exist beside an unknown one."""
-    for part in location[:-1]:
-        field = model.model_fields.get(str(part))
-        annotation = field.annotation if field is not None else None
-        candidates = [annotation, *getattr(annotation, "__args__", ())]
-        inner = next((item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)), None)
-        if inner is None:
-            continue
-        model = inner
-    return sorted(model.model_fields)

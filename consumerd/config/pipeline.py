@@ -6,24 +6,59 @@ section, and reads nothing of it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, field_validator, model_validator
 
 from consumerd.config.pipeline_topics import SilverTopics
-from consumerd.config.section import Bytes, Milliseconds, Section
+from consumerd.config.section import (
+    Bytes,
+    Fault,
+    FilePath,
+    Folder,
+    Milliseconds,
+    Section,
+    TopicName,
+    WholeNumber,
+    in_our_words,
+    refuse,
+)
+from consumerd.sinks.option_types import read_place
+from consumerd.zk.connect_string import parse_connect_string
 
-Count = Annotated[int, Field(ge=1)]
 Compression = Literal["zstd", "snappy", "none"]
+
+
+def _check_scheme(value: str) -> str:
+    """Tables need links and fsync, which object stores do not have."""
+    scheme, separator, _ = value.partition("://")
+    if separator and scheme != "file":
+        raise ValueError(f"{value!r}: expected a folder of a mounted file system, not a URL")
+    return value
+
+
+Place = Annotated[str, BeforeValidator(read_place), AfterValidator(_check_scheme)]
+"""A folder, or its URL with ``file:``."""
 
 
 class Landing(Section):
     """The landed files that jobs read."""
 
-    roots: tuple[Path, ...] = Field(default=(), description="Landing folders; none: the path of each file sink.")
-    topics: tuple[str, ...] = Field(default=(), description="Only these topics; none: all that have been landed.")
+    roots: tuple[Folder, ...] = Field(default=(), description="Landing folders; none: the path of each file sink.")
+    topics: tuple[TopicName, ...] = Field(default=(), description="Only these topics; none: all that have been landed.")
+
+    @model_validator(mode="after")
+    def _entries_differ(self) -> Self:
+        refuse(
+            Fault(((name, index),), f"{entry} is given twice: give each once")
+            for name, entries in (("roots", self.roots), ("topics", self.topics))
+            for index, entry in enumerate(entries)
+            if entry in entries[:index]
+        )
+        return self
 
 
 class Audit(Section):
@@ -32,27 +67,36 @@ class Audit(Section):
     footers: bool = Field(default=True, description="Open every file; false: names, and each chain's last file.")
     proof: bool = Field(default=False, description="Read all landed data, too, and hold them against the names.")
     positions: bool = Field(default=True, description="Hold the chains against the group's committed positions.")
-    html: Path | None = Field(default=None, description="Write a page with plots.")
-    json_file: Path | None = Field(default=None, description="Write all that was found, as JSON.")
+    html: FilePath | None = Field(default=None, description="Write a page with plots.")
+    json_file: FilePath | None = Field(default=None, description="Write all that was found, as JSON.")
 
 
 class Bronze(Section):
     """The table that holds each record once."""
 
-    path: str | None = Field(default=None, description="The table's folder; none: `bronze` below pipeline.path.")
+    path: Place | None = Field(default=None, description="The table's folder; none: `bronze` below pipeline.path.")
     compression: Compression = "zstd"
-    compression_level: int = Field(default=1, ge=-7, le=22)
+    compression_level: WholeNumber = Field(default=1, ge=-7, le=22)
     commit_bytes: Bytes = Field(default=2 << 30, description="A commit takes over this much of landed data, about.")
+
+    @model_validator(mode="after")
+    def _level_is_used(self) -> Self:
+        if self.compression != "zstd" and "compression_level" in self.model_fields_set:
+            message = f"compression {self.compression} has no levels: remove it, or write compression: zstd"
+            refuse([Fault(("compression_level",), message)])
+        return self
 
 
 class Silver(Section):
     """Decoded tables, one per topic, and the quarantine."""
 
-    path: str | None = Field(default=None, description="Below it a table a topic; none: `silver` below pipeline.path.")
-    quarantine: str | None = Field(
+    path: Place | None = Field(
+        default=None, description="Below it a table a topic; none: `silver` below pipeline.path."
+    )
+    quarantine: Place | None = Field(
         default=None, description="The table of bad and late records; none: `quarantine` below path."
     )
-    latest: str | None = Field(
+    latest: Place | None = Field(
         default=None, description="Below it a table a topic; none: `latest` below pipeline.path."
     )
     commit_bytes: Bytes = Field(default=2 << 30, description="A commit decodes this much of bronze's files, about.")
@@ -64,7 +108,7 @@ class Compact(Section):
     """Compaction of small files, and removal of replaced files and old commits."""
 
     target_bytes: Bytes = Field(default=256 << 20, description="How large files are made, about.")
-    min_files: int = Field(default=4, ge=2, description="Partitions with fewer small files are left alone.")
+    min_files: WholeNumber = Field(default=4, ge=2, description="Partitions with fewer small files are left alone.")
     keep_ms: Milliseconds = Field(
         default=86_400_000, description="Replaced files stay this long for readers of older versions."
     )
@@ -86,42 +130,62 @@ class Retention(Section):
 
     @model_validator(mode="after")
     def _bronze_goes_first(self) -> Self:
-        for name, keep_ms in (("silver_ms", self.silver_ms), ("quarantine_ms", self.quarantine_ms)):
-            if keep_ms is not None and (self.bronze_ms is None or keep_ms < self.bronze_ms):
-                raise ValueError(
-                    f"{name} must not be below bronze_ms: rows that bronze still has would be decoded again"
-                )
+        refuse(
+            Fault(
+                (name, "bronze_ms"),
+                f"{name} must not be below bronze_ms"
+                + (" (which keeps rows for ever)" if self.bronze_ms is None else f" ({self.bronze_ms})")
+                + ": rows that bronze still has would be decoded again",
+            )
+            for name, keep_ms in (("silver_ms", self.silver_ms), ("quarantine_ms", self.quarantine_ms))
+            if keep_ms is not None and (self.bronze_ms is None or keep_ms < self.bronze_ms)
+        )
         return self
 
 
 class Stats(Section):
     """The table of statistics by topic and hour."""
 
-    path: str | None = Field(default=None, description="The table's folder; none: `stats` below pipeline.path.")
+    path: Place | None = Field(default=None, description="The table's folder; none: `stats` below pipeline.path.")
     distinct_error: float = Field(
         default=0.05, gt=0, lt=0.4, description="Relative error of the number of distinct keys."
     )
+
+
+def _check_incarnation(value: str) -> str:
+    if not re.fullmatch(r"all|[0-9]{1,19}(\.[0-9]{1,9})?", value):
+        raise ValueError(f"expected all, or an incarnation as bronze has it, such as 7 or 7.1, got {value!r}")
+    return value
+
+
+def _check_hexadecimal(value: str) -> str:
+    if not re.fullmatch(r"([0-9a-fA-F]{2})*", value):
+        raise ValueError("expected pairs of hexadecimal digits, such as 00ff")
+    return value
 
 
 class Replay(Section):
     """Records that the job ``replay`` sends to a topic. Nothing is sent without a target."""
 
     source: Literal["bronze", "quarantine"] = "bronze"
-    topic: str | None = Field(default=None, description="The topic whose records are sent.")
-    partition: int | None = Field(default=None, ge=0)
-    start_offset: int | None = Field(default=None, ge=0)
-    end_offset: int | None = Field(default=None, ge=0, description="The first offset that is not sent any more.")
-    incarnation: str | None = Field(
+    topic: TopicName | None = Field(default=None, description="The topic whose records are sent.")
+    partition: WholeNumber | None = Field(default=None, ge=0)
+    start_offset: WholeNumber | None = Field(default=None, ge=0)
+    end_offset: WholeNumber | None = Field(
+        default=None, ge=0, description="The first offset that is not sent any more."
+    )
+    incarnation: Annotated[str, AfterValidator(_check_incarnation)] | None = Field(
         default=None,
-        pattern=r"^(all|[0-9]{1,19}(\.[0-9]{1,9})?)$",
         description="Whose offsets they are, as bronze has it, or all. None: with offsets the newest, else all.",
     )
     start_time: AwareDatetime | None = None
     end_time: AwareDatetime | None = Field(default=None, description="The first moment that is not sent any more.")
     reason: str | None = Field(default=None, description="Of the quarantine, only records with this reason.")
     again: bool = Field(default=False, description="Of the quarantine, also records that were replayed before.")
-    target: str | None = Field(default=None, description="The topic that they are sent to.")
-    zookeeper: str | None = Field(default=None, description="The target's cluster; none: cluster.zookeeper.")
+    target: TopicName | None = Field(default=None, description="The topic that they are sent to.")
+    zookeeper: Annotated[str, in_our_words(parse_connect_string)] | None = Field(
+        default=None, description="The target's cluster; none: cluster.zookeeper."
+    )
     bootstrap_servers: str | None = Field(default=None, description="The target's cluster by its brokers, instead.")
     keep_partition: bool = Field(
         default=False, description="Send to the partition of the same number, instead of by key."
@@ -130,20 +194,27 @@ class Replay(Section):
 
     @model_validator(mode="after")
     def _ranges_fit(self) -> Self:
-        if self.start_offset is not None and self.end_offset is not None and self.start_offset >= self.end_offset:
-            raise ValueError("start_offset must be below end_offset")
-        if (self.start_offset is not None or self.end_offset is not None) and self.partition is None:
-            raise ValueError("offsets are those of a partition: give partition, too")
-        start, end = self.start_time, self.end_time
-        if isinstance(start, datetime) and isinstance(end, datetime) and start >= end:
-            raise ValueError("start_time must be before end_time")
-        if self.reason is not None and self.source != "quarantine":
-            raise ValueError("reason goes with source: quarantine")
-        if self.again and self.source != "quarantine":
-            raise ValueError("again goes with source: quarantine; records of bronze have no mark")
-        if self.zookeeper is not None and self.bootstrap_servers is not None:
-            raise ValueError("give either zookeeper or bootstrap_servers")
+        refuse(self._find_faults())
         return self
+
+    def _find_faults(self) -> Iterator[Fault]:
+        first, end = self.start_offset, self.end_offset
+        if first is not None and end is not None and first >= end:
+            yield Fault(("start_offset", "end_offset"), f"start_offset must be below end_offset ({end}), got {first}")
+        if (first is not None or end is not None) and self.partition is None:
+            yield Fault(
+                ("start_offset" if first is not None else "end_offset",),
+                "offsets are those of a partition: give partition, too",
+            )
+        start_time, end_time = self.start_time, self.end_time
+        if isinstance(start_time, datetime) and isinstance(end_time, datetime) and start_time >= end_time:
+            yield Fault(("start_time", "end_time"), "start_time must be before end_time")
+        if self.reason is not None and self.source != "quarantine":
+            yield Fault(("reason",), "reason goes with source: quarantine")
+        if self.again and self.source != "quarantine":
+            yield Fault(("again",), "again goes with source: quarantine; records of bronze have no mark")
+        if self.zookeeper is not None and self.bootstrap_servers is not None:
+            yield Fault(("zookeeper", "bootstrap_servers"), "give either zookeeper or bootstrap_servers")
 
 
 class Erase(Section):
@@ -154,56 +225,95 @@ class Erase(Section):
 
     topic: str | None = Field(default=None, description="The topic whose records are erased.")
     key: str | None = Field(default=None, description="Records with this key, as text (UTF-8).")
-    key_hex: str | None = Field(
-        default=None, pattern=r"^([0-9a-fA-F]{2})*$", description="Records with this key, as hexadecimal digits."
+    key_hex: Annotated[str, AfterValidator(_check_hexadecimal)] | None = Field(
+        default=None, description="Records with this key, as hexadecimal digits."
     )
-    keys_file: Path | None = Field(default=None, description="Records with one of these keys, one a line.")
+    keys_file: FilePath | None = Field(default=None, description="Records with one of these keys, one a line.")
     keys_are_hex: bool = Field(default=False, description="Lines of keys_file are hexadecimal digits, not text.")
     where: str | None = Field(default=None, description="Records for which this predicate of Spark SQL is true.")
     where_in: Literal["bronze", "silver"] | None = Field(
         default=None,
         description="The table with the predicate's columns; none: silver if the topic is declared there, else bronze.",
     )
-    max_records: int = Field(default=5_000_000, ge=1, description="A run that would erase more is refused.")
-    report: Path | None = Field(default=None, description="Write what was done, and the proof, as JSON.")
+    max_records: WholeNumber = Field(default=5_000_000, ge=1, description="A run that would erase more is refused.")
+    report: FilePath | None = Field(default=None, description="Write what was done, and the proof, as JSON.")
     dry_run: bool = Field(default=False, description="Say what would be erased, and change nothing.")
 
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
         choices = {"key": self.key, "key_hex": self.key_hex, "keys_file": self.keys_file, "where": self.where}
         given = [name for name, value in choices.items() if value is not None]
+        found = []
         if len(given) > 1:
-            raise ValueError(f"give one of key, key_hex, keys_file and where, not {' and '.join(given)}")
+            found.append(
+                Fault(tuple(given), f"give one of key, key_hex, keys_file and where, not {' and '.join(given)}")
+            )
         if self.where_in is not None and self.where is None:
-            raise ValueError("where_in goes with where")
+            found.append(Fault(("where_in",), "where_in goes with where"))
         if self.keys_are_hex and self.keys_file is None:
-            raise ValueError("keys_are_hex goes with keys_file")
+            found.append(Fault(("keys_are_hex",), "keys_are_hex goes with keys_file"))
+        refuse(found)
         return self
+
+
+_MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]b?")
+
+
+def _check_memory(value: str) -> str:
+    """Check an amount of memory in Java's notation."""
+    if not _MEMORY.fullmatch(value.lower()):
+        raise ValueError(f"expected an amount of memory as Java writes it, such as 512m or 2g, got {value!r}")
+    return value.lower().removesuffix("b")
+
+
+def _write_as_spark(value: object) -> object:
+    """Turn a number or a boolean of YAML's into the text that Spark reads."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else value
 
 
 class Session(Section):
     """The Spark session that a job starts where none is given to it (by ``spark-submit``)."""
 
     master: str | None = Field(default=None, description="None: what spark-submit says, else local[*].")
-    driver_memory: str = Field(default="1g", pattern=r"^[1-9][0-9]*[kmgt]$")
-    settings: dict[str, str] = Field(default={}, description="Spark's own settings by their names.")
+    driver_memory: Annotated[str, AfterValidator(_check_memory)] = "1g"
+    settings: dict[str, Annotated[str, BeforeValidator(_write_as_spark)]] = Field(
+        default={}, description="Spark's own settings by their names."
+    )
+
+    @field_validator("settings")
+    @classmethod
+    def _names_are_sparks(cls, settings: dict[str, str]) -> dict[str, str]:
+        refuse(
+            Fault(((name,),), f"Spark reads only names that begin with spark.: did you mean spark.{name}?")
+            for name in settings
+            if not name.startswith("spark.")
+        )
+        return settings
+
+
+def _check_gateway(value: str) -> str:
+    if not re.fullmatch(r"https?://\S+", value):
+        raise ValueError("expected the URL of a Pushgateway, such as http://pushgateway:9091")
+    return value
 
 
 class JobMetrics(Section):
     """Metrics that each job writes at its end."""
 
-    folder: Path | None = Field(
+    folder: Folder | None = Field(
         default=None, description="Write consumerd_<group>_<job>.prom here, for node_exporter's textfile collector."
     )
-    push_gateway: str | None = Field(
-        default=None, pattern=r"^https?://\S+$", description="Push to this Pushgateway, such as http://host:9091."
+    push_gateway: Annotated[str, AfterValidator(_check_gateway)] | None = Field(
+        default=None, description="Push to this Pushgateway, such as http://host:9091."
     )
 
 
 class Pipeline(Section):
     """Everything that the jobs go by."""
 
-    path: str | None = Field(default=None, description="The folder of all tables that have no path of their own.")
+    path: Place | None = Field(default=None, description="The folder of all tables that have no path of their own.")
     landing: Landing = Landing()
     audit: Audit = Audit()
     bronze: Bronze = Bronze()
@@ -215,3 +325,21 @@ class Pipeline(Section):
     erase: Erase = Erase()
     metrics: JobMetrics = JobMetrics()
     spark: Session = Session()
+
+    @model_validator(mode="after")
+    def _tables_have_their_own_places(self) -> Self:
+        places = {
+            "bronze.path": self.bronze.path,
+            "silver.path": self.silver.path,
+            "silver.quarantine": self.silver.quarantine,
+            "silver.latest": self.silver.latest,
+            "stats.path": self.stats.path,
+        }
+        given = [(key, place.rstrip("/")) for key, place in places.items() if place is not None]
+        refuse(
+            Fault((key, earlier), f"{place} is pipeline.{earlier}, too: give each table a folder of its own")
+            for at, (key, place) in enumerate(given)
+            for earlier, other in given[:at]
+            if place == other
+        )
+        return self

@@ -5,13 +5,14 @@ Models only, as in ``settings``. Whether a schema's file can be read, and what i
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from consumerd.config.field_types import FieldType, find_name_clash, parse_type
-from consumerd.config.section import Section
+from consumerd.config.section import Fault, FilePath, Milliseconds, Section, refuse
 from consumerd.model import find_topic_fault
 
 Format = Literal["raw", "utf8", "json", "avro"]
@@ -36,15 +37,16 @@ class Decoding(Section):
     fields: dict[str, TypeText] | None = Field(
         None, description="json: the fields and their types, written as in Spark's DDL; others are passed over."
     )
-    schema_file: Path | None = Field(
+    schema_file: FilePath | None = Field(
         None, description="avro: the schema (.avsc) that the columns are made by; a writer's is resolved to it."
     )
     framing: Framing = Field(
         "bare",
-        description="avro: what stands before a datum: nothing; a zero byte and the schema's id in four bytes; or two marks "
+        description="avro: what stands before a datum: nothing; a zero byte and the schema's id in four bytes; "
+        "or two marks "
         "and the schema's fingerprint in eight.",
     )
-    writer_schemas: dict[int, Path] = Field(
+    writer_schemas: dict[int, FilePath] = Field(
         default_factory=dict,
         description="avro with framing confluent: the writers' schemas by id. Other ids are bad records.",
     )
@@ -60,21 +62,24 @@ class Decoding(Section):
 
     @model_validator(mode="after")
     def _options_are_of_the_format(self) -> Self:
-        if (self.fields is not None) != (self.format == "json"):
-            raise ValueError("format json needs fields" if self.format == "json" else "fields goes with format json")
-        if (self.schema_file is not None) != (self.format == "avro"):
-            raise ValueError(
-                "format avro needs schema_file" if self.format == "avro" else "schema_file goes with format avro"
-            )
-        if self.framing != "bare" and self.format != "avro":
-            raise ValueError("framing goes with format avro")
-        if bool(self.writer_schemas) != (self.framing == "confluent"):
-            raise ValueError(
-                "framing confluent needs writer_schemas, a file for each id that may come"
-                if self.framing == "confluent"
-                else "writer_schemas goes with framing confluent"
-            )
+        refuse(self._find_faults())
         return self
+
+    def _find_faults(self) -> Iterator[Fault]:
+        if self.format == "json" and self.fields is None:
+            yield Fault(("format",), "format json needs fields")
+        if self.format != "json" and self.fields is not None:
+            yield Fault(("fields", "format"), f"fields goes with format json, and format is {self.format}")
+        if self.format == "avro" and self.schema_file is None:
+            yield Fault(("format",), "format avro needs schema_file")
+        if self.format != "avro" and self.schema_file is not None:
+            yield Fault(("schema_file", "format"), f"schema_file goes with format avro, and format is {self.format}")
+        if self.format != "avro" and self.framing != "bare":
+            yield Fault(("framing", "format"), f"framing goes with format avro, and format is {self.format}")
+        elif self.framing == "confluent" and not self.writer_schemas:
+            yield Fault(("framing",), "framing confluent needs writer_schemas, a file for each id that may come")
+        elif self.framing != "confluent" and self.writer_schemas:
+            yield Fault(("writer_schemas",), "writer_schemas goes with framing confluent")
 
     @property
     def struct(self) -> FieldType:
@@ -91,24 +96,30 @@ DecodingOrFormat = Annotated[Decoding, BeforeValidator(_read_short_form)]
 """A decoding, for which the name of a format will do: ``key: utf8``."""
 
 
+def _check_path(value: str) -> str:
+    if not re.fullmatch(r"(key|value)(\.[^.]+)+", value):
+        raise ValueError(f"expected a field of the key or the value, such as value.placed, got {value!r}")
+    return value
+
+
 class SilverTopic(Section):
     """A topic that has a silver table."""
 
     key: DecodingOrFormat = Decoding()
     value: DecodingOrFormat = Decoding()
-    event_time: str | None = Field(
+    event_time: Annotated[str, AfterValidator(_check_path)] | None = Field(
         None,
-        pattern=r"^(key|value)(\.[^.]+)+$",
-        description="The field that says when it happened: value.placed_at, key.time... Without one, the record's timestamp.",
+        description="The field that says when it happened: value.placed_at, key.time... Without one, the "
+        "record's timestamp.",
     )
-    late_ms: int | None = Field(
+    late_ms: Milliseconds | None = Field(
         None,
-        ge=0,
-        description="A record is late, and goes to the quarantine, whose event time is further before its timestamp (where it "
+        description="A record is late, and goes to the quarantine, whose event time is further before its "
+        "timestamp (where it "
         "has none, before the time at which it was landed).",
     )
-    early_ms: int | None = Field(
-        None, ge=0, description="The same for an event time that is further behind it, as wrong clocks make them."
+    early_ms: Milliseconds | None = Field(
+        None, description="The same for an event time that is further behind it, as wrong clocks make them."
     )
     latest: bool = Field(
         default=False, description="Keep a table of each key's latest value, too; a null value deletes its key."
@@ -118,39 +129,36 @@ class SilverTopic(Section):
     def _event_time_is_a_field(self) -> Self:
         if self.event_time is None:
             if self.late_ms is not None or self.early_ms is not None:
-                raise ValueError("late_ms and early_ms go with event_time")
+                given = "late_ms" if self.late_ms is not None else "early_ms"
+                refuse([Fault((given,), "late_ms and early_ms go with event_time")])
             return self
         side, *path = self.event_time.split(".")
         decoding = self.key if side == "key" else self.value
         if decoding.format not in {"json", "avro"}:
-            raise ValueError(
-                f"event_time is {self.event_time!r}, but the {side}'s format {decoding.format} has no fields"
-            )
-        if decoding.format == "json":
-            _check_event_time(self.event_time, decoding.struct, path)
+            message = f"event_time is {self.event_time!r}, but the {side}'s format {decoding.format} has no fields"
+            refuse([Fault(("event_time",), message)])
+        if decoding.format == "json" and (fault := _find_time_fault(self.event_time, decoding.struct, path)):
+            refuse([Fault(("event_time",), fault)])
         return self
 
 
-def _check_event_time(event_time: str, struct: FieldType, path: list[str]) -> None:
-    """Raise ValueError unless the path leads to a point in time. Of an Avro schema the job finds out."""
+def _find_time_fault(event_time: str, struct: FieldType, path: list[str]) -> str | None:
+    """Say why the path leads to no point in time, None if it does. Of an Avro schema the job finds out."""
     at = struct
     for name in path:
         below = dict(at.fields).get(name)
         if below is None:
             there = ", ".join(name for name, _ in at.fields) or "no field below it"
-            raise ValueError(f"event_time is {event_time!r}, but there is no field {name!r}; there is {there}")
+            return f"event_time is {event_time!r}, but there is no field {name!r}; there is {there}"
         at = below
     if at.kind not in {"timestamp", "epoch_s", "epoch_ms", "epoch_us"}:
-        raise ValueError(
-            f"event_time is {event_time!r}, a {at.kind}; expected timestamp, epoch_s, epoch_ms or epoch_us"
-        )
+        return f"event_time is {event_time!r}, a {at.kind}; expected timestamp, epoch_s, epoch_ms or epoch_us"
+    return None
 
 
 def check_topic_names(topics: dict[str, SilverTopic]) -> dict[str, SilverTopic]:
-    """Return ``topics`` as it is. Raises ValueError for a name that no topic can have."""
-    for name in topics:
-        if fault := find_topic_fault(name):
-            raise ValueError(f"topic {name!r}: {fault}")
+    """Return ``topics`` as it is. Raises Faults for names that no topic can have."""
+    refuse(Fault(((name,),), f"topic {name!r}: {fault}") for name in topics if (fault := find_topic_fault(name)))
     return topics
 
 

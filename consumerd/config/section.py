@@ -1,20 +1,104 @@
-"""What all models of settings are made of."""
+"""Base class and common types of all models of settings, and the errors that their validators raise."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Milliseconds = Annotated[int, Field(ge=0)]
-PositiveMilliseconds = Annotated[int, Field(gt=0)]
-Bytes = Annotated[int, Field(gt=0)]
+from consumerd.config.origins import KeyPath, render_key
+from consumerd.errors import ConfigError
+from consumerd.group.identity import validate_name, validate_topic
+from consumerd.sinks.option_types import (
+    INT32_MAX,
+    Bytes,
+    FilePath,
+    Folder,
+    Milliseconds,
+    PositiveMilliseconds,
+    WholeNumber,
+    read_bytes,
+    read_milliseconds,
+)
 
-#: Java's check of group and client ids (kafka.common.Config)
-LEGAL_NAME = r"^[a-zA-Z0-9._\-]+$"
+__all__ = [
+    "Bytes", "Fault", "Faults", "FilePath", "Folder", "Milliseconds", "Name", "PositiveMilliseconds", "Section",
+    "TopicName", "WholeNumber", "WireBytes", "WireMilliseconds", "in_our_words", "refuse",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One mistake that a validator finds: the keys that take part, and what to write.
+
+    Keys are relative to the model whose validator raises; the first is the one that the message begins with. A key is a
+    text (``tls.ca_file``), or a path where names may have dots in them.
+    """
+
+    keys: tuple[str | KeyPath, ...]
+    message: str
+
+    @property
+    def paths(self) -> tuple[KeyPath, ...]:
+        """The keys as paths."""
+        return tuple(tuple(key.split(".")) if isinstance(key, str) else key for key in self.keys)
+
+
+class Faults(ValueError):
+    """All mistakes that one validator finds, so that they are reported together."""
+
+    def __init__(self, found: Iterable[Fault]) -> None:
+        self.found: Final = tuple(found)
+        super().__init__("; ".join(f"{render_key(one.paths[0])}: {one.message}" for one in self.found))
+
+
+def refuse(found: Iterable[Fault]) -> None:
+    """Raise Faults if there are any."""
+    if faults := tuple(found):
+        raise Faults(faults)
+
+
+def in_our_words(check: Callable[[str], object], prefix: str = "") -> AfterValidator:
+    """Use a check of a lower layer, which raises ConfigError that begins with ``prefix``, as a validator of a text."""
+
+    def validate(value: str) -> str:
+        try:
+            check(value)
+        except ConfigError as error:
+            raise ValueError(str(error).removeprefix(f"{prefix}: ")) from None
+        return value
+
+    return AfterValidator(validate)
+
+
+def _check_topic(value: str) -> None:
+    """Check a topic's name. Two mistakes are more frequent than wrong letters: a list in one text, and a pattern."""
+    if "," in value:
+        raise ConfigError(f"{value!r} is not a legal topic: write several as a list, [{value.replace(' ', '')}]")
+    if any(mark in value for mark in "*+?|()[]\\^$"):
+        raise ConfigError(f"{value!r} is not a legal topic: write an expression as pattern: {value!r}")
+    validate_topic("topic", value)
+
+
+Name = Annotated[str, in_our_words(lambda value: validate_name("name", value), "name")]
+"""A name as Java's check of group and client ids accepts it (kafka.common.Config)."""
+TopicName = Annotated[str, in_our_words(_check_topic, "topic")]
+
+WireBytes = Annotated[int, BeforeValidator(read_bytes), Field(gt=0, le=INT32_MAX)]
+"""A size that a request carries as a signed 32-bit number."""
+WireMilliseconds = Annotated[int, BeforeValidator(read_milliseconds), Field(gt=0, le=INT32_MAX)]
+"""A duration that a request carries as a signed 32-bit number."""
 
 
 class Section(BaseModel):
-    """A part of the settings: unknown keys fail, values do not change."""
+    """A part of the settings. Unknown keys are refused, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_section_has_defaults(cls, value: object) -> object:
+        # "http:" with all its keys commented out is None in YAML
+        return {} if value is None else value

@@ -6,7 +6,8 @@ release does not have.
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
@@ -19,10 +20,29 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from consumerd.config.pipeline import Pipeline
-from consumerd.config.section import LEGAL_NAME, Bytes, Milliseconds, PositiveMilliseconds, Section
+from consumerd.config.schema import guess
+from consumerd.config.section import (
+    Bytes,
+    Fault,
+    FilePath,
+    Folder,
+    Milliseconds,
+    Name,
+    PositiveMilliseconds,
+    Section,
+    TopicName,
+    WholeNumber,
+    WireBytes,
+    WireMilliseconds,
+    in_our_words,
+    refuse,
+)
+from consumerd.group.subscription import Subscription as GroupSubscription
+from consumerd.net.versions import parse_broker_version
+from consumerd.sinks.option_types import INT32_MAX, read_bytes, read_milliseconds
+from consumerd.zk.connect_string import parse_connect_string
 
 UnitPolicy = Literal["stop", "skip", "quarantine"]
 
@@ -49,15 +69,27 @@ class Tls(Section):
     """TLS to the brokers. Files are PEM."""
 
     enabled: bool = False
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
+    ca_file: FilePath | None = None
+    certificate_file: FilePath | None = None
+    key_file: FilePath | None = None
     check_hostname: bool = True
 
     @model_validator(mode="after")
-    def _certificate_and_key_go_together(self) -> Self:
+    def _files_are_used(self) -> Self:
+        named = [name for name in ("ca_file", "certificate_file", "key_file") if getattr(self, name) is not None]
+        # one message, whatever else is wrong with files that nothing reads
+        if not self.enabled and (named or not self.check_hostname):
+            unused = (*named, *(() if self.check_hostname else ("check_hostname",)))
+            message = (
+                "without cluster.tls.enabled the connection is plain text: write enabled: true, "
+                f"or remove {' and '.join(unused)}"
+            )
+            refuse([Fault(unused, message)])
         if (self.certificate_file is None) != (self.key_file is None):
-            raise ValueError("certificate_file and key_file go together")
+            given, other = (
+                ("key_file", "certificate_file") if self.certificate_file is None else ("certificate_file", "key_file")
+            )
+            refuse([Fault((given,), f"certificate_file and key_file go together: give {other}, too")])
         return self
 
 
@@ -66,14 +98,17 @@ class ZookeeperAuth(Section):
 
     scheme: Literal["digest"] = "digest"
     credential: SecretStr | None = None
-    credential_file: Path | None = None
+    credential_file: FilePath | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.credential is None) == (self.credential_file is None):
-            raise ValueError(
-                "give credential_file, or the environment variable CONSUMERD_CLUSTER__ZOOKEEPER_AUTH__CREDENTIAL"
-            )
+        variable = "the environment variable CONSUMERD_CLUSTER__ZOOKEEPER_AUTH__CREDENTIAL"
+        if self.credential is None and self.credential_file is None:
+            raise ValueError(f"give credential_file, or {variable}")
+        if self.credential is not None and self.credential_file is not None:
+            refuse([Fault(("credential_file", "credential"), f"give either this or {variable}, not both")])
+        if self.credential is not None and not is_credential(self.credential.get_secret_value()):
+            refuse([Fault(("credential",), f"{variable} does not hold user:password")])
         return self
 
     def read(self) -> tuple[str, str]:
@@ -84,57 +119,95 @@ class ZookeeperAuth(Section):
         return self.scheme, self.credential_file.read_text().strip()
 
 
+def is_credential(text: str) -> bool:
+    """Return whether a text is a user and a password, as ZooKeeper's scheme ``digest`` has them."""
+    user, colon, password = text.strip().partition(":")
+    return bool(user and colon and password)
+
+
 class Cluster(Section):
     """Where the cluster is, and how its brokers are spoken to."""
 
-    zookeeper: str = Field(min_length=1)
+    zookeeper: Annotated[str, in_our_words(parse_connect_string)]
     generation: Annotated[Literal["auto", "modern"], BeforeValidator(_refuse_missing_feature)] = "auto"
-    broker_version: str = Field("auto", pattern=r"^(auto|\d+\.\d+(\.\d+){0,2})$")
-    client_id: str | None = Field(None, pattern=LEGAL_NAME)
-    connect_timeout_ms: PositiveMilliseconds = 6000
-    request_timeout_ms: PositiveMilliseconds = 30000
-    metadata_backoff_ms: PositiveMilliseconds = 200
+    broker_version: Annotated[str, in_our_words(parse_broker_version, "cluster.broker_version")] = "auto"
+    client_id: Name | None = None
+    connect_timeout_ms: WireMilliseconds = 6000
+    request_timeout_ms: WireMilliseconds = 30000
+    metadata_backoff_ms: Annotated[int, BeforeValidator(read_milliseconds), Field(gt=0, le=10_000)] = 200
     tls: Tls = Tls()
     zookeeper_auth: ZookeeperAuth | None = None
+
+
+SessionTimeout = Annotated[int, BeforeValidator(read_milliseconds), Field(ge=1000, le=INT32_MAX)]
 
 
 class Group(Section):
     """Which group this process is a member of, and how."""
 
-    id: str = Field(pattern=LEGAL_NAME)
+    id: Name
     membership: Annotated[Literal["zookeeper"], BeforeValidator(_refuse_missing_feature)] = "zookeeper"
-    consumer_id: str | None = Field(None, pattern=LEGAL_NAME)
-    streams: int = Field(1, ge=1, le=1000)
+    consumer_id: Name | None = None
+    streams: WholeNumber = Field(1, ge=1, le=1000)
     assignor: Literal["range", "roundrobin-0.8", "roundrobin-1.0"] = "range"
-    session_timeout_ms: int = Field(6000, ge=1000)
+    session_timeout_ms: SessionTimeout = 6000
 
 
 class Rebalance(Section):
     """How a rebalance goes; the defaults stay inside a Java member's default patience of 6 s."""
 
     settle_ms: Milliseconds = 200
-    max_retries: int = Field(4, ge=1)
+    max_retries: WholeNumber = Field(4, ge=1)
     backoff_ms: PositiveMilliseconds = 2000
     drain_timeout_ms: PositiveMilliseconds = 3000
     release_grace_ms: Milliseconds = 250
     reconcile_ms: PositiveMilliseconds = 5000
 
 
+def _check_expression(text: str) -> None:
+    GroupSubscription.to_white_list([text], 1, key="expression")
+
+
+Expression = Annotated[str, in_our_words(_check_expression, "expression")]
+
+
 class Subscription(Section):
     """Topics by name, by a pattern, or all but those of a black list, and the sink they go to."""
 
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    exclude: str | None = None
-    black_list: str | None = None
+    topics: tuple[TopicName, ...] = ()
+    pattern: Expression | None = None
+    exclude: Expression | None = None
+    black_list: Expression | None = None
     sink: str
+
+    @field_validator("sink", mode="before")
+    @classmethod
+    def _null_is_a_name(cls, value: object) -> object:
+        return "null" if value is None else value  # as YAML reads it, unquoted
+
+    @field_validator("topics")
+    @classmethod
+    def _topics_differ(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
+        for topic in topics:
+            if topics.count(topic) > 1:
+                raise ValueError(f"topic {topic!r} is given twice: name each once")
+        return topics
 
     @model_validator(mode="after")
     def _topics_or_pattern(self) -> Self:
         if sum((bool(self.topics), self.pattern is not None, self.black_list is not None)) != 1:
             raise ValueError("give one of topics, pattern and black_list")
         if self.exclude is not None and self.pattern is None:
-            raise ValueError("exclude goes with a pattern")
+            refuse(
+                [
+                    Fault(
+                        ("exclude",),
+                        "exclude goes with a pattern: leave topics out of topics, or of black_list, themselves",
+                    )
+                ]
+            )
+        if self.exclude is not None and self.exclude == self.pattern:
+            refuse([Fault(("exclude", "pattern"), "it excludes all that the pattern matches")])
         return self
 
 
@@ -147,7 +220,7 @@ class SinkSettings(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     type: str
-    memory_share: int = Field(1, ge=1, le=100)
+    memory_share: WholeNumber = Field(1, ge=1, le=100)
 
     @field_validator("type", mode="before")
     @classmethod
@@ -181,22 +254,36 @@ class Fetch(Section):
     """How records are fetched, and how much memory they may take."""
 
     memory_budget_bytes: Bytes = 268435456
-    max_partition_bytes: Bytes = 8388608
-    max_message_bytes: Bytes = 67108864
-    max_response_bytes: Bytes = 16777216
+    max_partition_bytes: WireBytes = 8388608
+    max_message_bytes: WireBytes = 67108864
+    max_response_bytes: WireBytes = 16777216
     max_wait_ms: Milliseconds = 500
-    min_bytes: int = Field(1, ge=0)
-    receive_buffer_bytes: int = Field(0, ge=0)
+    min_bytes: Annotated[int, BeforeValidator(read_bytes), Field(ge=0, le=INT32_MAX)] = 1
+    receive_buffer_bytes: Annotated[int, BeforeValidator(read_bytes), Field(ge=0, le=INT32_MAX)] = 0
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     on_corrupt: UnitPolicy = "stop"
     on_oversized: UnitPolicy = "stop"
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        if self.max_message_bytes < self.max_partition_bytes:
-            raise ValueError("max_message_bytes must be at least max_partition_bytes")
-        if self.memory_budget_bytes < self.max_partition_bytes:
-            raise ValueError("memory_budget_bytes must be at least max_partition_bytes")
+        size = f"max_partition_bytes ({self.max_partition_bytes})"
+        found = [
+            Fault((name, "max_partition_bytes"), f"must be at least {size}, got {value}")
+            for name, value in (
+                ("max_message_bytes", self.max_message_bytes),
+                ("memory_budget_bytes", self.memory_budget_bytes),
+            )
+            if value < self.max_partition_bytes
+        ]
+        if self.min_bytes > self.max_partition_bytes:
+            found.append(
+                Fault(
+                    ("min_bytes", "max_partition_bytes"),
+                    f"must be at most {size}, or no partition alone ever has enough, and each answer comes after "
+                    "max_wait_ms",
+                )
+            )
+        refuse(found)
         return self
 
     @property
@@ -208,18 +295,39 @@ class Fetch(Section):
 class Quarantine(Section):
     """Where what a policy of ``quarantine`` passes over is kept."""
 
-    path: Path | None = None
+    path: Folder | None = None
+
+
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):(?P<port>[0-9]{1,9})")
+_LAST_PORT: Final = 65535
 
 
 class Http(Section):
     """Where metrics, health and the status page are served; ``off`` serves none."""
 
-    listen: str = Field("127.0.0.1:9309", pattern=r"^(off|(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5})$")
+    listen: str = "127.0.0.1:9309"
 
     @field_validator("listen", mode="before")
     @classmethod
     def _off_is_a_word(cls, value: object) -> object:
+        if isinstance(value, int) and not isinstance(value, bool):
+            message = f"expected host:port, or off: write 0.0.0.0:{value}, or 127.0.0.1:{value} for this machine only"
+            raise ValueError(message)  # noqa: TRY004 - pydantic takes no TypeError
         return "off" if value is False else value  # as YAML reads it, unquoted
+
+    @field_validator("listen")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        if value == "off":
+            return value
+        if "://" in value:
+            raise ValueError(f"expected host:port without a scheme such as http://, got {value!r}")
+        match = _ADDRESS.fullmatch(value)
+        if match is None:
+            raise ValueError(f"expected host:port, such as 0.0.0.0:9309, or off, got {value!r}")
+        if int(match["port"]) > _LAST_PORT:
+            raise ValueError(f"{match['port']} is no port: write 1 to {_LAST_PORT}, or 0 for a free one")
+        return value
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -243,16 +351,12 @@ class Shutdown(Section):
     timeout_ms: PositiveMilliseconds = 20000
 
 
-class Settings(BaseSettings):
-    """Everything. Made by :func:`consumerd.config.load.load_settings`."""
+_JAVA_PATIENCE_MS: Final = 5000
+"""Longest drain for which a Java member with default settings waits: 4 retries of 2 s, less what a rebalance takes."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid",
-        frozen=True,
-        env_prefix="CONSUMERD_",
-        env_nested_delimiter="__",
-        nested_model_default_partial_update=True,
-    )
+
+class Settings(Section):
+    """Everything. Made by :func:`consumerd.config.load.load_settings`."""
 
     cluster: Cluster
     group: Group
@@ -279,47 +383,88 @@ class Settings(BaseSettings):
                 "a process subscribes either to topics or by pattern, as its one registration can say; "
                 "run a second process in the same group for the other"
             )
-        sinks: dict[str, str] = {}
-        for subscription in subscriptions:
-            for topic in subscription.topics:
-                if sinks.setdefault(topic, subscription.sink) != subscription.sink:
-                    raise ValueError(f"topic {topic!r} goes to two sinks, {sinks[topic]!r} and {subscription.sink!r}")
+        refuse(_find_twins(subscriptions))
         return subscriptions
 
-    @field_validator("sinks")
-    @classmethod
-    def _sinks_are_named(cls, sinks: dict[str, SinkSettings], info: ValidationInfo) -> dict[str, SinkSettings]:
-        for subscription in info.data.get("subscriptions", ()):
-            if subscription.sink not in sinks:
-                raise ValueError(
-                    f"a subscription names sink {subscription.sink!r}; there is {', '.join(sorted(sinks))}"
-                )
-        return sinks
-
     @model_validator(mode="after")
-    def _quarantine_has_a_place(self) -> Self:
+    def _parts_fit(self) -> Self:
+        refuse([*self._find_strange_sinks(), *self._find_homeless_quarantine(), *self._find_unfit_times()])
+        return self
+
+    def _find_strange_sinks(self) -> Iterator[Fault]:
+        for at, subscription in enumerate(self.subscriptions):
+            name = subscription.sink
+            if name not in self.sinks:
+                meant = guess(name, self.sinks)
+                hint = f"; did you mean {meant}?" if meant is not None else ""
+                yield Fault(
+                    (f"subscriptions.{at}.sink",),
+                    f"a subscription names sink {name!r}{hint}; there is {', '.join(sorted(self.sinks))}",
+                )
+        for name, sink in self.sinks.items():
+            if "compression_level" in sink.options and sink.options.get("compression", "zstd") != "zstd":
+                yield Fault(
+                    (f"sinks.{name}.compression_level",),
+                    f"compression {sink.options['compression']} has no levels: remove it, or write compression: zstd",
+                )
+
+    def _find_homeless_quarantine(self) -> Iterator[Fault]:
+        asking = self.quarantining()
+        if asking and self.quarantine.path is None:
+            yield Fault(
+                (asking[0],),
+                f"it is quarantine: set quarantine.path, a folder that all replicas share (by {', '.join(asking)})",
+            )
+
+    def quarantining(self) -> list[str]:
+        """Return the keys of the policies that are ``quarantine``."""
         policies = {
             "fetch.on_corrupt": self.fetch.on_corrupt,
             "fetch.on_oversized": self.fetch.on_oversized,
             **{f"sinks.{name}.on_rejected": sink.on_rejected for name, sink in self.sinks.items()},
         }
-        asking = [key for key, policy in policies.items() if policy == "quarantine"]
-        if asking and self.quarantine.path is None:
-            raise ValueError(f"{asking[0]} is quarantine: set quarantine.path, a folder that all replicas share")
-        return self
+        return [key for key, policy in policies.items() if policy == "quarantine"]
 
-    @model_validator(mode="after")
-    def _times_fit(self) -> Self:
-        if self.fetch.max_wait_ms >= self.cluster.request_timeout_ms:
-            raise ValueError("fetch.max_wait_ms must be below cluster.request_timeout_ms")
-        if self.rebalance.drain_timeout_ms + self.rebalance.release_grace_ms > 5000:
-            raise ValueError(
-                "rebalance.drain_timeout_ms and release_grace_ms together exceed 5000: "
-                "a Java member of the group gives up after 6 s of waiting for a partition"
+    def _find_unfit_times(self) -> Iterator[Fault]:
+        longest_wait = self.cluster.request_timeout_ms
+        if self.fetch.max_wait_ms >= longest_wait:
+            yield Fault(
+                ("fetch.max_wait_ms", "cluster.request_timeout_ms"),
+                f"must be below cluster.request_timeout_ms ({longest_wait}), got {self.fetch.max_wait_ms}",
             )
-        if self.shutdown.timeout_ms <= self.rebalance.drain_timeout_ms + self.rebalance.release_grace_ms:
-            raise ValueError("shutdown.timeout_ms must exceed rebalance.drain_timeout_ms and release_grace_ms together")
-        return self
+        drain_ms = self.rebalance.drain_timeout_ms + self.rebalance.release_grace_ms
+        drain = ("rebalance.drain_timeout_ms", "rebalance.release_grace_ms")
+        if drain_ms > _JAVA_PATIENCE_MS:
+            yield Fault(
+                drain,
+                f"with rebalance.release_grace_ms it is {drain_ms}, above {_JAVA_PATIENCE_MS}: "
+                "a Java member of the group gives up after 6 s of waiting for a partition",
+            )
+        elif self.shutdown.timeout_ms <= drain_ms:
+            yield Fault(
+                ("shutdown.timeout_ms", *drain),
+                f"must exceed rebalance.drain_timeout_ms and release_grace_ms together ({drain_ms}), got "
+                f"{self.shutdown.timeout_ms}",
+            )
+
+
+def _find_twins(subscriptions: tuple[Subscription, ...]) -> Iterator[Fault]:
+    first: dict[str, int] = {}
+    for at, subscription in enumerate(subscriptions):
+        for index, topic in enumerate(subscription.topics):
+            earlier = first.setdefault(topic, at)
+            keys = (f"{at}.topics.{index}",)
+            one, other = subscriptions[earlier].sink, subscription.sink
+            if one != other:
+                yield Fault(
+                    keys, f"topic {topic!r} goes to two sinks, {one!r} and {other!r}: run a second group for the other"
+                )
+            elif earlier != at:
+                yield Fault(keys, f"topic {topic!r} is given twice: name each once")
+    patterns = [subscription.pattern for subscription in subscriptions]
+    for at, pattern in enumerate(patterns):
+        if pattern is not None and pattern in patterns[:at]:
+            yield Fault((f"{at}.pattern",), f"the pattern {pattern!r} is given twice: give each once")
 
 
 class InspectionGroup(BaseModel):
@@ -327,15 +472,15 @@ class InspectionGroup(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    id: str = Field(pattern=LEGAL_NAME)
+    id: Name
     assignor: Literal["range", "roundrobin-0.8", "roundrobin-1.0"] = "range"
-    session_timeout_ms: int = Field(6000, ge=1000)
+    session_timeout_ms: SessionTimeout = 6000
 
 
-class InspectionSettings(BaseSettings):
+class InspectionSettings(BaseModel):
     """What a one-shot command needs of the settings: the cluster, and perhaps a group."""
 
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_prefix="CONSUMERD_", env_nested_delimiter="__")
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     cluster: Cluster
     group: InspectionGroup | None = None

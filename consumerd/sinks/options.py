@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from consumerd.sinks.option_types import Folder, read_bytes, read_milliseconds
 
 
 class SinkOptions(BaseModel):
@@ -21,9 +22,13 @@ class SinkOptions(BaseModel):
 class ChainOptions(SinkOptions):
     """Settings of every sink that lands files."""
 
-    path: Path = Field(description="The folder below which files land: one cluster's, one group's, one sink's.")
-    roll_bytes: int = Field(default=128 << 20, ge=1, description="A file is published when it is this large.")
-    roll_ms: int = Field(default=60_000, ge=1, description="A file is published this long after its first record.")
+    path: Folder = Field(description="The folder below which files land: one cluster's, one group's, one sink's.")
+    roll_bytes: Annotated[int, BeforeValidator(read_bytes)] = Field(
+        default=128 << 20, ge=1, description="A file is published when it is this large."
+    )
+    roll_ms: Annotated[int, BeforeValidator(read_milliseconds)] = Field(
+        default=60_000, ge=1, description="A file is published this long after its first record."
+    )
     shared: bool = Field(
         default=True,
         description="Whether the replicas' path is one folder on one file system, or one of each replica's own.",

@@ -41,12 +41,29 @@ def parse_connect_string(text: str) -> ConnectString:
     """Read a connect string. Raises ConfigError, which says what is wrong with which part."""
     hosts, slash, rest = text.strip().partition("/")
     chroot = f"{slash}{rest}".rstrip("/")
+    if "://" in text:
+        raise ConfigError(f"ZooKeeper connect string {text!r}: expected host:port without a scheme such as http://")
+    if "," in chroot:
+        raise ConfigError(
+            f"ZooKeeper connect string {text!r}: the chroot is given once, behind the last server: "
+            f"write {_join_servers(text)}"
+        )
     if any(part in {"", ".", ".."} for part in chroot.split("/")[1:]):
         raise ConfigError(f"ZooKeeper connect string {text!r}: {chroot!r} is no path of a node")
     servers = tuple(_parse_server(text, part.strip()) for part in hosts.split(",") if part.strip())
     if not servers:
         raise ConfigError(f"ZooKeeper connect string {text!r}: expected host:port,host:port/chroot, got no host")
+    for server in servers:
+        if servers.count(server) > 1:
+            raise ConfigError(f"ZooKeeper connect string {text!r}: server {server} is named twice: name each once")
     return ConnectString(servers, chroot)
+
+
+def _join_servers(text: str) -> str:
+    """Return the connect string that was probably meant by one with a chroot behind each server."""
+    parts = [part.strip().partition("/") for part in text.split(",")]
+    chroots = [f"/{chroot}" for _, slash, chroot in parts if slash and chroot]
+    return ",".join(server for server, _, _ in parts) + (chroots[-1].rstrip("/") if chroots else "")
 
 
 def _parse_server(text: str, part: str) -> Server:
@@ -56,5 +73,5 @@ def _parse_server(text: str, part: str) -> Server:
         raise ConfigError(f"ZooKeeper connect string {text!r}: expected host:port, got {part!r}{hint}")
     port = int(match["port"] or DEFAULT_PORT)
     if not 0 < port <= 65535:
-        raise ConfigError(f"ZooKeeper connect string {text!r}: {port} is no port")
+        raise ConfigError(f"ZooKeeper connect string {text!r}: {port} is no port: write 1 to 65535")
     return Server(match["bracketed"] or match["host"], port)

@@ -107,7 +107,7 @@ def test_settings_in_the_environment_exist() -> None:
     texts = [DOCKERFILE, *(path.read_text() for path in DEPLOY.rglob("*.y*ml"))]
     for name in {found for text in texts for found in re.findall(r"\bCONSUMERD_[A-Z_]+", text)} - {OF_SETUP}:
         model: Any = Settings
-        for part in name.removeprefix("CONSUMERD_").lower().split("__"):
+        for part in name.removeprefix("CONSUMERD_").removeprefix("DEFAULT__").lower().split("__"):
             assert part in model.model_fields, name
             model = model.model_fields[part].annotation
 
@@ -138,7 +138,7 @@ def test_ports_are_the_one_that_the_image_listens_on(tmp_path: Path) -> None:
 
     assert {int(port)} == {
         address[1],
-        int(image_environment()["CONSUMERD_HTTP__LISTEN"].rpartition(":")[2]),
+        int(image_environment()["CONSUMERD_DEFAULT__HTTP__LISTEN"].rpartition(":")[2]),
         int(annotations["prometheus.io/port"]),
         found["port"],
         int(published.rpartition(":")[2]),
@@ -146,6 +146,19 @@ def test_ports_are_the_one_that_the_image_listens_on(tmp_path: Path) -> None:
     }
     first, last = published.split(":")[1].split("-")
     assert int(last) - int(first) + 1 == COMPOSE["services"]["consumerd"]["deploy"]["replicas"]
+
+
+def test_the_mounted_file_wins_over_what_the_image_sets(tmp_path: Path) -> None:
+    """The image listens for other machines; a file that says something else was ignored without a word."""
+    path = tmp_path / "config.yaml"
+    sections = "cluster: {zookeeper: zk}\ngroup: {id: g}\nsubscriptions: [{topics: [t], sink: s}]\nsinks: {s: {type: stdout}}\n"
+    path.write_text(sections)
+    assert load_settings(config=path, environment=image_environment()).http.listen == "0.0.0.0:9309"
+
+    path.write_text(f"{sections}http: {{listen: 'off'}}\n")
+    assert load_settings(config=path, environment=image_environment()).http.listen == "off"
+    environment = {**image_environment(), "CONSUMERD_HTTP__LISTEN": "127.0.0.1:1"}
+    assert load_settings(config=path, environment=environment).http.listen == "127.0.0.1:1"
 
 
 def test_there_is_time_to_stop(tmp_path: Path) -> None:

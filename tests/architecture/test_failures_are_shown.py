@@ -154,7 +154,7 @@ EXEMPT: Final[Mapping[str, str]] = {
     "lost_end_not_noted": "of a partition that stays stopped, which is shown; it is noted at the next look",
     "metadata_not_answered": "one broker of several; that none answers is cluster_read_failed",
     "recheck_failed": "of a partition that stays stopped, which is shown, and is looked at again",
-    "properties_unknown": "said once of a file, before there is a daemon",
+    "settings_doubtful": "said once of the settings, before there is a daemon",
     "shutdown_cut_short": "the process ends with it, by an exit code",
     "sink_closed": "the reader of stdout has gone: an end in order",
 }

@@ -158,7 +158,11 @@ def land(buildah: Buildah, image: Image, cluster: EmbeddedProcess, directory: Pa
     settings.mkdir()
     landing.mkdir()
     os.chown(landing, image.user, image.user)
-    sections = settings_for(cluster.zookeeper, "lake", topics=(TOPIC,), sink={"type": "parquet", "path": LANDING})
+    # the mounted file wins over the address that the image sets
+    listen = {"listen": f"127.0.0.1:{image.port}"}
+    sections = settings_for(
+        cluster.zookeeper, "lake", topics=(TOPIC,), sink={"type": "parquet", "path": LANDING}, http=listen
+    )
     (settings / "config.yaml").write_text(yaml.safe_dump(sections))
     container = buildah.do("from", "--pull-never", image.name)
     root = Path(buildah.do("mount", container))
@@ -169,7 +173,6 @@ def land(buildah: Buildah, image: Image, cluster: EmbeddedProcess, directory: Pa
         "--cap-drop=all",
         f"--volume={settings}:/etc/consumerd:ro",
         f"--volume={landing}:{LANDING}:rw",
-        f"--env=CONSUMERD_HTTP__LISTEN=127.0.0.1:{image.port}",
         container,
         "--",
         *image.entrypoint,

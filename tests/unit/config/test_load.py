@@ -50,6 +50,38 @@ def test_environment_beats_the_file_and_the_command_line_beats_both(config: Path
     assert (settings.group.id, settings.group.streams) == ("from-set", 3)
 
 
+def test_a_default_of_the_image_is_below_every_file(config: Path, tmp_path: Path) -> None:
+    """Whoever mounts a file means what is in it; what it leaves out is the image's."""
+    properties = tmp_path / "consumer.properties"
+    properties.write_text("client.id=from-properties\n")
+    environment = {
+        "CONSUMERD_DEFAULT__GROUP__ID": "from-image",
+        "CONSUMERD_DEFAULT__CLUSTER__CLIENT_ID": "from-image",
+        "CONSUMERD_DEFAULT__HTTP__LISTEN": "0.0.0.0:9309",
+    }
+    settings = load_settings(config=config, properties=properties, environment=environment)
+
+    assert (settings.group.id, settings.cluster.client_id) == ("lake", "from-properties")
+    assert settings.http.listen == "0.0.0.0:9309"
+
+
+def test_numbers_given_as_text_stay_text_where_text_is_meant(config: Path) -> None:
+    """A shell has no quotes of YAML's; a group may be named 42, a password may look like a time of day."""
+    environment = {"CONSUMERD_GROUP__ID": "0042", "CONSUMERD_CLUSTER__ZOOKEEPER_AUTH__CREDENTIAL": "12:34"}
+    settings = load_settings(config=config, environment=environment, overrides=["group.consumer_id=yes"])
+
+    assert (settings.group.id, settings.group.consumer_id) == ("0042", "yes")
+    assert settings.cluster.zookeeper_auth is not None
+    assert settings.cluster.zookeeper_auth.read() == ("digest", "12:34")
+
+
+def test_a_section_whose_keys_are_all_commented_out_has_its_defaults(config: Path) -> None:
+    """YAML reads it as no value at all."""
+    config.write_text(MINIMAL.replace("cluster: {", "fetch:\n  # max_wait_ms: 100\ncluster: {tls: , "))
+
+    assert load_settings(config=config, environment={}).fetch.max_wait_ms == 500
+
+
 def test_a_section_is_merged_key_by_key(config: Path) -> None:
     """Overriding one key must not reset its neighbours."""
     settings = load_settings(config=config, environment={}, overrides=["sinks.out.type=null", "group.streams=2"])
@@ -189,10 +221,10 @@ def test_subscriptions_that_cannot_work_are_refused(config: Path, change: str, e
         ("group.membership=kafka", "group.membership"),
         ("fetch.on_corrupt=quarantine", "quarantine.path"),
         ("sinks.out.on_rejected=quarantine", "quarantine.path"),
-        ("sinks.out.memory_share=0", "greater than or equal to 1"),
+        ("sinks.out.memory_share=0", "expected at least 1, got 0"),
         ("fetch.on_corrupt=drop", "stop"),
         ("http.listen=nowhere", "http.listen"),
-        ("cluster.tls.key_file=/x", "go together"),
+        ("cluster.tls.key_file=/x", "without cluster.tls.enabled the connection is plain text"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(config: Path, override: str, expected: str) -> None:

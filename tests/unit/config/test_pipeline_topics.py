@@ -53,7 +53,7 @@ def test_an_event_time_is_a_point_in_time_among_the_fields(path: str) -> None:
         ({"value": JSON, "event_time": "value.when"}, (), "there is no field 'when'; there is id, at, more"),
         ({"value": JSON, "event_time": "value.id.x"}, (), "there is no field 'x'; there is no field below it"),
         ({"value": JSON, "event_time": "value.id"}, (), "a bigint; expected timestamp"),
-        ({"value": JSON, "event_time": "at"}, ("event_time",), "should match pattern"),
+        ({"value": JSON, "event_time": "at"}, ("event_time",), "such as value.placed"),
         ({"valeu": JSON}, ("valeu",), "not permitted"),
     ],
 )

@@ -29,7 +29,7 @@ def find_shared(*patterns):
 @pytest.mark.parametrize(
     ("patterns", "topic"),
     [
-        (("web.*", "web.*"), "web"),
+        (("web.*", "web"), "web"),
         (("web.*", ".*clicks"), "webclicks"),
         ((".*", "orders"), "orders"),
         (("a|b", "b|c"), "b"),

@@ -172,9 +172,15 @@ def test_folders_that_are_given_one_option_after_the_other_count_all(job: Any, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "pipeline.bronz.path=x"], "pipeline.bronz: unknown key; there is audit, bronze, compact"),
-        (["--set", "pipelin.path=x"], "pipelin: unknown key; there is cluster, fetch"),
-        (["--set", "pipeline.bronze.commit_bytes=0"], "pipeline.bronze.commit_bytes: Input should be greater than 0"),
+        (
+            ["--set", "pipeline.bronz.path=x"],
+            "pipeline.bronz: unknown key; did you mean bronze?; there is audit, bronze, compact",
+        ),
+        (["--set", "pipelin.path=x"], "pipelin: unknown key; did you mean pipeline?; there is cluster, fetch"),
+        (
+            ["--set", "pipeline.bronze.commit_bytes=0"],
+            "pipeline.bronze.commit_bytes: expected more than 0, got 0 (--set pipeline.bronze.commit_bytes)",
+        ),
         (["--set", "cluster.client_id=x"], "cluster.zookeeper: missing; give --zookeeper CONNECT"),
         (["--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
     ],

@@ -1,0 +1,133 @@
+"""Named warnings: settings that work, and that a user hardly means. Pure but for resolving paths."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from consumerd.config.origins import Doubt, KeyPath, Layers, render_key
+from consumerd.config.settings import LARGEST_SHARE, Settings
+from consumerd.sinks.options import ChainOptions
+
+_SHORT_ROLL_MS: Final = 100
+_SMALL_ROLL_BYTES: Final = 1024
+"""Limits below which a number was probably meant in seconds, or in MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    name: str
+    path: KeyPath
+    message: str
+
+
+def find_doubts(settings: Settings, sinks: Mapping[str, object], layers: Layers) -> list[Doubt]:
+    """Return the warnings, each with its key and place.
+
+    Args:
+        settings: the settings, which are valid.
+        sinks: the options of each sink, as its type has them.
+        layers: where the settings come from.
+
+    """
+    found = [
+        *_find_unused(settings),
+        *_find_unnamed_owners(settings, sinks),
+        *_find_short_rolls(sinks),
+        *_find_cut_limits(settings, layers),
+        *_find_strange_topics(settings),
+    ]
+    return [
+        Doubt(name=one.name, text=f"{render_key(one.path)}: {one.message}{layers.locate(one.path)}") for one in found
+    ]
+
+
+def _find_unused(settings: Settings) -> Iterator[_Found]:
+    used = {subscription.sink for subscription in settings.subscriptions}
+    for name in settings.sinks:
+        if name not in used:
+            yield _Found(
+                "sink-not-used",
+                ("sinks", name),
+                "no subscription names it, so nothing is written there: name it, or remove it",
+            )
+    if settings.quarantine.path is not None and not settings.quarantining():
+        yield _Found(
+            "quarantine-not-used",
+            ("quarantine", "path"),
+            "no policy is quarantine, so nothing is kept there: set fetch.on_corrupt, fetch.on_oversized or a "
+            "sink's on_rejected",
+        )
+
+
+def _find_unnamed_owners(settings: Settings, sinks: Mapping[str, object]) -> Iterator[_Found]:
+    for name, options in sinks.items():
+        if isinstance(options, ChainOptions) and not options.shared and settings.group.consumer_id is None:
+            yield _Found(
+                "folder-without-owner",
+                ("sinks", name, "shared"),
+                "false, but group.consumer_id is not set, so the group cannot remember whose folder it is: give "
+                "each replica a "
+                "group.consumer_id of its own",
+            )
+
+
+def _find_short_rolls(sinks: Mapping[str, object]) -> Iterator[_Found]:
+    for name, options in sinks.items():
+        if not isinstance(options, ChainOptions):
+            continue
+        if options.roll_ms < _SHORT_ROLL_MS:
+            message = (
+                f"a file is closed after {options.roll_ms} milliseconds: write {options.roll_ms}s if seconds are meant"
+            )
+            yield _Found("roll-very-short", ("sinks", name, "roll_ms"), message)
+        if options.roll_bytes < _SMALL_ROLL_BYTES:
+            message = f"a file is closed at {options.roll_bytes} bytes: write {options.roll_bytes}MiB if MiB are meant"
+            yield _Found("roll-very-small", ("sinks", name, "roll_bytes"), message)
+
+
+def _find_cut_limits(settings: Settings, layers: Layers) -> Iterator[_Found]:
+    """Tell of limits that a smaller one cuts. A default that is cut is no warning: nobody has asked for it."""
+    fetch = settings.fetch
+    largest = fetch.largest_unit_bytes
+    if largest < fetch.max_message_bytes and layers.find(("fetch", "max_message_bytes")) is not None:
+        yield _Found(
+            "limit-cut",
+            ("fetch", "max_message_bytes"),
+            f"{fetch.max_message_bytes} is cut to {largest}, one part in {LARGEST_SHARE} of "
+            "fetch.memory_budget_bytes: raise the "
+            f"budget to {fetch.max_message_bytes * LARGEST_SHARE}, or lower the limit",
+        )
+    elif largest < fetch.max_partition_bytes:
+        yield _Found(
+            "limit-cut",
+            ("fetch", "memory_budget_bytes"),
+            f"{fetch.memory_budget_bytes} holds the copies of a message of {largest} bytes at most, below "
+            "fetch.max_partition_bytes "
+            f"({fetch.max_partition_bytes}); fetch.on_oversized applies to larger ones: raise it to "
+            f"{fetch.max_partition_bytes * LARGEST_SHARE}",
+        )
+    if fetch.max_response_bytes < fetch.max_partition_bytes and (
+        layers.find(("fetch", "max_response_bytes")) or layers.find(("fetch", "max_partition_bytes"))
+    ):
+        yield _Found(
+            "limit-cut",
+            ("fetch", "max_partition_bytes"),
+            f"{fetch.max_partition_bytes} is cut to fetch.max_response_bytes ({fetch.max_response_bytes}) by "
+            "brokers of 0.10.1 and "
+            "later: raise that, or lower this",
+        )
+
+
+def _find_strange_topics(settings: Settings) -> Iterator[_Found]:
+    """Tell of topics of the pipeline that resemble a subscribed one. Others may be another daemon's."""
+    subscribed = [topic for subscription in settings.subscriptions for topic in subscription.topics]
+    pipeline = settings.pipeline
+    named: dict[KeyPath, str] = {("pipeline", "silver", "topics", topic): topic for topic in pipeline.silver.topics}
+    named |= {("pipeline", "landing", "topics", index): topic for index, topic in enumerate(pipeline.landing.topics)}
+    for path, topic in named.items():
+        close = difflib.get_close_matches(topic, subscribed, n=1, cutoff=0.8)
+        if close and topic not in subscribed:
+            yield _Found("topic-resembles", path, f"no subscription has topic {topic!r}; did you mean {close[0]}?")

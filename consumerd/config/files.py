@@ -1,0 +1,168 @@
+"""Files and folders that settings name: whether they are there, and are what is meant. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from consumerd.config.origins import KeyPath
+from consumerd.config.section import Fault
+from consumerd.config.settings import Settings, Tls, ZookeeperAuth, is_credential
+from consumerd.errors import ConfigError
+from consumerd.net.tls import make_context
+from consumerd.sinks.options import ChainOptions
+
+_SHOWN: Final = 100
+"""Longest part of a path that a message repeats."""
+
+
+def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterator[Fault]:
+    """Yield what is wrong with files and folders.
+
+    Args:
+        settings: the settings, valid in themselves.
+        sinks: the options of each sink, as its type has them.
+
+    """
+    yield from _check_tls(settings.cluster.tls)
+    if settings.cluster.zookeeper_auth is not None:
+        yield from _check_credential(settings.cluster.zookeeper_auth)
+    for path, folder in _list_folders(settings, sinks):
+        if (fault := _find_folder_fault(folder)) is not None:
+            yield Fault((path,), fault)
+    for path, file in _list_files(settings):
+        # one that is not there yet is written by the job, or is looked for when it starts
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(file.stat().st_mode):
+                yield Fault((path,), f"{file} is a folder; expected a file: write its name, too")
+
+
+def _check_tls(tls: Tls) -> Iterator[Fault]:
+    if not tls.enabled:
+        return
+    names = ("ca_file", "certificate_file", "key_file")
+    given = {name: path for name in names if (path := getattr(tls, name)) is not None}
+    found = [
+        Fault((f"cluster.tls.{name}",), fault)
+        for name, path in given.items()
+        if (fault := _find_file_fault(path)) is not None
+    ]
+    yield from found
+    if found:
+        return
+    if tls.ca_file is not None:
+        yield from _try_context("cluster.tls.ca_file", trusted=tls.ca_file)
+    if tls.certificate_file is not None:
+        yield from _try_context("cluster.tls.certificate_file", certificate=tls.certificate_file, key=tls.key_file)
+
+
+def _try_context(
+    setting: str, *, trusted: Path | None = None, certificate: Path | None = None, key: Path | None = None
+) -> Iterator[Fault]:
+    try:
+        make_context(setting, trusted=trusted, certificate=certificate, key=key, check_hostname=True)
+    except ConfigError as error:
+        yield Fault((setting,), f"{str(error).removeprefix(f'{setting}: ')}: expected PEM")
+
+
+def _check_credential(auth: ZookeeperAuth) -> Iterator[Fault]:
+    path = auth.credential_file
+    if path is None:
+        return
+    key = "cluster.zookeeper_auth.credential_file"
+    if (fault := _find_file_fault(path)) is not None:
+        yield Fault((key,), fault)
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, OSError):
+        text = ""
+    if not is_credential(text):
+        yield Fault((key,), f"{path} does not hold user:password: write both on one line, with a colon between them")
+
+
+def _find_file_fault(path: Path) -> str | None:
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{path} does not exist: check the path, and that it is mounted here"
+    except OSError as error:
+        return _describe_error(path, error)
+    if is_folder:
+        return f"{path} is a folder; expected a file: write its name, too"
+    if not os.access(path, os.R_OK):
+        return f"{path} cannot be read: give this user (uid {os.geteuid()}) the right"
+    return None
+
+
+def _find_folder_fault(path: Path) -> str | None:
+    """Say what keeps a path from being a folder. One that is not there yet is none: it is made, or mounted later."""
+    for part in (path, *path.parents):
+        try:
+            mode = part.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            return _describe_error(part, error)
+        if stat.S_ISDIR(mode):
+            return None
+        return f"{part} is a file; expected a folder: write another path, or remove the file"
+    return None
+
+
+def _describe_error(path: Path, error: OSError) -> str:
+    shown = str(path)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    return f"{shown} cannot be looked at: {error.strerror}: check the path, and the rights of uid {os.geteuid()}"
+
+
+def _list_folders(settings: Settings, sinks: Mapping[str, object]) -> Iterator[tuple[KeyPath, Path]]:
+    for name, options in sinks.items():
+        if isinstance(options, ChainOptions):
+            yield ("sinks", name, "path"), options.path
+    pipeline = settings.pipeline
+    for index, root in enumerate(pipeline.landing.roots):
+        yield ("pipeline", "landing", "roots", index), root
+    tables = {
+        ("path",): pipeline.path,
+        ("bronze", "path"): pipeline.bronze.path,
+        ("silver", "path"): pipeline.silver.path,
+        ("silver", "quarantine"): pipeline.silver.quarantine,
+        ("silver", "latest"): pipeline.silver.latest,
+        ("stats", "path"): pipeline.stats.path,
+    }
+    for path, place in tables.items():
+        # a URL is judged by the job
+        if place is not None and not place.startswith("file:") and "://" not in place:
+            yield ("pipeline", *path), Path(place)
+    for key, folder in (
+        (("quarantine", "path"), settings.quarantine.path),
+        (("pipeline", "metrics", "folder"), pipeline.metrics.folder),
+    ):
+        if folder is not None:
+            yield key, folder
+
+
+def _list_files(settings: Settings) -> Iterator[tuple[KeyPath, Path]]:
+    pipeline = settings.pipeline
+    files = {
+        ("audit", "html"): pipeline.audit.html,
+        ("audit", "json_file"): pipeline.audit.json_file,
+        ("erase", "keys_file"): pipeline.erase.keys_file,
+        ("erase", "report"): pipeline.erase.report,
+    }
+    for path, file in files.items():
+        if file is not None:
+            yield ("pipeline", *path), file
+    for topic, how in pipeline.silver.topics.items():
+        for side, decoding in (("key", how.key), ("value", how.value)):
+            at = ("pipeline", "silver", "topics", topic, side)
+            if decoding.schema_file is not None:
+                yield (*at, "schema_file"), decoding.schema_file
+            for schema_id, file in decoding.writer_schemas.items():
+                yield (*at, "writer_schemas", schema_id), file

@@ -1,0 +1,123 @@
+"""Keys that the models of settings have: what stands beside an unknown one, and what type a key takes. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+
+from consumerd.config.origins import KeyPath
+
+_CLOSE: Final = 0.72
+"""Similarity, from 0 to 1, from which a name passes for a misspelling of another."""
+_ZOOKEEPER: Final[KeyPath] = ("cluster", "zookeeper")
+_OTHER_NAMES: Final[Mapping[str, KeyPath]] = {
+    "bootstrap_servers": _ZOOKEEPER, "brokers": _ZOOKEEPER, "hosts": _ZOOKEEPER, "servers": _ZOOKEEPER,
+    "connect": _ZOOKEEPER, "zookeeper_connect": _ZOOKEEPER, "group_id": ("group", "id"),
+}  # fmt: skip
+"""Names of other programs for keys of ours."""
+
+
+def guess(word: str, choices: Iterable[str], *, cutoff: float = _CLOSE) -> str | None:
+    """Return the name that ``word`` was probably meant to be, or None."""
+    known = {_plain(choice): choice for choice in choices}
+    plain = _plain(word)
+    if plain in known:
+        return known[plain]
+    return next((known[one] for one in difflib.get_close_matches(plain, known, n=1, cutoff=cutoff)), None)
+
+
+def list_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
+    """Return the keys that exist beside the last of ``path``, sorted."""
+    annotation: object = model
+    for part in path[:-1]:
+        annotation = _step(annotation, part)
+    found = _model_in(annotation)
+    return [] if found is None else sorted(found.model_fields)
+
+
+def list_leaves(model: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the paths of all settings whose names are fixed. A mapping by name (sinks, topics) is one leaf."""
+    for name, field in model.model_fields.items():
+        inner = _model_in(field.annotation) if get_origin(_bare(field.annotation)) is None else None
+        if inner is None:
+            yield (*prefix, name)
+        else:
+            yield from list_leaves(inner, (*prefix, name))
+
+
+def takes_text(model: type[BaseModel], path: KeyPath) -> bool:
+    """Return whether the value of ``path`` is text, which the environment gives without YAML's quotes."""
+    return any(one in (str, Path, SecretStr) for one in _alternatives(_follow(model, path)))
+
+
+def is_secret(model: type[BaseModel], path: KeyPath) -> bool:
+    """Return whether the value of ``path`` must not be shown: a secret, or given in place of a section with one."""
+    annotation = _follow(model, path)
+    section = _model_in(annotation)
+    fields = section.model_fields.values() if section is not None else ()
+    return SecretStr in _alternatives(annotation) or any(SecretStr in _alternatives(one.annotation) for one in fields)
+
+
+def find_elsewhere(model: type[BaseModel], path: KeyPath) -> KeyPath | None:
+    """Return the key that a name means which stands in the wrong section, or that other programs use for it."""
+    name = str(path[-1])
+    if name in _OTHER_NAMES and path[0] != "pipeline":
+        return _OTHER_NAMES[name]
+    # a key of the daemon's is not one of the jobs', and the other way round
+    same_kind = (leaf for leaf in list_leaves(model) if (leaf[0] == "pipeline") == (path[0] == "pipeline"))
+    return next((leaf for leaf in same_kind if leaf[-1] == name), None)
+
+
+def is_section(annotation: object) -> bool:
+    """Return whether an annotation is a model, perhaps an optional one."""
+    return _model_in(annotation) is not None and get_origin(_bare(annotation)) is None
+
+
+def _follow(model: type[BaseModel], path: KeyPath) -> object:
+    annotation: object = model
+    for part in path:
+        annotation = _step(annotation, part)
+    return annotation
+
+
+def _step(annotation: object, part: str | int) -> object:
+    for one in _alternatives(annotation):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            field = one.model_fields.get(str(part))
+            return field.annotation if field is not None else None
+        arguments = get_args(one)
+        if get_origin(one) in (dict, Mapping) and len(arguments) == 2:
+            return arguments[1]
+        if get_origin(one) in (tuple, list) and arguments:
+            return arguments[0]
+    return None
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    return next(
+        (one for one in _alternatives(annotation) if isinstance(one, type) and issubclass(one, BaseModel)), None
+    )
+
+
+def _alternatives(annotation: Any) -> list[object]:
+    """Return the types that an annotation allows, without None."""
+    bare = _bare(annotation)
+    if get_origin(bare) in (Union, types.UnionType):
+        return [each for one in get_args(bare) for each in _alternatives(one)]
+    if get_origin(bare) is Literal:
+        return [type(one) for one in get_args(bare)]
+    return [] if bare is type(None) else [bare]
+
+
+def _bare(annotation: Any) -> Any:
+    return _bare(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
+
+
+def _plain(word: str) -> str:
+    """Return a name in the form in which spellings are compared: ``maxMessage-Bytes`` as ``maxmessagebytes``."""
+    return "".join(one for one in word.lower() if one.isalnum())

@@ -1,0 +1,172 @@
+"""Settings from texts: environment variables, defaults of an image, and ``--set``.
+
+``CONSUMERD_GROUP__ID=lake``
+    sets ``group.id``, over the files.
+``CONSUMERD_DEFAULT__HTTP__LISTEN=0.0.0.0:9309``
+    sets ``http.listen`` below the files: the default of a container image, which a mounted file overrides.
+``--set group.id=lake``
+    wins over everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import yaml
+from pydantic import BaseModel
+
+from consumerd.config.origins import Doubt, KeyPath, Layer, Problem, render_key
+from consumerd.config.schema import guess, is_secret, list_leaves, takes_text
+
+PREFIX: Final = "CONSUMERD_"
+IMAGE_PREFIX: Final = "CONSUMERD_DEFAULT__"
+SWITCHES: Final = frozenset({
+    # of the program
+    "FAIL_POINTS", "JAVA", "KERNEL", "UVLOOP",
+    # of its build and its tests
+    "BRONZE_SEEDS", "DRIVERS_OWN", "FAILURES", "FULL_MATRIX", "GROUP_SEEDS", "KAFKA_CACHE", "KILLS", "REQUIRE_KAFKA",
+    "REQUIRE_KERNEL", "REQUIRE_TOOLS", "RUN", "SEED", "SIMULATION_SEEDS", "VERIFICATION", "ZOOKEEPER_OF",
+})  # fmt: skip
+"""Variables of the prefix that are no settings. A test finds those that are missing here."""
+
+_SERVICE_LINK: Final = re.compile(
+    r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""Variables that Kubernetes sets in each pod for a Service named consumerd, such as CONSUMERD_PORT_9309_TCP."""
+_CLOSE_VARIABLE: Final = 0.85
+"""Similarity from which a variable passes for the misspelling of a setting's."""
+
+
+def render_variable(path: KeyPath) -> str:
+    """Return the environment variable that sets ``path``."""
+    return PREFIX + "__".join(str(part).upper() for part in path)
+
+
+def read_environment(environment: Mapping[str, str], model: type[BaseModel]) -> tuple[Layer, Layer]:
+    """Return the settings of the environment, and the defaults of the image. ``model`` is that of all settings."""
+    given, image = _Texts(model), _Texts(model)
+    doubts: list[Doubt] = []
+    for variable, text in sorted(environment.items()):
+        upper = variable.upper()
+        if upper.startswith(IMAGE_PREFIX):
+            place = f"environment variable {variable}, a default of the image"
+            image.put(tuple(upper.removeprefix(IMAGE_PREFIX).lower().split("__")), text, place)
+            continue
+        name = upper.removeprefix(PREFIX)
+        if name == upper or name in SWITCHES or _SERVICE_LINK.fullmatch(name):
+            continue
+        parts = tuple(name.lower().split("__"))
+        if len(parts) > 1 or parts[0] in model.model_fields:
+            given.put(parts, text, f"environment variable {variable}")
+            continue
+        meant = _find_meant(name, model)
+        if meant is None:
+            doubts.append(
+                Doubt(
+                    name="variable-unknown",
+                    text=f"environment variable {variable} is ignored: it names no setting "
+                    "(CONSUMERD_SECTION__KEY, with two "
+                    "underscores between section and key)",
+                )
+            )
+        else:
+            given.problems.append(
+                Problem(
+                    text=f"environment variable {variable}: it names no setting; did you mean "
+                    f"{render_variable(meant)}?",
+                    explains=(meant,),
+                )
+            )
+    return given.layer("environment", doubts), image.layer("defaults of the image")
+
+
+def read_command_line(overrides: Sequence[str], extra: Mapping[str, object], model: type[BaseModel]) -> Layer:
+    """Return the settings of ``--set`` and, as ``extra``, of options that are short for settings."""
+    texts = _Texts(model, extra)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        parts = tuple(key.strip().split("."))
+        if not separator or not all(parts):
+            # the text is not repeated: it may hold a credential
+            texts.problems.append(Problem(text=f"--set {key}: expected section.key=value, such as --set group.id=lake"))
+            continue
+        texts.put(parts, text, f"--set {key.strip()}")
+    return texts.layer("command line")
+
+
+class _Texts:
+    """Collects settings that are given as texts."""
+
+    def __init__(self, model: type[BaseModel], values: Mapping[str, object] | None = None) -> None:
+        self.problems: list[Problem] = []
+        self._model = model
+        self._values: dict[str, object] = _copy(values or {})
+        self._places: dict[tuple[str, ...], str] = {}
+
+    def put(self, path: tuple[str, ...], text: str, place: str) -> None:
+        """Add one setting. A mistake in it is a problem."""
+        if not all(path):
+            self.problems.append(Problem(text=f"{place}: expected section and key, such as {PREFIX}GROUP__ID"))
+            return
+        try:
+            value = self._read(path, text)
+        except yaml.YAMLError:
+            self.problems.append(
+                Problem(text=f"{render_key(path)}: the value is not YAML: quote it ({place})", explains=(path,))
+            )
+            return
+        at = self._values
+        for part in path[:-1]:
+            inner = at.setdefault(part, {})
+            if not isinstance(inner, dict):
+                self.problems.append(
+                    Problem(
+                        text=f"{render_key(path)}: {part} is set as a whole already, and cannot have keys ({place})"
+                    )
+                )
+                return
+            at = inner
+        if self._places.get(path, place) != place and place.startswith("environment"):
+            self.problems.append(
+                Problem(
+                    text=f"{render_key(path)}: set twice, by {self._places[path]} and by {place}: unset one of them"
+                )
+            )
+        at[path[-1]] = value
+        self._places[path] = place
+
+    def layer(self, name: str, doubts: Sequence[Doubt] = ()) -> Layer:
+        """Return what was collected."""
+        return Layer(name=name, values=self._values, places=self._places, problems=self.problems, doubts=doubts)
+
+    def _read(self, path: tuple[str, ...], text: str) -> object:
+        """Read a value as YAML has it, so that numbers, lists and booleans are written as in the file. Raises
+        YAMLError.
+
+        Text stays text, whatever YAML makes of it: the group ``42``, the release ``0.10``, the password ``u:12``.
+        """
+        if is_secret(self._model, path):
+            return text
+        is_text = takes_text(self._model, path)
+        try:
+            value: object = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError):  # ValueError: a date that is none
+            if is_text:
+                return text
+            raise yaml.YAMLError from None
+        if is_text:
+            return value if isinstance(value, str) or value is None else text
+        return value if isinstance(value, (str, bool, int, list, dict, type(None))) else text
+
+
+def _find_meant(name: str, model: type[BaseModel]) -> KeyPath | None:
+    """Return the setting that a variable with single underscores probably means, such as GROUP_ID."""
+    by_name = {render_variable(path).removeprefix(PREFIX): path for path in list_leaves(model)}
+    found = guess(name, by_name, cutoff=_CLOSE_VARIABLE)
+    return None if found is None else by_name[found]
+
+
+def _copy(values: Mapping[str, object]) -> dict[str, object]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
