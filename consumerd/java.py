@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from consumerd.errors import ConfigError
-from consumerd.extras import install_command
+from consumerd.installation import install_command
 
 MINIMUM_JAVA: Final = 17
 """What the Spark release that brings our jars was compiled for."""

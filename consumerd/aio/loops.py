@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Final
 
-from consumerd.extras import install_command
+from consumerd.installation import install_command
 
 SWITCH: Final = "CONSUMERD_UVLOOP"
 

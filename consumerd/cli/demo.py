@@ -22,7 +22,7 @@ from consumerd.cli.options import count, positive_count, positive_seconds
 from consumerd.demo.downloads import find_downloads
 from consumerd.embedded.zookeeper import get_zookeeper_jars
 from consumerd.errors import ConfigError
-from consumerd.extras import install_command
+from consumerd.installation import install_command
 from consumerd.java import get_java
 from consumerd.telemetry.text_tables import render_table
 from consumerd.telemetry.wording import counted, join_shown

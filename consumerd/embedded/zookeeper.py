@@ -24,7 +24,7 @@ from typing import Final, Self
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.tied import tied_command
 from consumerd.errors import ConfigError, ConsumerdError
-from consumerd.extras import install_command
+from consumerd.installation import install_command
 from consumerd.java import get_java
 
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"

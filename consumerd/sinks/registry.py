@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from pydantic import BaseModel
 
 from consumerd.errors import ConfigError
-from consumerd.extras import install_command
+from consumerd.installation import install_command
 from consumerd.sinks.base import Sink, SinkContext
 
 GROUP: Final = "consumerd.sinks"

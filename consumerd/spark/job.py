@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NewType, Protocol, cast
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
-from consumerd.extras import install_command
+from consumerd.installation import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

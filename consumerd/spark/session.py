@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import ConfigError
-from consumerd.extras import install_command
+from consumerd.installation import install_command
 from consumerd.java import get_java
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import ConfigError, CorruptMessageError
-from consumerd.extras import install_command
+from consumerd.installation import install_command
 from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
 from consumerd.wire.varint import read_varint
 

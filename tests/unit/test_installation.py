@@ -1,4 +1,4 @@
-"""The command that installs an extra: it names the place that this package came from."""
+"""How consumerd was installed, and the command that adds an extra: it names the place that the package came from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.extras import install_command, render_command
+from consumerd.installation import describe_package, install_command, render_command, render_package
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,7 +88,7 @@ def test_no_message_says_to_install_from_an_index(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in files
-        if path != ROOT / "consumerd/extras.py"
+        if path != ROOT / "consumerd/installation.py"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if re.search(r"pip install\s+(-\S+\s+)*'?consumerd\[", line)
     ]
@@ -110,3 +110,26 @@ def test_each_extra_that_a_message_names_exists() -> None:
 
     assert {"demo", "parquet", "spark", "speed"} <= named
     assert named <= set(extras)
+
+
+@pytest.mark.parametrize(
+    ("wheel", "direct_url", "expected"),
+    [
+        ("Tag: py3-none-any\n", None, "wheel py3-none-any, built without the native kernel"),
+        (
+            "Root-Is-Purelib: false\nTag: cp313-cp313-manylinux_2_17_x86_64\nTag: cp313-cp313-manylinux2014_x86_64\n",
+            None,
+            "wheel cp313-cp313-manylinux_2_17_x86_64, cp313-cp313-manylinux2014_x86_64, built with the native kernel",
+        ),
+        ("Tag: py3-none-any\n", noted("file:///a%20b", dir_info={"editable": True}), "editable, of /a b"),
+        (None, None, "none, a checkout that is not installed"),
+    ],
+)
+def test_a_bug_report_says_which_package_it_is(wheel: str | None, direct_url: str | None, expected: str) -> None:
+    """Whoever reads it knows whether a kernel can be there."""
+    assert expected == render_package(wheel, direct_url)
+
+
+def test_this_package_is_described() -> None:
+    """Whatever it was installed from."""
+    assert re.match("wheel |editable, |none, ", describe_package())

@@ -1,8 +1,8 @@
-"""The command that installs an extra into this environment, as far as can be known.
+"""How this consumerd was installed, and the command that adds an extra to it.
 
 consumerd is not on the public package index, so ``pip install consumerd[parquet]`` works only where it came from an index of
-the team's own. pip notes where a package came from in ``direct_url.json`` (PEP 610, packaging.python.org/specifications/direct-url).
-The command names that place again: a checkout, a wheel, an archive, or a repository.
+the team's own. pip notes where a package came from in ``direct_url.json`` (PEP 610). The command names that place again:
+a checkout, a wheel, an archive, or a repository.
 """
 
 from __future__ import annotations
@@ -27,6 +27,28 @@ def install_command(*extras: str) -> str:
     if noted is None and Path(str(package.locate_file("pyproject.toml"))).exists():
         return _from_checkout(extras)  # an egg-info that a build has left in a checkout
     return render_command(extras, noted)
+
+
+def describe_package() -> str:
+    """Say what is installed, for a bug report: a wheel with the native kernel or without it, or a checkout."""
+    try:
+        package = distribution("consumerd")
+    except PackageNotFoundError:
+        return "none, a checkout that is not installed"
+    return render_package(package.read_text("WHEEL"), package.read_text("direct_url.json"))
+
+
+def render_package(wheel: str | None, direct_url: str | None) -> str:
+    """Return the description of a package with these metadata files."""
+    noted = json.loads(direct_url or "{}")
+    if noted.get("dir_info", {}).get("editable"):
+        return f"editable, of {unquote(urlsplit(noted['url']).path)}"
+    tags = [line.partition(":")[2].strip() for line in (wheel or "").splitlines() if line.startswith("Tag:")]
+    if not tags:
+        return "none, a checkout that is not installed"
+    if tags == ["py3-none-any"]:
+        return "wheel py3-none-any, built without the native kernel"
+    return f"wheel {', '.join(tags)}, built with the native kernel"
 
 
 def render_command(extras: tuple[str, ...], direct_url: str | None) -> str:
