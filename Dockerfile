@@ -10,10 +10,10 @@ RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include") 
     apt-get update && \
     apt-get install --yes --no-install-recommends gcc libc6-dev $([ -e "$headers" ] || echo libpython3-dev)
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE NOTICE constraints.txt ./
 COPY consumerd consumerd
 RUN python3 -m venv /opt/consumerd && \
-    CONSUMERD_REQUIRE_KERNEL=1 /opt/consumerd/bin/pip install --no-cache-dir ".[${EXTRAS}]"
+    CONSUMERD_REQUIRE_KERNEL=1 /opt/consumerd/bin/pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 
 FROM ${BASE}
 RUN groupadd --gid 10001 consumerd && \

@@ -8,6 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # three on two cores: many tests wait, for sessions of ZooKeeper that expire for example
 JOBS ?= 3
 INTEROP ?= tests/interop
+UNIT ?= tests/unit tests/property
 TESTS ?= $(addprefix tests/,unit property component e2e architecture spark)
 PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
@@ -65,7 +66,7 @@ spark: venv  ## the tests that need Spark, in one process with one session
 	$(PYTEST) tests/spark
 
 unit: venv  ## unit and property tests only
-	$(PYTEST) $(PARALLEL) tests/unit tests/property
+	$(PYTEST) $(PARALLEL) $(UNIT)
 
 PURE := $(addprefix tests/unit/,wire net fetch sinks) tests/component/fetch \
   $(wildcard $(addprefix tests/property/test_,fetch* net* record*))
