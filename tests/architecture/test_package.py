@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 import tomllib
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_the_changelog_begins_with_what_is_unreleased_and_then_this_version() ->
     """The newest release first, each with the day on which it was made."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    dates = [datetime.date.fromisoformat(date) for _, date in releases()]
+    dates = [dt.date.fromisoformat(date) for _, date in releases()]
 
     assert headings[0] == "[Unreleased]"
     assert PROJECT["version"] == releases()[0][0]
@@ -69,19 +69,6 @@ def test_each_release_has_only_the_sections_of_keep_a_changelog() -> None:
     sections = set(re.findall(r"^### (.*)$", text, re.MULTILINE))
 
     assert sections <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-
-
-def test_the_manifests_name_images_of_this_version() -> None:
-    """Whoever builds an image by the documents gets what the manifests ask for."""
-    found = {
-        (path.relative_to(ROOT).as_posix(), tag)
-        for path in (ROOT / "deploy").rglob("*")
-        if path.suffix in {".yaml", ".yml"}
-        for tag in re.findall(r"\bconsumerd(?:-spark)?:(\d\S*)", path.read_text(encoding="utf-8"))
-    }
-
-    assert found
-    assert {PROJECT["version"]} == {tag for _, tag in found}, found
 
 
 def test_constraints_hold_each_dependency_in_a_version_that_is_allowed() -> None:
