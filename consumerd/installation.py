@@ -1,8 +1,8 @@
 """How this consumerd was installed, and the command that adds an extra to it.
 
-consumerd is not on the public package index, so ``pip install consumerd[parquet]`` works only where it came from an index of
-the team's own. pip notes where a package came from in ``direct_url.json`` (PEP 610). The command names that place again:
-a checkout, a wheel, an archive, or a repository.
+consumerd is not on the public package index, so ``pip install consumerd[parquet]`` works only where it came from an
+index of the team's own. pip notes where a package came from in ``direct_url.json`` (PEP 610). The command names that
+place again: a checkout, a wheel, an archive, or a repository.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import json
 import shlex
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
+
+_REINSTALL: Final = ("--force-reinstall", "--no-deps", "--no-cache-dir")
+"""pip builds the package again, and leaves all others as they are."""
 
 
 def install_command(*extras: str) -> str:
     """Return a ``pip install`` command that brings these extras, for a message.
 
-    Where the place that consumerd came from is unknown or gone, the command starts with the words "in a checkout of consumerd".
+    Where the place that consumerd came from is unknown or gone, the text begins with "in a checkout of consumerd".
     """
-    try:
-        package = distribution("consumerd")
-    except PackageNotFoundError:  # a checkout on PYTHONPATH: no package is installed
-        return _from_checkout(extras)
-    noted = package.read_text("direct_url.json")
-    if noted is None and Path(str(package.locate_file("pyproject.toml"))).exists():
-        return _from_checkout(extras)  # an egg-info that a build has left in a checkout
-    return render_command(extras, noted)
+    return render_command(extras, _find_direct_url())
+
+
+def reinstall_command() -> str:
+    """Return a ``pip install`` command that builds the package anew from where it came from, for a message."""
+    return render_command((), _find_direct_url(), *_REINSTALL)
 
 
 def describe_package() -> str:
@@ -51,26 +53,36 @@ def render_package(wheel: str | None, direct_url: str | None) -> str:
     return f"wheel {', '.join(tags)}, built with the native kernel"
 
 
-def render_command(extras: tuple[str, ...], direct_url: str | None) -> str:
-    """Return the command for a package with this ``direct_url.json``; None is a package of an index."""
-    wanted = f"[{','.join(extras)}]"
+def render_command(extras: tuple[str, ...], direct_url: str | None, *options: str) -> str:
+    """Return the command for a package with this ``direct_url.json``; None is a package of an index, "{}" of nowhere.
+
+    ``options`` are pip's.
+    """
+    wanted = f"[{','.join(extras)}]" if extras else ""
+    command = " ".join(("pip install", *options))
     if direct_url is None:
-        return f"pip install {shlex.quote(f'consumerd{wanted}')}"
+        return f"{command} {shlex.quote(f'consumerd{wanted}')}"
     noted = json.loads(direct_url)
-    url = str(noted["url"])
+    url = str(noted.get("url", ""))
+    parts = urlsplit(url)
     if (repository := noted.get("vcs_info")) is not None:
         source = f"{repository['vcs']}+{url}@{repository['commit_id']}"
-        return f"pip install {shlex.quote(f'consumerd{wanted} @ {source}')}"
-    parts = urlsplit(url)
-    if parts.scheme != "file":
-        return f"pip install {shlex.quote(f'consumerd{wanted} @ {url}')}"
+        return f"{command} {shlex.quote(f'consumerd{wanted} @ {source}')}"
+    if parts.scheme not in {"", "file"}:
+        return f"{command} {shlex.quote(f'consumerd{wanted} @ {url}')}"
     path = Path(unquote(parts.path))
-    if not path.exists():  # the first stage of an image, a folder for downloads
-        return _from_checkout(extras)
+    if not url or not path.exists():  # the first stage of an image, a folder for downloads
+        return f"in a checkout of consumerd, {command} {shlex.quote(f'.{wanted}')}"
     editable = "-e " if noted.get("dir_info", {}).get("editable") else ""
-    return f"pip install {editable}{shlex.quote(f'{path}{wanted}')}"
+    return f"{command} {editable}{shlex.quote(f'{path}{wanted}')}"
 
 
-def _from_checkout(extras: tuple[str, ...]) -> str:
-    wanted = shlex.quote(f".[{','.join(extras)}]")
-    return f"in a checkout of consumerd, pip install {wanted}"
+def _find_direct_url() -> str | None:
+    try:
+        package = distribution("consumerd")
+    except PackageNotFoundError:  # a checkout on PYTHONPATH: no package is installed
+        return "{}"
+    noted = package.read_text("direct_url.json")
+    if noted is None and Path(str(package.locate_file("pyproject.toml"))).exists():
+        return "{}"  # an egg-info that a build has left in a checkout
+    return noted

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.installation import describe_package, install_command, render_command, render_package
+from consumerd.installation import describe_package, install_command, reinstall_command, render_command, render_package
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,6 +66,15 @@ def test_an_archive_is_named_by_its_address() -> None:
     assert "pip install 'consumerd[demo] @ https://files.example/consumerd-1.tar.gz'" == render_command(
         ("demo",), direct_url
     )
+
+
+def test_a_package_is_built_again_from_where_it_came_from(tmp_path: Path) -> None:
+    """After a compiler was installed: pip would take what it has."""
+    options = ("--force-reinstall", "--no-deps")
+    place = noted(tmp_path, dir_info={})
+
+    assert f"pip install --force-reinstall --no-deps {tmp_path}" == render_command((), place, *options)
+    assert re.search(r"pip install --force-reinstall --no-deps --no-cache-dir \S", reinstall_command())
 
 
 def test_a_package_of_an_index_is_named_as_such() -> None:
