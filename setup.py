@@ -1,13 +1,13 @@
 """Builds the native kernel, ``consumerd/wire/_kernel``; everything else about the package stands in pyproject.toml.
 
-Each ``.pyx`` there is one extension module. Without a C compiler or Python's headers nothing is built, one line says so, and
-consumerd runs on its pure Python path; ``CONSUMERD_REQUIRE_KERNEL=1`` makes that an error, ``CONSUMERD_KERNEL=off`` builds
-nothing anywhere. For a checkout::
+Each ``.pyx`` there is one extension module. Without a C compiler or Python's headers nothing is built, one line says so,
+and consumerd runs on its pure Python path. ``CONSUMERD_REQUIRE_KERNEL=1`` makes that an error; ``CONSUMERD_KERNEL=off``
+builds nothing anywhere. For a checkout::
 
     make kernel                                  # or: python setup.py build_ext --inplace
 
-A wheel with the kernel is of one platform and Python, and its objects are stripped. One without it is tagged ``py3-none-any``.
-``make wheels`` builds both kinds.
+A wheel with the kernel is of one platform and Python, and its objects are stripped. One without it is tagged
+``py3-none-any``. ``make wheels`` builds both kinds.
 """
 
 import os

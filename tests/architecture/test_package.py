@@ -1,4 +1,4 @@
-"""The package's own files agree: supported Pythons, versions, the changelog, constraints, and what make targets need."""
+"""The package's own files agree: supported Pythons, version, changelog, constraints, and what make targets need."""
 
 from __future__ import annotations
 

