@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -33,9 +33,8 @@ def reinstall_command() -> str:
 
 def describe_package() -> str:
     """Say what is installed, for a bug report: a wheel with the native kernel or without it, or a checkout."""
-    try:
-        package = distribution("consumerd")
-    except PackageNotFoundError:
+    package = _find_package()
+    if package is None:
         return "none, a checkout that is not installed"
     return render_package(package.read_text("WHEEL"), package.read_text("direct_url.json"))
 
@@ -78,11 +77,10 @@ def render_command(extras: tuple[str, ...], direct_url: str | None, *options: st
 
 
 def _find_direct_url() -> str | None:
-    try:
-        package = distribution("consumerd")
-    except PackageNotFoundError:  # a checkout on PYTHONPATH: no package is installed
-        return "{}"
-    noted = package.read_text("direct_url.json")
-    if noted is None and Path(str(package.locate_file("pyproject.toml"))).exists():
-        return "{}"  # an egg-info that a build has left in a checkout
-    return noted
+    package = _find_package()
+    return "{}" if package is None else package.read_text("direct_url.json")
+
+
+def _find_package() -> Distribution | None:
+    """Return what pip has installed; not the egg-info that a build leaves in a checkout, which may come first."""
+    return next((one for one in distributions(name="consumerd") if one.read_text("WHEEL") is not None), None)

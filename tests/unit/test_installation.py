@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -80,6 +81,31 @@ def test_a_package_is_built_again_from_where_it_came_from(tmp_path: Path) -> Non
 def test_a_package_of_an_index_is_named_as_such() -> None:
     """pip notes no address for it."""
     assert "pip install 'consumerd[demo]'" == render_command(("demo",), None)
+
+
+def test_what_pip_has_installed_is_found_behind_what_a_build_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a checkout the working folder is searched first, and has an egg-info without a word on where it came from."""
+    left, installed = tmp_path / "checkout", tmp_path / "site-packages"
+    for folder, name in ((left, "consumerd.egg-info"), (installed, "consumerd-1.dist-info")):
+        (folder / name).mkdir(parents=True)
+    (left / "consumerd.egg-info" / "PKG-INFO").write_text("Name: consumerd\nVersion: 1\n")
+    (installed / "consumerd-1.dist-info" / "METADATA").write_text("Name: consumerd\nVersion: 1\n")
+    (installed / "consumerd-1.dist-info" / "WHEEL").write_text("Tag: py3-none-any\n")
+    (installed / "consumerd-1.dist-info" / "direct_url.json").write_text(noted(left, dir_info={"editable": True}))
+    monkeypatch.setattr(sys, "path", [str(left), str(installed)])
+
+    assert f"editable, of {left}" == describe_package()
+    assert f"pip install -e '{left}[speed]'" == install_command("speed")
+
+
+def test_a_checkout_that_is_not_installed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs by PYTHONPATH."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    assert "none, a checkout that is not installed" == describe_package()
+    assert "in a checkout of consumerd, pip install '.[speed]'" == install_command("speed")
 
 
 def test_this_environment_has_a_command() -> None:
