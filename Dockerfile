@@ -1,5 +1,5 @@
 # Two stages: the package and its dependencies are installed in the first, only the result is in the image: the native
-# kernel, and no compiler. BASE is any image of Debian's kin with Python 3.11 to 3.13, venv included; both stages need the
+# kernel, and no compiler. BASE is any image of Debian's kin with Python 3.11 to 3.14, venv included; both stages need the
 # same one, since a virtual environment belongs to the interpreter that made it.
 ARG BASE=python:3.13-slim
 FROM ${BASE} AS build
@@ -10,10 +10,10 @@ RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include") 
     apt-get update && \
     apt-get install --yes --no-install-recommends gcc libc6-dev $([ -e "$headers" ] || echo libpython3-dev)
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE config.example.yaml ./
+COPY pyproject.toml setup.py README.md LICENSE NOTICE constraints.txt config.example.yaml ./
 COPY consumerd consumerd
 RUN python3 -m venv /opt/consumerd && \
-    CONSUMERD_REQUIRE_KERNEL=1 /opt/consumerd/bin/pip install --no-cache-dir ".[${EXTRAS}]"
+    CONSUMERD_REQUIRE_KERNEL=1 /opt/consumerd/bin/pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 
 FROM ${BASE}
 RUN groupadd --gid 10001 consumerd && \

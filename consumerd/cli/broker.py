@@ -33,7 +33,8 @@ def add_broker_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
     parser.description = (
         "Run one broker on 127.0.0.1, with a ZooKeeper of its own unless --zookeeper names one, and print their addresses. "
         "Speaks Kafka's protocol as the release of --as-release does. For development and tests: one node, no replication. "
-        "SIGTERM and Ctrl-C stop both. A ZooKeeper of its own needs the extra: pip install 'consumerd[demo]'."
+        "SIGTERM and Ctrl-C stop both. A ZooKeeper of its own needs the extra demo; "
+        "where it is not installed, the command says how to install it."
     )
     parser.add_argument("--port", type=port, default=0, metavar="PORT", help="where it listens (a free port)")
     parser.add_argument(

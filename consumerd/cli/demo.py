@@ -22,6 +22,7 @@ from consumerd.cli.options import count, positive_count, positive_seconds
 from consumerd.demo.downloads import find_downloads
 from consumerd.embedded.zookeeper import get_zookeeper_jars
 from consumerd.errors import ConfigError
+from consumerd.installation import install_command
 from consumerd.java import get_java
 from consumerd.telemetry.text_tables import render_table
 from consumerd.telemetry.wording import counted, join_shown
@@ -44,8 +45,8 @@ def add_demo_command(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.description = (
         "Start ZooKeeper and a broker, produce orders and clicks with every codec, land them with two daemons in Parquet and "
         "JSON lines, start a third, kill one, and compare what has landed with what was acknowledged; then audit, bronze and silver "
-        "of the data pipeline, on Spark. Needs the extra: "
-        "pip install 'consumerd[demo]'. Everything listens on 127.0.0.1. Ctrl-C ends it at any moment and removes "
+        "of the data pipeline, on Spark. Needs the extra demo, and says how to install it where it is not. "
+        "Everything listens on 127.0.0.1. Ctrl-C ends it at any moment and removes "
         "everything; the files of a finished demo are kept. Exit code 1 if a record is lost, doubled or changed."
     )
     parser.add_argument("--records", type=positive_count, default=_RECORDS, metavar="N", help=f"so many ({_RECORDS})")
@@ -96,7 +97,7 @@ async def _check_extra() -> None:
     """Raise ConfigError when something is missing that the demo needs."""
     missing = [name for name in _EXTRAS if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"the demo needs {join_shown(missing, len(missing))}: pip install 'consumerd[demo]'")
+        raise ConfigError(f"the demo needs {join_shown(missing, len(missing))}: {install_command('demo')}")
     get_zookeeper_jars()
     await asyncio.to_thread(get_java)
 

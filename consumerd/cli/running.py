@@ -26,6 +26,7 @@ from consumerd.daemon.allocator import keep_loaded, tune_allocator
 from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped
+from consumerd.installation import describe_package
 from consumerd.telemetry.logs import configure_logging
 from consumerd.telemetry.text_tables import escape_unprintable, render_table
 from consumerd.telemetry.wording import counted
@@ -97,6 +98,7 @@ async def version(_args: argparse.Namespace) -> int:
     """Print versions."""
     sys.stdout.write(f"consumerd {__version__}\n")
     sys.stdout.write(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}\n")
+    sys.stdout.write(f"package: {describe_package()}\n")
     sys.stdout.write(f"kernel: {kernel.describe()}\n")
     sys.stdout.write(f"loop: {explain_loop()}\n")
     for name in ("aiozk", "pyarrow", "python-snappy", "lz4", "zstandard", "google-crc32c"):

@@ -24,6 +24,7 @@ from typing import Final, Self
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.tied import tied_command
 from consumerd.errors import ConfigError, ConsumerdError
+from consumerd.installation import install_command
 from consumerd.java import get_java
 
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -64,7 +65,7 @@ def get_zookeeper_jars() -> tuple[Path, ...]:
         if any(jar.name.startswith("zookeeper-") for jar in jars):
             return jars
     where = f"no zookeeper jar in {', '.join(folders)}" if folders else "pyspark is not installed"
-    raise ConfigError(f"the embedded ZooKeeper runs from the jars of pyspark ({where}): pip install consumerd[demo]")
+    raise ConfigError(f"the embedded ZooKeeper runs from the jars of pyspark ({where}): {install_command('demo')}")
 
 
 class EmbeddedZooKeeper:

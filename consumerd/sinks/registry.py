@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from pydantic import BaseModel
 
 from consumerd.errors import ConfigError
+from consumerd.installation import install_command
 from consumerd.sinks.base import Sink, SinkContext
 
 GROUP: Final = "consumerd.sinks"
@@ -51,6 +52,6 @@ def load_sink(type_name: str) -> SinkFactory:
         if extra is None:
             raise ConfigError(f"sink {type_name!r} cannot be loaded: {error}") from error
         raise ConfigError(
-            f"sink {type_name!r} needs {error.name}, which is not installed: pip install 'consumerd[{extra}]'"
+            f"sink {type_name!r} needs {error.name}, which is not installed: {install_command(extra)}"
         ) from error
     return factory

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NewType, Protocol, cast
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
+from consumerd.installation import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,4 +149,4 @@ def _load(module: str, who: str) -> object:
         missing = (error.name or "").partition(".")[0]
         if missing in {"", "consumerd"}:
             raise
-        raise ConfigError(f"{who} needs {missing}, which is not installed: pip install 'consumerd[spark]'") from error
+        raise ConfigError(f"{who} needs {missing}, which is not installed: {install_command('spark')}") from error

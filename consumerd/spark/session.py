@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import ConfigError
+from consumerd.installation import install_command
 from consumerd.java import get_java
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _check_pyspark() -> None:
     """Raise ConfigError if a package of the extra is missing, or Spark is too old."""
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"needs {' and '.join(missing)}, not installed here: pip install 'consumerd[spark]'")
+        raise ConfigError(f"needs {' and '.join(missing)}, not installed here: {install_command('spark')}")
     import pyspark
 
     check_spark_version(pyspark.__version__)
@@ -194,7 +195,7 @@ def check_spark_version(version: str) -> None:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST_SPARK:
         oldest = ".".join(map(str, OLDEST_SPARK))
-        raise ConfigError(f"needs Spark {oldest} or newer, this is {version}: pip install 'consumerd[spark]'")
+        raise ConfigError(f"needs Spark {oldest} or newer, this is {version}: {install_command('spark')}")
 
 
 def _mute_pandas_warning() -> None:
@@ -230,7 +231,7 @@ def _java_options() -> str:
 
 def launch_environment(master: str) -> dict[str, str]:
     """Return what ``spark-submit`` finds its Java by, and what keeps a local master off the network. Raises ConfigError."""
-    java = {"CONSUMERD_JAVA": str(get_java("'consumerd[spark,java]'")), "JAVA_HOME": str(_HERE / "java_home")}
+    java = {"CONSUMERD_JAVA": str(get_java("spark", "java")), "JAVA_HOME": str(_HERE / "java_home")}
     # without it the JVM looks the host's own name up, which need not be known anywhere
     return {**java, "SPARK_LOCAL_IP": _LOOPBACK} if _is_local(master) else java
 

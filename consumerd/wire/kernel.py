@@ -24,6 +24,8 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from consumerd.installation import reinstall_command
+
 if TYPE_CHECKING:
     from consumerd.wire.columns import ColumnBuilder
 
@@ -324,8 +326,6 @@ lines: LinesKernel | None = _find("lines")
 memory: MemoryKernel | None = _find("memory")
 fold: FoldKernel | None = _find("fold")
 
-_REMEDY: Final = "install consumerd again (pip install --force-reinstall --no-deps --no-cache-dir), or make kernel"
-
 NATIVE: Final = not _is_off and not _missing
 """Whether all parts of the kernel are there."""
 
@@ -337,9 +337,10 @@ def describe() -> str:
     found = "none, pure Python" if records is None else f"native (CRC-32C: {records.CRC32C})"
     if not _missing:
         return found
+    remedy = f"install it again ({reinstall_command()}), or make kernel in a checkout"
     broken = [f"{name}: {error}" for name, error in _missing.items() if not isinstance(error, ModuleNotFoundError)]
     if broken:
-        return f"{found}: cannot load {'; '.join(broken)}; {_REMEDY}"
+        return f"{found}: cannot load {'; '.join(broken)}; {remedy}"
     if records is None:
-        return f"{found}: not built, for want of a C compiler or of Python's headers; once they are there, {_REMEDY}"
-    return f"{found}, without {', '.join(_missing)}: built from older sources; {_REMEDY}"
+        return f"{found}: not built, for want of a C compiler or of Python's headers; once they are there, {remedy}"
+    return f"{found}, without {', '.join(_missing)}: built from older sources; {remedy}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import ConfigError, CorruptMessageError
+from consumerd.installation import install_command
 from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
 from consumerd.wire.varint import read_varint
 
@@ -199,7 +200,7 @@ class RecordBatch:
         try:
             from consumerd.wire.arrow import to_arrow
         except ImportError as error:
-            raise ConfigError("Arrow data needs pyarrow: pip install 'consumerd[parquet]'") from error
+            raise ConfigError(f"Arrow data needs pyarrow: {install_command('parquet')}") from error
         return to_arrow(self)
 
 

@@ -23,7 +23,7 @@ settings=(
 )
 
 # An environment for executors that have none, once a release (and of the executors' Python):
-#   python3 -m venv environment && environment/bin/pip install 'consumerd[spark,parquet,speed]' venv-pack
+#   python3 -m venv environment && environment/bin/pip install '.[spark,parquet,speed]' venv-pack    # in a checkout
 #   environment/bin/venv-pack --prefix environment --output environment.tar.gz
 # Executors unpack it where they work. The driver is here, with a Python of its own that has consumerd, too (DRIVER_PYTHON).
 archive=${ENVIRONMENT:-environment.tar.gz}
@@ -44,7 +44,7 @@ yarn)
     ;;
 kubernetes)
     # driver and executors are pods of one image: Spark's own for Python with
-    #   RUN pip install 'consumerd[spark,parquet,speed]'
+    #   COPY a checkout to /src, and RUN pip install '/src[spark,parquet,speed]'
     #   COPY deploy/spark/consumerd_job.py /opt/consumerd/
     # and the claims of deploy/spark/kubernetes; --config is a path in the driver's pod
     exec "$submit" --master "${MASTER:?k8s://https://HOST:6443}" --deploy-mode cluster "${settings[@]}" \

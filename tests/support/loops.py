@@ -20,7 +20,7 @@ def new_uvloop() -> asyncio.AbstractEventLoop:
     new_loop = find_uvloop({})
     if new_loop is not None:
         return new_loop()
-    reason = "uvloop is not installed: pip install 'consumerd[speed]'"
+    reason = "uvloop is not installed: pip install -e '.[test]'"
     if os.environ.get("CONSUMERD_REQUIRE_TOOLS") == "1":
         pytest.fail(reason)
     pytest.skip(reason)

@@ -55,13 +55,11 @@ def test_the_extra_and_the_documents_say_the_same() -> None:
 def test_the_documents_name_the_python_and_java_that_are_taken() -> None:
     """Versions of Python are pip's to refuse, those of Java ``get_java``'s."""
     top = Path(__file__).parents[3]
-    (python,) = re.findall(
-        r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', (top / "pyproject.toml").read_text(), re.MULTILINE
-    )
-    first, behind = map(int, python)
+    supported = (top / ".ci" / "pythons").read_text().split()
+    first, last = (int(version.removeprefix("3.")) for version in (supported[0], supported[-1]))
 
     said = (top / "docs" / "spark.md").read_text()
     pythons = {(int(low), int(high)) for low, high in re.findall(r"Python 3\.(\d+) to 3\.(\d+)", said)}
     javas = {int(java) for java in re.findall(r"Java (\d+)", said)}
-    assert pythons == {(first, behind - 1)}
+    assert pythons == {(first, last)}
     assert javas == {MINIMUM_JAVA}

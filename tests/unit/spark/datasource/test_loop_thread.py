@@ -98,9 +98,10 @@ def test_the_cause_is_told_where_the_resource_fails() -> None:
 def test_an_interruption_ends_the_work() -> None:
     """Ctrl-C while the cluster is silent."""
     resource = Resource()
-    ended = threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     async def wait() -> None:
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -115,5 +116,6 @@ def test_an_interruption_ends_the_work() -> None:
 
     with pytest.raises(KeyboardInterrupt), LoopThread(resource.open(), name="test") as thread:
         work = thread.submit(wait())
+        assert started.wait(10)  # a task that is cancelled before its first step has nothing to end
         thread.wait(Interrupted())  # type: ignore[arg-type]  # a call whose waiter is interrupted
     assert ended.wait(10)
