@@ -40,7 +40,7 @@ from consumerd.daemon.budget import (
     plan_budgets,
 )
 from consumerd.daemon.cluster_search import find_cluster
-from consumerd.daemon.describe import describe_partition, describe_sinks, explain_unready
+from consumerd.daemon.describe import describe_partition, describe_sinks, explain_problems
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
 from consumerd.daemon.sink_fetchers import SinkFetchers
@@ -375,7 +375,6 @@ class Daemon:
         reasons = [] if self._waiting is None else [self._waiting]
         if group is not None and group.unready_reason is not None:
             reasons.append(group.unready_reason)
-        reasons += explain_unready(partitions)
         return DaemonStatus(
             version=__version__,
             kernel=kernel.describe(),
@@ -407,6 +406,7 @@ class Daemon:
             requests=tuple(map(_describe_request, parts.requests.waiting)) if parts is not None else (),
             group_partitions=parts.rebalancer.group_partitions if parts is not None else 0,
             sinks=describe_sinks(parts.budgets if parts is not None else {}, partitions, self._recent),
+            problems=tuple(explain_problems(partitions)),
         )
 
 
