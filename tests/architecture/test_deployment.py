@@ -246,7 +246,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     program = require_tool("systemd-analyze", "systemd")
     unit = tmp_path / "consumerd.service"
     # its program is not installed here
-    unit.write_text(re.sub(r"^(ExecStart=)\S+", r"\1/bin/true", UNIT, flags=re.MULTILINE))
+    unit.write_text(re.sub(r"^(ExecStart(?:Pre)?=)\S+", r"\1/bin/true", UNIT, flags=re.MULTILINE))
     verified = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
     ours = [line for line in verified.stderr.splitlines() if unit.name in line]
 
@@ -261,9 +261,28 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_unit_runs_the_command_with_settings_where_the_documents_say() -> None:
-    """And does not repeat what can only fail again."""
+    """They are checked first, as the daemon reads them."""
     assert unit_values("ExecStart") == ["/opt/consumerd/bin/consumerd run --config /etc/consumerd/config.yaml"]
-    assert unit_values("RestartPreventExitStatus") == ["2"]
+    assert unit_values("ExecStartPre") == [unit_values("ExecStart")[0].replace(" run ", " check-config ")]
+
+
+def test_the_unit_is_notified_watched_and_restarted_after_every_failure() -> None:
+    """Exit code 2 included: a port that is taken for a moment must not end a member for good."""
+    assert unit_values("Type") == ["notify"]
+    assert parse_seconds(unit_values("WatchdogSec")[0]) >= 30, "a page cache that is written back may take seconds"
+    assert unit_values("Restart") == ["on-failure"]
+    assert unit_values("RestartPreventExitStatus") == []
+    assert unit_values("StartLimitIntervalSec") == ["0"]
+    assert "AF_UNIX" in unit_values("RestrictAddressFamilies")[0].split(), "the notifications"
+
+
+def test_other_users_may_read_what_the_unit_lands_and_nobody_else_may_write_it() -> None:
+    """Spark's jobs have a user of their own."""
+    (mask,) = (int(one, 8) for one in unit_values("UMask"))
+
+    assert 0o666 & ~mask == 0o644
+    assert 0o777 & ~mask == 0o755
+    assert unit_values("StateDirectoryMode") in ([], ["0755"])
 
 
 def test_files_that_comments_name_are_there() -> None:
