@@ -18,7 +18,7 @@ from tests.support.roll_out import Deployment, RollingUpdate
 
 pytestmark = pytest.mark.records
 
-MANIFEST = Path(__file__).parents[2] / "deploy" / "kubernetes" / "deployment.yaml"
+MANIFEST = Path(__file__).parents[2] / "deploy" / "kubernetes" / "base" / "deployment.yaml"
 PARTITIONS = 3
 STOPPED = 0
 
