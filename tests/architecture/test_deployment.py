@@ -25,6 +25,7 @@ KUBERNETES = DEPLOY / "kubernetes"
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 OF_SETUP = "CONSUMERD_REQUIRE_KERNEL"  # which setup.py reads, and nothing that runs
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
+DOCUMENT = (ROOT / "docs" / "deployment.md").read_text()
 UNIT = (DEPLOY / "systemd" / "consumerd.service").read_text()
 
 #: what a process takes besides the budget; docs/operations.md, "Sizing memory"
@@ -272,6 +273,41 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
         check=False,
     )
     assert graded.returncode == 0, graded.stdout[-500:]
+
+
+def test_the_documents_drop_in_is_understood(tmp_path: Path) -> None:
+    """docs/deployment.md, "systemd": fewer readers, and another folder."""
+    program = require_tool("systemd-analyze", "systemd")
+    (block,) = re.findall(r"^```ini\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    unit = tmp_path / "consumerd.service"
+    unit.write_text(re.sub(r"^(ExecStart(?:Pre)?=)\S+", r"\1/bin/true", UNIT, flags=re.MULTILINE))
+    (tmp_path / "consumerd.service.d").mkdir()
+    (tmp_path / "consumerd.service.d" / "override.conf").write_text(block)
+    verified = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
+
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if unit.name in line]) == (0, [])
+    assert set(re.findall(r"^(\w+)=", block, re.MULTILINE)) == {"UMask", "ReadWritePaths"}
+
+
+def test_the_document_says_what_stands_in_the_files() -> None:
+    """Times, sizes, ports, commands and versions of docs/deployment.md."""
+    assert f"(`UMask={unit_values('UMask')[0]}`)" in DOCUMENT
+    assert f"tried again every {unit_values('RestartSec')[0]} s" in DOCUMENT
+    assert f"has stood still for {unit_values('WatchdogSec')[0]} s" in DOCUMENT
+    assert f"A stop** has {unit_values('TimeoutStopSec')[0]} s" in DOCUMENT
+    assert (
+        f"`shutdown.timeout_ms` is above {Settings.model_fields['shutdown'].default.timeout_ms // 1000} s" in DOCUMENT
+    )
+    assert unit_values("ExecStartPre")[0] in DOCUMENT
+    assert f"Pods run as user and group {pod()['securityContext']['runAsUser']}" in DOCUMENT
+    assert set(re.findall(r"consumerd:(\d+\.\d+\.\d+)", DOCUMENT)) == {__version__}
+    assert {1, 2} >= {len(re.findall(rf"127\.0\.0\.1:{port}\b", DOCUMENT)) for port in (3000, 9090, 9093)}
+    lines = (DEPLOY / "docker-compose.yml").read_text().replace("\n# ", "\n")
+    blocks = re.findall(r"^```sh\n(docker compose .*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    for command in blocks[0].splitlines()[:-1]:
+        assert command.strip() in lines, "the file's own comment says the same"
+    scaled = yaml.safe_load((KUBERNETES / "components" / "keda" / "scaledobject.yaml").read_text())["spec"]
+    assert f"each {int(scaled['triggers'][0]['metadata']['threshold']):,} records of lag" in DOCUMENT
 
 
 def test_the_unit_runs_the_command_with_settings_where_the_documents_say() -> None:

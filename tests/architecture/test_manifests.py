@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from consumerd import __version__
 from consumerd.config.load import load_settings
 from consumerd.sinks.registry import load_sink
 from tests.support.kubernetes_schemas import find_faults
@@ -23,6 +24,7 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 SHARED, OWN = KUBERNETES / "overlays" / "shared-volume", KUBERNETES / "overlays" / "volume-per-replica"
 SPARK = DEPLOY / "spark" / "kubernetes"
+DOCUMENT = ROOT / "docs" / "deployment.md"
 Manifest = dict[str, Any]
 
 
@@ -196,6 +198,31 @@ def test_an_image_of_ones_own_takes_one_line(tmp_path: Path, base: Path, image: 
     rendered = render_own(tmp_path, base, images=[own])
 
     assert {one["image"] for one in containers(rendered)} == {"registry.example/team/consumerd:7"}
+
+
+def test_the_documents_own_overlay_renders(tmp_path: Path) -> None:
+    """docs/deployment.md: an image, settings and scaling of one's own, beside a checkout."""
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "kustomization.yaml").write_text(block)
+    (tmp_path / "config.yaml").write_text("group: {id: other}\n")
+    shutil.copytree(DEPLOY, tmp_path / "consumerd" / "deploy")
+    rendered = render(tmp_path)
+
+    assert [fault for one in rendered for fault in find_faults(one)] == []
+    assert {one["metadata"]["namespace"] for one in rendered} == {"lake"}
+    assert {one["image"] for one in containers(rendered)} == {f"registry.example/consumerd:{__version__}"}
+    assert find(rendered, "ConfigMap")["data"] == {"config.yaml": "group: {id: other}\n"}
+    assert find(rendered, "ScaledObject")["spec"]["scaleTargetRef"]["kind"] == "Deployment"
+
+
+def test_the_document_applies_folders_that_render_something() -> None:
+    """And says of the workloads what they are."""
+    applied = re.findall(r"^kubectl apply -k (\S+)$", DOCUMENT.read_text(), re.MULTILINE)
+
+    assert {ROOT / one for one in applied} == {KUBERNETES, SHARED, SPARK}
+    assert all(render(ROOT / one) for one in applied)
+    (kind,) = {one.lower() for one in re.findall(r"rollout status (\w+)/consumerd", DOCUMENT.read_text())}
+    assert kind == find(render(KUBERNETES), "StatefulSet")["kind"].lower()
 
 
 @pytest.mark.parametrize("base", [SHARED, OWN], ids=name_of)
