@@ -1,9 +1,13 @@
-"""Deployment controller of Kubernetes, simulated: replaces pods by the manifest's strategy, as far as readiness allows.
+"""Controllers of Kubernetes, simulated: they replace pods by the manifest's strategy, as far as readiness allows.
 
-A pod is a real process. The rules are those of the Deployment and ReplicaSet controllers: old pods that are not ready are
-removed first; others only while `replicas - maxUnavailable` pods stay ready; a new pod is started as soon as there are
-fewer than `replicas + maxSurge`. A new pod that never becomes ready therefore blocks the roll-out, and counts as failed
-after the progress deadline.
+A pod is a real process.
+
+Deployment and ReplicaSet: old pods that are not ready are removed first; others only while `replicas - maxUnavailable` pods
+stay ready; a new pod is started as soon as there are fewer than `replicas + maxSurge`. A new pod that never becomes ready
+therefore blocks the roll-out, and counts as failed after the progress deadline.
+
+StatefulSet: pods have names with ordinals, which their successors take over. One is replaced after the other, from the highest
+ordinal to 0, and each is ready before the next one leaves.
 """
 
 from __future__ import annotations
@@ -105,3 +109,33 @@ class Deployment:
                 del self.pods[name]
                 return True
         return False
+
+
+@dataclass(slots=True)
+class StatefulSet:
+    """Pods of one StatefulSet with `podManagementPolicy: Parallel`. ``start`` starts a pod of a name and a revision."""
+
+    replicas: int
+    readiness_path: str
+    start: Callable[[str, int], Daemon]
+    pods: dict[str, Daemon] = field(default_factory=dict)
+    revision: int = 0
+    exit_codes: list[int] = field(default_factory=list)
+
+    def roll_out(self, *, progress_deadline_s: float) -> None:
+        """Replace every pod; the first call starts them together. Raises DaemonFailed for one that is not ready in time."""
+        self.revision += 1
+        names = [f"consumerd-{ordinal}" for ordinal in reversed(range(self.replicas))]
+        if not self.pods:
+            self.pods = {name: self.start(name, self.revision) for name in names}
+            for name in names:
+                self._wait_ready(name, progress_deadline_s)
+            return
+        for name in names:
+            self.exit_codes.append(self.pods[name].terminate())
+            self.pods[name] = self.start(name, self.revision)
+            self._wait_ready(name, progress_deadline_s)
+
+    def _wait_ready(self, name: str, timeout_s: float) -> None:
+        pod = self.pods[name]
+        pod.wait(lambda: pod.get(self.readiness_path)[0] == 200, f"{name} is ready", timeout_s)

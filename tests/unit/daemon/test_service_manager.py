@@ -80,7 +80,7 @@ async def test_it_hears_twice_within_the_watchdogs_time(listener: Listener) -> N
     assert find(listener, None)._interval_s == 10.0
 
 
-async def test_it_hears_of_the_stop_at_once_with_the_time_that_it_may_take(listener: Listener) -> None:
+async def test_it_hears_of_the_stop_with_the_time_that_it_may_take(listener: Listener) -> None:
     """And the watchdog is fed while what is in flight is flushed, which may take longer than the watchdog's time."""
     async with reporting(find(listener, 3600.0, stop_timeout_s=120.0)) as stop:
         assert await listener.hear() == ["READY=1"]

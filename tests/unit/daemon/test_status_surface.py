@@ -110,7 +110,7 @@ async def test_readiness_says_why_not() -> None:
         assert await get("/readyz") == (200, "ok\n")
 
 
-async def test_partitions_in_trouble_are_named_by_the_probe_and_do_not_change_its_answer() -> None:
+async def test_the_probe_names_partitions_in_trouble_and_stays_ready() -> None:
     """A roll-out waits for readiness. It must be able to bring what mends the partition."""
     stopped = replace(STATUS, problems=("orders/1 is stopped: the committed offset reads 'three'",))
     async with served(stopped) as get:
