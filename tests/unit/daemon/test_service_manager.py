@@ -58,7 +58,7 @@ def find(listener: Listener, watchdog_s: float | None = WATCHDOG_S, stop_timeout
 @asynccontextmanager
 async def reporting(manager: ServiceManager) -> AsyncIterator[asyncio.Event]:
     stop = asyncio.Event()
-    async with alongside(manager.report(always(STATUS), stop), name="service manager"), timeout(20):
+    async with alongside(manager.report(always(STATUS), stop), name="service manager"), timeout(10):
         yield stop
 
 
