@@ -86,6 +86,20 @@ def test_what_is_applied_is_valid_for_the_api_server(folder: Path) -> None:
     assert [fault for one in render(folder) for fault in find_faults(one)] == []
 
 
+@pytest.mark.parametrize("name", ["keda", "hpa"])
+def test_the_statefulset_can_be_scaled_with_the_kind_patched(tmp_path: Path, name: str) -> None:
+    """As docs/deployment.md says."""
+    kind = {"keda": "ScaledObject", "hpa": "HorizontalPodAutoscaler"}[name]
+    change = [{"op": "replace", "path": "/spec/scaleTargetRef/kind", "value": "StatefulSet"}]
+    component = os.path.relpath(KUBERNETES / "components" / name, tmp_path.resolve())
+    patches = [{"target": {"kind": kind}, "patch": yaml.safe_dump(change)}]
+    rendered = render_own(tmp_path, OWN, components=[component], patches=patches)
+
+    assert [fault for one in rendered for fault in find_faults(one)] == []
+    assert find(rendered, kind)["spec"]["scaleTargetRef"]["kind"] == "StatefulSet"
+    assert "replicas" not in find(rendered, "StatefulSet")["spec"]
+
+
 @pytest.mark.parametrize("component", COMPONENTS, ids=name_of)
 def test_a_component_is_valid_beside_what_it_is_for(component: Path, tmp_path: Path) -> None:
     """As users list it, in a kustomization of their own."""
@@ -95,7 +109,9 @@ def test_a_component_is_valid_beside_what_it_is_for(component: Path, tmp_path: P
     assert added, "it adds something"
     assert [fault for one in rendered for fault in find_faults(one)] == []
     for target in (one["spec"]["scaleTargetRef"] for one in rendered if "scaleTargetRef" in one.get("spec", {})):
-        assert find(rendered, target["kind"], target["name"])["apiVersion"] == target["apiVersion"]
+        scaled = find(rendered, target["kind"], target["name"])
+        assert scaled["apiVersion"] == target["apiVersion"]
+        assert "replicas" not in scaled["spec"], "applying it again would undo what the autoscaler has set"
 
 
 def test_a_misspelt_key_a_wrong_type_and_an_unknown_kind_are_faults() -> None:
