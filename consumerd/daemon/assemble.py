@@ -28,7 +28,7 @@ import structlog
 from consumerd import __version__
 from consumerd.aio.clock import monotonic
 from consumerd.aio.loops import describe_loop
-from consumerd.aio.tasks import unless
+from consumerd.aio.tasks import alongside, unless
 from consumerd.config.settings import Settings
 from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
 from consumerd.daemon.admission import Admission
@@ -40,9 +40,10 @@ from consumerd.daemon.budget import (
     plan_budgets,
 )
 from consumerd.daemon.cluster_search import find_cluster
-from consumerd.daemon.describe import describe_partition, describe_sinks, explain_unready
+from consumerd.daemon.describe import describe_partition, describe_sinks, explain_problems
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
+from consumerd.daemon.service_manager import ServiceManager
 from consumerd.daemon.sink_fetchers import SinkFetchers
 from consumerd.daemon.sinks import check_paths, check_sinks
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
@@ -111,11 +112,12 @@ def check_assembly(settings: Settings) -> None:
 
 
 class Daemon:
-    """One member of one group, from settings to its end."""
+    """One member of one group, from settings to its end. ``manager`` is told of the daemon's state, where there is one."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, manager: ServiceManager | None = None) -> None:
         check_assembly(settings)
         self._settings = settings
+        self._manager = manager
         self._started = monotonic()
         self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._wall = time.time
@@ -135,6 +137,9 @@ class Daemon:
                 host, port = await stack.enter_async_context(serve(application, *settings.http.address))
                 shown = f"[{host}]" if ":" in host else host
                 _log.info("http_started", url=f"http://{shown}:{port}")
+            if self._manager is not None:
+                reporting = self._manager.report(self.read_status, stop)
+                await stack.enter_async_context(alongside(reporting, name="service manager"))
             self._zk = await stack.enter_async_context(
                 make_zookeeper(settings.cluster, settings.group.session_timeout_ms, self._hooks)
             )
@@ -375,7 +380,6 @@ class Daemon:
         reasons = [] if self._waiting is None else [self._waiting]
         if group is not None and group.unready_reason is not None:
             reasons.append(group.unready_reason)
-        reasons += explain_unready(partitions)
         return DaemonStatus(
             version=__version__,
             kernel=kernel.describe(),
@@ -407,6 +411,7 @@ class Daemon:
             requests=tuple(map(_describe_request, parts.requests.waiting)) if parts is not None else (),
             group_partitions=parts.rebalancer.group_partitions if parts is not None else 0,
             sinks=describe_sinks(parts.budgets if parts is not None else {}, partitions, self._recent),
+            problems=tuple(explain_problems(partitions)),
         )
 
 

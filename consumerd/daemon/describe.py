@@ -1,4 +1,4 @@
-"""How delivery stands, as the status has it: partitions, sinks, and what keeps the process from being ready."""
+"""Delivery as the status shows it: partitions, sinks, and the partitions in trouble."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from consumerd.delivery.status import PartitionStatus as DeliveryStatus
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.telemetry.wording import join_shown
 
-UNREADY_AFTER_S: Final = 30.0
-"""How long a partition may be failing before the process counts as not ready."""
+PROBLEM_AFTER_S: Final = 30.0
+"""How long a partition may be failing before it counts as a problem, in seconds: retries often succeed earlier."""
 _NAMED: Final = 8
 """Partitions that a reason names; there may be thousands."""
 
@@ -62,13 +62,13 @@ def describe_sinks(
     )
 
 
-def explain_unready(partitions: Iterable[PartitionStatus]) -> Iterator[str]:
-    """Yield why partitions keep the process from being ready; those that fail for one reason share a line."""
+def explain_problems(partitions: Iterable[PartitionStatus]) -> Iterator[str]:
+    """Yield the partitions that are stopped or failing, with the reason; those that fail for one reason share a line."""
     failing: dict[str, list[PartitionStatus]] = {}
     for one in partitions:
         if one.state == DeliveryState.STOPPED:
             yield f"{one.topic}/{one.partition} is stopped: {one.reason}"
-        elif one.state == DeliveryState.FAILING and one.since.ago_s >= UNREADY_AFTER_S:
+        elif one.state == DeliveryState.FAILING and one.since.ago_s >= PROBLEM_AFTER_S:
             failing.setdefault(one.reason or "", []).append(one)
     for reason, some in failing.items():
         names = join_shown((f"{one.topic}/{one.partition}" for one in some), _NAMED)

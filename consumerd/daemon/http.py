@@ -1,7 +1,9 @@
 """The HTTP surface: metrics, health, status. Reads the status; changes nothing.
 
 ``/livez`` answers whenever the event loop turns; a rebalance or a ZooKeeper outage never fails it. ``/readyz`` is 200 when
-registered and every assigned partition is claimed and not stopped, else 503 with the reasons.
+registered and every assigned partition is claimed, else 503 with the reasons. Partitions that are stopped or failing are
+listed in its body and do not change the code: another process would have the same trouble with them, and a roll-out, which
+waits for readiness, must be able to bring the mend.
 
 The status is read on the event loop; what takes its time with thousands of partitions, which is to write it down, is done
 in threads. The registry's counters lock themselves. Of each document one is made at a time; requests that came before
@@ -67,11 +69,12 @@ def make_application(status: Callable[[], Awaitable[DaemonStatus]], registry: Co
 
     async def ready(_request: web.Request) -> web.Response:
         now = await status()
-        if now.ready:
-            return web.Response(text="ok\n")
-        reasons = "".join(f"{reason}\n" for reason in now.not_ready)
+        lines = [*(("ok",) if now.ready else now.not_ready), *now.problems]
         return web.Response(
-            status=503, body=reasons.encode(errors="backslashreplace"), content_type="text/plain", charset="utf-8"
+            status=200 if now.ready else 503,
+            body="".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"),
+            content_type="text/plain",
+            charset="utf-8",
         )
 
     async def metrics(_request: web.Request) -> web.Response:

@@ -151,6 +151,7 @@ def _notes(status: DaemonStatus) -> Iterator[str]:
     topics = (", ".join(status.missing_topics),) if status.missing_topics else ()
     for title, lines in (
         ("Not ready", status.not_ready),
+        ("Partitions in trouble", status.problems),
         ("Subscribed, and not in the cluster or not readable", topics),
         (
             "Not consumed, since ZooKeeper's ACLs deny it",

@@ -6,12 +6,14 @@ The first SIGTERM or SIGINT asks for an orderly end; a second one, or ``shutdown
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 
 import structlog
 
 from consumerd.config.settings import Settings
 from consumerd.daemon.assemble import Daemon
+from consumerd.daemon.service_manager import find_service_manager
 from consumerd.errors import ConsumerdError
 
 _log = structlog.get_logger(__name__)
@@ -46,7 +48,8 @@ async def run_until_stopped(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped, number.name)
     try:
-        await Daemon(settings).run(stop)
+        manager = find_service_manager(os.environ, pid=os.getpid(), stop_timeout_s=settings.shutdown.timeout_ms / 1000)
+        await Daemon(settings, manager).run(stop)
     except BaseExceptionGroup as failures:
         cause = find_cause(failures)
         _log.error("daemon_failed", exc_info=cause)

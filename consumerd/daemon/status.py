@@ -107,7 +107,9 @@ class DaemonStatus:
     loop: str
     uptime_s: float
     ready: bool
+    """Whether the process is registered in the group and has claimed every partition assigned to it."""
     not_ready: tuple[str, ...]
+    """Why it is not ready; empty if it is."""
     group: str
     consumer_id: str | None
     state: str
@@ -131,6 +133,8 @@ class DaemonStatus:
     sinks: tuple[SinkStatus, ...] = ()
     denied_topics: Mapping[str, str] = field(default_factory=dict)
     """Topics that ZooKeeper's ACLs keep this member from consuming, and why."""
+    problems: tuple[str, ...] = ()
+    """Partitions that a policy stopped, or that have been failing for a while, with the reason. They do not affect ``ready``."""
 
 
 @dataclass(slots=True)

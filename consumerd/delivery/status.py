@@ -19,7 +19,7 @@ class DeliveryState(enum.StrEnum):
     FAILING = "failing"
     """Something fails that may succeed later; it is tried again."""
     STOPPED = "stopped"
-    """A policy halted it until somebody acts: the daemon is not ready."""
+    """A policy halted it until an operator acts; the daemon stays ready."""
     DRAINING = "draining"
 
 

@@ -44,7 +44,7 @@ class GaugeSpec:
 
 GAUGES: Final[tuple[GaugeSpec, ...]] = (
     GaugeSpec("consumerd_info", "1, with the version as a label.", ("version",)),
-    GaugeSpec("consumerd_ready", "1 when registered and every assigned partition is claimed and not stopped."),
+    GaugeSpec("consumerd_ready", "1 when registered and every assigned partition is claimed."),
     GaugeSpec("consumerd_session_epoch", "How many ZooKeeper sessions this process has had."),
     GaugeSpec("consumerd_group_members", "Members registered in the group, this one included."),
     GaugeSpec("consumerd_group_disagreements", "Reasons seen now why members may not own what the assignment says."),

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from consumerd import __version__
 from consumerd.config.load import load_settings
-from consumerd.config.settings import Settings
+from consumerd.config.settings import Settings, SinkSettings
 from consumerd.daemon.http import make_application
 from tests.support.tools import require_tool
 from tests.unit.daemon.test_status_surface import STATUS, always
@@ -25,6 +25,7 @@ KUBERNETES = DEPLOY / "kubernetes"
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 OF_SETUP = "CONSUMERD_REQUIRE_KERNEL"  # which setup.py reads, and nothing that runs
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
+DOCUMENT = (ROOT / "docs" / "deployment.md").read_text()
 UNIT = (DEPLOY / "systemd" / "consumerd.service").read_text()
 
 #: what a process takes besides the budget; docs/operations.md, "Sizing memory"
@@ -38,7 +39,7 @@ def manifest(name: str) -> dict[str, Any]:
 
 
 def pod() -> dict[str, Any]:
-    spec = manifest("deployment")["spec"]["template"]["spec"]
+    spec = manifest("base/deployment")["spec"]["template"]["spec"]
     assert isinstance(spec, dict)
     return spec
 
@@ -53,10 +54,8 @@ def image_environment() -> dict[str, str]:
     return dict(re.findall(r"\b(CONSUMERD_\w+)=(\S+)", DOCKERFILE))
 
 
-def kubernetes_settings(directory: Path) -> Settings:
-    path = directory / "config.yaml"
-    path.write_text(manifest("configmap")["data"]["config.yaml"])
-    return load_settings(config=path, environment=image_environment())
+def kubernetes_settings() -> Settings:
+    return load_settings(config=KUBERNETES / "base" / "config.yaml", environment=image_environment())
 
 
 def compose_settings() -> Settings:
@@ -82,22 +81,14 @@ def unit_values(key: str) -> list[str]:
     return re.findall(rf"^{key}=(.*)$", UNIT, re.MULTILINE)
 
 
-def all_settings(directory: Path) -> Iterator[tuple[str, Settings]]:
-    yield "kubernetes", kubernetes_settings(directory)
+def all_settings() -> Iterator[tuple[str, Settings]]:
+    yield "kubernetes", kubernetes_settings()
     yield "compose", compose_settings()
 
 
-def test_every_manifest_is_yaml() -> None:
-    """With a kind each, and listed for kustomize."""
-    listed = manifest("kustomization")["resources"]
-
-    assert {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml"} == set(listed)
-    assert [name for name in listed if not manifest(name.removesuffix(".yaml"))["kind"]] == []
-
-
-def test_the_settings_are_settings(tmp_path: Path) -> None:
+def test_the_settings_are_settings() -> None:
     """Keys and values go through the models; a key that was renamed fails here."""
-    for name, settings in all_settings(tmp_path):
+    for name, settings in all_settings():
         assert settings.group.id == "lake", name
         assert settings.http.address == ("0.0.0.0", 9309), name
 
@@ -108,6 +99,8 @@ def test_settings_in_the_environment_exist() -> None:
     for name in {found for text in texts for found in re.findall(r"\bCONSUMERD_[A-Z_]+", text)} - {OF_SETUP}:
         model: Any = Settings
         for part in name.removeprefix("CONSUMERD_").removeprefix("DEFAULT__").lower().split("__"):
+            if model == dict[str, SinkSettings]:
+                break  # a sink's own options: tests/architecture/test_manifests.py reads them
             assert part in model.model_fields, name
             model = model.model_fields[part].annotation
 
@@ -119,19 +112,19 @@ def test_probes_ask_for_routes_that_are_served() -> None:
 
     assert asked == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
     assert {*asked.values(), "/metrics"} <= routes()
-    annotations = manifest("deployment")["spec"]["template"]["metadata"]["annotations"]
+    annotations = manifest("base/deployment")["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/path"] in routes()
     (checked,) = re.findall(r"127\.0\.0\.1:9309(/\w+)'", DOCKERFILE)
     assert checked == "/livez"
 
 
-def test_ports_are_the_one_that_the_image_listens_on(tmp_path: Path) -> None:
+def test_ports_are_the_one_that_the_image_listens_on() -> None:
     """The image, the manifests, the probes and the scrapes each name it."""
     (port,) = re.findall(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)
-    address = kubernetes_settings(tmp_path).http.address
+    address = kubernetes_settings().http.address
     assert address is not None
     named = {one["name"]: one["containerPort"] for one in container()["ports"]}
-    annotations = manifest("deployment")["spec"]["template"]["metadata"]["annotations"]
+    annotations = manifest("base/deployment")["spec"]["template"]["metadata"]["annotations"]
     (scrape,) = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
     (found,) = scrape["dns_sd_configs"]
     (published,) = COMPOSE["services"]["consumerd"]["ports"]
@@ -141,11 +134,11 @@ def test_ports_are_the_one_that_the_image_listens_on(tmp_path: Path) -> None:
         int(image_environment()["CONSUMERD_DEFAULT__HTTP__LISTEN"].rpartition(":")[2]),
         int(annotations["prometheus.io/port"]),
         found["port"],
-        int(published.rpartition(":")[2]),
+        published["target"],
         *(named[container()[kind]["httpGet"]["port"]] for kind in ("startupProbe", "livenessProbe", "readinessProbe")),
     }
-    first, last = published.split(":")[1].split("-")
-    assert int(last) - int(first) + 1 == COMPOSE["services"]["consumerd"]["deploy"]["replicas"]
+    assert published["host_ip"] == "127.0.0.1"
+    assert "published" not in published, "replicas cannot share a port, and old releases of Compose give no range out"
 
 
 def test_the_mounted_file_wins_over_what_the_image_sets(tmp_path: Path) -> None:
@@ -161,7 +154,7 @@ def test_the_mounted_file_wins_over_what_the_image_sets(tmp_path: Path) -> None:
     assert load_settings(config=path, environment=environment).http.listen == "127.0.0.1:1"
 
 
-def test_there_is_time_to_stop(tmp_path: Path) -> None:
+def test_there_is_time_to_stop() -> None:
     """A process that is killed while it flushes leaves its claims to the session timeout."""
     grace = {
         "kubernetes": pod()["terminationGracePeriodSeconds"],
@@ -169,15 +162,15 @@ def test_there_is_time_to_stop(tmp_path: Path) -> None:
         "systemd": parse_seconds(unit_values("TimeoutStopSec")[0]),
     }
     default = Settings.model_fields["shutdown"].default.timeout_ms / 1000
-    for _, settings in all_settings(tmp_path):
+    for _, settings in all_settings():
         assert min(grace.values()) >= settings.shutdown.timeout_ms / 1000 + 5
 
     assert min(grace.values()) >= default + 5
 
 
-def test_the_memory_limits_hold_the_budget(tmp_path: Path) -> None:
+def test_the_memory_limits_hold_the_budget() -> None:
     """A container that is killed for its memory loses what is in flight, again and again."""
-    needed = max(settings.fetch.memory_budget_bytes for _, settings in all_settings(tmp_path)) + BESIDES_BUDGET_BYTES
+    needed = max(settings.fetch.memory_budget_bytes for _, settings in all_settings()) + BESIDES_BUDGET_BYTES
     resources = container()["resources"]
 
     assert resources["requests"]["memory"] == resources["limits"]["memory"]
@@ -189,20 +182,19 @@ def test_the_memory_limits_hold_the_budget(tmp_path: Path) -> None:
     )
 
 
-def test_files_go_where_a_volume_is(tmp_path: Path) -> None:
+def test_files_go_where_a_volume_is() -> None:
     """Everything else is read-only."""
     volumes = {one["name"]: one for one in pod()["volumes"]}
     mounts = {Path(one["mountPath"]): one for one in container()["volumeMounts"]}
-    (sink,) = kubernetes_settings(tmp_path).sinks.values()
+    (sink,) = kubernetes_settings().sinks.values()
     landing = mounts[Path(str(sink.options["path"]))]
-    claim = volumes[landing["name"]]["persistentVolumeClaim"]["claimName"]
 
-    assert claim == manifest("persistentvolumeclaim")["metadata"]["name"]
-    assert manifest("persistentvolumeclaim")["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert landing["name"] == "landing", "the volume that the overlays add"
     assert not landing.get("readOnly", False)
     (file,) = (one for one in container()["args"] if one.endswith(".yaml"))
-    assert volumes[mounts[Path(file).parent]["name"]]["configMap"]["name"] == manifest("configmap")["metadata"]["name"]
-    assert Path(file).name in manifest("configmap")["data"]
+    (generated,) = manifest("base/kustomization")["configMapGenerator"]
+    assert volumes[mounts[Path(file).parent]["name"]]["configMap"]["name"] == generated["name"]
+    assert Path(file).name in generated["files"]
 
     (composed,) = compose_settings().sinks.values()
     targets = [Path(one.split(":")[1]) for one in COMPOSE["services"]["consumerd"]["volumes"]]
@@ -210,6 +202,29 @@ def test_files_go_where_a_volume_is(tmp_path: Path) -> None:
     for service in COMPOSE["services"].values():
         for source in (one.split(":")[0] for one in service.get("volumes", ())):
             assert (DEPLOY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+
+
+def test_compose_is_for_all_of_its_releases_from_2_0_on() -> None:
+    """A range of host ports with replicas fails before 2.16, and `version` is warned of by new ones."""
+    assert "version" not in COMPOSE
+    for service in COMPOSE["services"].values():
+        ports = service.get("ports", ())
+        replicas = service.get("deploy", {}).get("replicas", 1)
+        assert replicas == 1 or all("published" not in one for one in ports if isinstance(one, dict))
+        assert not any("-" in str(one) for one in ports)
+    needed = {name for name, service in COMPOSE["services"].items() if not service.get("profiles")}
+    assert {"zookeeper", "kafka", "consumerd", "prometheus", "grafana"} == needed
+    assert COMPOSE["services"]["consumerd"]["restart"] == "unless-stopped"
+
+
+def test_prometheus_finds_the_alertmanager_of_the_profile() -> None:
+    """By its name and the port that it listens on."""
+    (manager,) = (one for one in COMPOSE["services"].values() if one.get("profiles") == ["alertmanager"])
+    alerting = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["alerting"]
+    ((found,),) = (one["dns_sd_configs"] for one in alerting["alertmanagers"])
+
+    assert COMPOSE["services"][found["names"][0]] == manager
+    assert [f"127.0.0.1:{found['port']}:{found['port']}"] == manager["ports"]
 
 
 def test_nobody_is_root_and_nothing_can_be_written_but_the_volume() -> None:
@@ -230,10 +245,10 @@ def test_nobody_is_root_and_nothing_can_be_written_but_the_volume() -> None:
 
 def test_selectors_select() -> None:
     """Labels are matched as text; a budget that matches no pod protects none."""
-    labels = manifest("deployment")["spec"]["template"]["metadata"]["labels"]
+    labels = manifest("base/deployment")["spec"]["template"]["metadata"]["labels"]
 
-    assert manifest("deployment")["spec"]["selector"]["matchLabels"] == labels
-    assert manifest("poddisruptionbudget")["spec"]["selector"]["matchLabels"] == labels
+    assert manifest("base/deployment")["spec"]["selector"]["matchLabels"] == labels
+    assert manifest("base/poddisruptionbudget")["spec"]["selector"]["matchLabels"] == labels
     assert [one["labelSelector"]["matchLabels"] for one in pod()["topologySpreadConstraints"]] == [labels]
 
 
@@ -259,7 +274,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     program = require_tool("systemd-analyze", "systemd")
     unit = tmp_path / "consumerd.service"
     # its program is not installed here
-    unit.write_text(re.sub(r"^(ExecStart=)\S+", r"\1/bin/true", UNIT, flags=re.MULTILINE))
+    unit.write_text(re.sub(r"^(ExecStart(?:Pre)?=)\S+", r"\1/bin/true", UNIT, flags=re.MULTILINE))
     verified = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
     ours = [line for line in verified.stderr.splitlines() if unit.name in line]
 
@@ -273,10 +288,64 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     assert graded.returncode == 0, graded.stdout[-500:]
 
 
+def test_the_documents_drop_in_is_understood(tmp_path: Path) -> None:
+    """docs/deployment.md, "systemd": fewer readers, and another folder."""
+    program = require_tool("systemd-analyze", "systemd")
+    (block,) = re.findall(r"^```ini\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    unit = tmp_path / "consumerd.service"
+    unit.write_text(re.sub(r"^(ExecStart(?:Pre)?=)\S+", r"\1/bin/true", UNIT, flags=re.MULTILINE))
+    (tmp_path / "consumerd.service.d").mkdir()
+    (tmp_path / "consumerd.service.d" / "override.conf").write_text(block)
+    verified = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
+
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if unit.name in line]) == (0, [])
+    assert set(re.findall(r"^(\w+)=", block, re.MULTILINE)) == {"UMask", "ReadWritePaths"}
+
+
+def test_the_document_says_what_stands_in_the_files() -> None:
+    """Times, sizes, ports, commands and versions of docs/deployment.md."""
+    assert f"(`UMask={unit_values('UMask')[0]}`)" in DOCUMENT
+    assert f"tried again every {unit_values('RestartSec')[0]} s" in DOCUMENT
+    assert f"has stood still for {unit_values('WatchdogSec')[0]} s" in DOCUMENT
+    assert f"A stop** has {unit_values('TimeoutStopSec')[0]} s" in DOCUMENT
+    assert (
+        f"`shutdown.timeout_ms` is above {Settings.model_fields['shutdown'].default.timeout_ms // 1000} s" in DOCUMENT
+    )
+    assert unit_values("ExecStartPre")[0] in DOCUMENT
+    assert f"Pods run as user and group {pod()['securityContext']['runAsUser']}" in DOCUMENT
+    assert set(re.findall(r"consumerd:(\d+\.\d+\.\d+)", DOCUMENT)) == {__version__}
+    assert {1, 2} >= {len(re.findall(rf"127\.0\.0\.1:{port}\b", DOCUMENT)) for port in (3000, 9090, 9093)}
+    lines = (DEPLOY / "docker-compose.yml").read_text().replace("\n# ", "\n")
+    blocks = re.findall(r"^```sh\n(docker compose .*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    for command in blocks[0].splitlines()[:-1]:
+        assert command.strip() in lines, "the file's own comment says the same"
+    scaled = yaml.safe_load((KUBERNETES / "components" / "keda" / "scaledobject.yaml").read_text())["spec"]
+    assert f"each {int(scaled['triggers'][0]['metadata']['threshold']):,} records of lag" in DOCUMENT
+
+
 def test_the_unit_runs_the_command_with_settings_where_the_documents_say() -> None:
-    """And does not repeat what can only fail again."""
+    """They are checked first, as the daemon reads them."""
     assert unit_values("ExecStart") == ["/opt/consumerd/bin/consumerd run --config /etc/consumerd/config.yaml"]
-    assert unit_values("RestartPreventExitStatus") == ["2"]
+    assert unit_values("ExecStartPre") == [unit_values("ExecStart")[0].replace(" run ", " check-config ")]
+
+
+def test_the_unit_is_notified_watched_and_restarted_after_every_failure() -> None:
+    """Exit code 2 included: a port that is taken for a moment must not end a member for good."""
+    assert unit_values("Type") == ["notify"]
+    assert parse_seconds(unit_values("WatchdogSec")[0]) >= 30, "a page cache that is written back may take seconds"
+    assert unit_values("Restart") == ["on-failure"]
+    assert unit_values("RestartPreventExitStatus") == []
+    assert unit_values("StartLimitIntervalSec") == ["0"]
+    assert "AF_UNIX" in unit_values("RestrictAddressFamilies")[0].split(), "the notifications"
+
+
+def test_other_users_may_read_what_the_unit_lands_and_nobody_else_may_write_it() -> None:
+    """Spark's jobs have a user of their own."""
+    (mask,) = (int(one, 8) for one in unit_values("UMask"))
+
+    assert 0o666 & ~mask == 0o644
+    assert 0o777 & ~mask == 0o755
+    assert unit_values("StateDirectoryMode") in ([], ["0755"])
 
 
 def test_files_that_comments_name_are_there() -> None:

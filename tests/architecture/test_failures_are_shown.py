@@ -155,6 +155,7 @@ EXEMPT: Final[Mapping[str, str]] = {
     "metadata_not_answered": "one broker of several; that none answers is cluster_read_failed",
     "recheck_failed": "of a partition that stays stopped, which is shown, and is looked at again",
     "settings_doubtful": "said once of the settings, before there is a daemon",
+    "service_manager_unreachable": "systemd acts by itself on a service that it does not hear; delivery goes on",
     "shutdown_cut_short": "the process ends with it, by an exit code",
     "sink_closed": "the reader of stdout has gone: an end in order",
 }

@@ -24,6 +24,7 @@ from consumerd.spark.job import JOBS
 ROOT = Path(__file__).parents[2]
 SPARK = ROOT / "deploy" / "spark"
 KUBERNETES = SPARK / "kubernetes"
+DAEMONS = ROOT / "deploy" / "kubernetes"
 MIB = 1 << 20
 
 #: what a Python worker may take beside the JVM, for its Arrow batches, and the JVM beside its heap
@@ -60,17 +61,17 @@ def mounts(name: str = "cronjob") -> dict[Path, dict[str, Any]]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> JobSettings:
-    path = tmp_path / "config.yaml"
-    path.write_text(manifest("configmap")["data"]["config.yaml"])
-    return load_job_settings(config=path, environment={})
+def settings() -> JobSettings:
+    return load_job_settings(config=KUBERNETES / "config.yaml", environment={})
 
 
 def test_every_manifest_is_listed() -> None:
     """One that is not, is not applied."""
-    listed = manifest("kustomization")["resources"]
+    kustomization = manifest("kustomization")
+    (generated,) = kustomization["configMapGenerator"]
+    listed = {*kustomization["resources"], *generated["files"]}
 
-    assert {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml"} == set(listed)
+    assert {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml"} == listed
 
 
 def test_the_job_reads_and_writes_where_volumes_are(settings: JobSettings) -> None:
@@ -83,7 +84,7 @@ def test_the_job_reads_and_writes_where_volumes_are(settings: JobSettings) -> No
 
     (root,) = settings.landing_roots()
     assert (
-        manifest("persistentvolumeclaim", ROOT / "deploy" / "kubernetes")["metadata"]["name"]
+        manifest("persistentvolumeclaim", DAEMONS / "overlays" / "shared-volume")["metadata"]["name"]
         == claims[mounts()[root]["name"]]
     )
     tables = [settings.folder(name) for name in ("bronze", "silver", "quarantine", "latest", "stats")]
@@ -98,8 +99,7 @@ def test_the_job_reads_and_writes_where_volumes_are(settings: JobSettings) -> No
 @pytest.fixture
 def run_jobs(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """Start the pods' script with a ``consumerd-spark`` that runs the given shell."""
-    script = tmp_path / "run-jobs.sh"
-    script.write_text(manifest("configmap")["data"]["run-jobs.sh"])
+    script = KUBERNETES / "run-jobs.sh"
 
     def start(fake: str, *jobs: str) -> subprocess.Popen[str]:
         command = tmp_path / "consumerd-spark"
@@ -162,6 +162,18 @@ def test_sigterm_reaches_the_running_job_and_ends_the_run(
 
     assert (jobs.returncode, out) == (143, "stopped\n")
     assert len((tmp_path / "ran").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", CRON_JOBS)
+def test_a_late_start_and_a_run_that_hangs_end_before_they_hold_up_later_ones(name: str) -> None:
+    """The controller looks every 10 s: a shorter deadline for the start may never be met."""
+    schedule = manifest(name)["spec"]["schedule"]
+    minutes = schedule.split()[0]
+    interval_s = 60 * int(minutes[2:]) if minutes.startswith("*/") else 3600
+
+    assert 10 < manifest(name)["spec"]["startingDeadlineSeconds"] < interval_s, "else it starts together with the next"
+    assert pod(name)["activeDeadlineSeconds"] > 10 * pod(name)["terminationGracePeriodSeconds"]
+    assert pod(name)["activeDeadlineSeconds"] <= 6 * interval_s, "an hour of silence is what the alerts wait for"
 
 
 @pytest.mark.parametrize("name", CRON_JOBS)
@@ -229,9 +241,7 @@ def test_the_image_is_of_this_version_and_can_be_built() -> None:
 
 def test_nobody_is_root() -> None:
     """As the daemons' pods: the same user, who owns what they have landed."""
-    daemons = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "deployment.yaml").read_text())["spec"]["template"][
-        "spec"
-    ]
+    daemons = manifest("deployment", DAEMONS / "base")["spec"]["template"]["spec"]
 
     assert daemons["securityContext"] == pod()["securityContext"]
     assert daemons["containers"][0]["securityContext"] == container()["securityContext"]

@@ -15,6 +15,23 @@ _ERASE_LANDED = "tests/unit/spark/test_erase_landed.py::"
 AROUND: Final = (
     # -- the pipeline on Spark
     Mutant(
+        name="a-stopped-partition-makes-the-process-unready",
+        promise=0,
+        file="daemon/http.py",
+        old="            status=200 if now.ready else 503,\n",
+        new="            status=200 if now.ready and not now.problems else 503,\n",
+        tests=("tests/unit/daemon/test_status_surface.py::test_the_probe_names_partitions_in_trouble_and_stays_ready",),
+    ),
+    Mutant(
+        name="the-watchdog-is-not-fed-while-it-stops",
+        promise=0,
+        file="daemon/service_manager.py",
+        old='        while True:\n            self._send("WATCHDOG=1")\n',
+        new="        while True:\n",
+        tests=("tests/unit/daemon/test_service_manager.py::test_it_hears_of_the_stop_with_the_time_that_it_may_take",),
+        dies_of="TimeoutError|BaseExceptionGroup|ExceptionGroup",
+    ),
+    Mutant(
         name="a-spark-task-does-not-hear-of-its-last-batches",
         promise=0,
         file="spark/datasource/sending.py",
@@ -319,8 +336,8 @@ AROUND: Final = (
         old="        files.unlink(table / STAGING_FOLDER / attempt / COMMIT_FILE)\n",
         new="        pass\n",
         tests=(
-            _TABLE + "test_attempts.py::"
-            "test_job_that_commits_while_another_takes_it_for_dead_has_its_files_or_is_refused[job]",
+            _TABLE
+            + "test_attempts.py::test_job_that_commits_while_another_takes_it_for_dead_has_its_files_or_is_refused[job]",
         ),
         dies_of="FileNotFoundError",
     ),

@@ -6,21 +6,25 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from tests.support.kafka import KafkaUnavailable
 
+KUSTOMIZE: Final = "go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.1"
+"""Command that installs kustomize, which Debian does not have; into `GOBIN`, which must be in the PATH."""
 
-def require_tool(name: str, package: str) -> str:
-    """Return the path of a program of a Debian package.
+
+def require_tool(name: str, package: str = "", *, command: str | None = None) -> str:
+    """Return the path of a program of a Debian package, or of one that a ``command`` installs.
 
     Without it the test skips; with ``CONSUMERD_REQUIRE_TOOLS=1`` it fails instead.
     """
     found = shutil.which(name)
     if found is not None:
         return found
-    reason = f"{name} is not installed: apt-get install --no-install-recommends {package}"
+    reason = f"{name} is not installed: {command or f'apt-get install --no-install-recommends {package}'}"
     if os.environ.get("CONSUMERD_REQUIRE_TOOLS") == "1":
         pytest.fail(reason)
     pytest.skip(reason)

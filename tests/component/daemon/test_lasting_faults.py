@@ -20,7 +20,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from consumerd.aio.tasks import alongside
-from consumerd.daemon.describe import describe_partition, explain_unready
+from consumerd.daemon.describe import describe_partition, explain_problems
 from consumerd.daemon.http import _write_json, _write_page
 from consumerd.daemon.readings import read_gauges
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
@@ -139,8 +139,8 @@ class World:
         partitions = tuple(
             describe_partition(one, self.recent, now_ms=self.now() * 1000) for one in self.deliveries.statuses
         )
-        reasons = tuple(explain_unready(partitions))
-        return replace(STATUS, partitions=partitions, ready=not reasons, not_ready=reasons, events=self.recent.events())
+        problems = tuple(explain_problems(partitions))
+        return replace(STATUS, partitions=partitions, problems=problems, events=self.recent.events())
 
     def gauge(self, name: str, partition: TopicPartition | None = None) -> float:
         labels = () if partition is None else (partition.topic, str(partition.partition))
@@ -269,7 +269,7 @@ def test_ten_minutes_into_a_fault_everything_says_so_and_all_is_well_after_it(na
             await deliveries.claimed([FakeClaim(SICK), FakeClaim(WELL)])
             await asyncio.sleep(60)
             if not fault.from_the_claim:
-                assert world.status().ready
+                assert world.status().problems == ()
                 assert _partition(world.status(), SICK).lag == 0
                 fault.begin(world)
             world.recent.partition_stopped(WELL, "something else that happened")
@@ -309,8 +309,7 @@ def _check_sick(world: World, fault: Fault, began: float) -> None:
         assert sick.lag is None
         assert math.isnan(world.gauge("consumerd_lag_records", SICK))
 
-    assert not status.ready
-    (reason,) = status.not_ready
+    (reason,) = status.problems
     assert re.match(r"orders/0 failing for [56]\d\d s: ", reason)
     assert re.search(fault.reason, reason)
     assert world.gauge("consumerd_failing_partitions") == 1
@@ -333,7 +332,7 @@ def _check_well(world: World) -> None:
     sick = _partition(status, SICK)
     assert (sick.state, sick.reason, sick.lag, sick.position) == ("running", None, 0, 1005)
     assert sick.since.ago_s < 120
-    assert (status.ready, status.not_ready) == (True, ())
+    assert status.problems == ()
     assert world.gauge("consumerd_failing_partitions") == 0
     assert world.gauge("consumerd_partition_failing_seconds", SICK) == 0
     assert status.events[0].kind == "resumed"
@@ -363,7 +362,7 @@ def test_a_broker_of_many_partitions_that_dies_is_one_line_of_each_kind() -> Non
                 ("broker fetch failed", 1, 0),
                 ("stopped", 1, 1),
             ]
-            (reason,) = status.not_ready
+            (reason,) = status.problems
             assert "orders/7 and 32 more failing for" in reason
 
     run(scenario())

@@ -117,7 +117,8 @@ WORKING: Final = replace(
 TROUBLED: Final = replace(
     WORKING,
     ready=False,
-    not_ready=(f"{LONG}/1 is stopped: CRC of the message at 9123456789012 is 0x1234abcd, computed 0xdeadbeef",),
+    not_ready=("partitions held by others: 2",),
+    problems=(f"{LONG}/1 is stopped: CRC of the message at 9123456789012 is 0x1234abcd, computed 0xdeadbeef",),
     missing_topics=("ordres", LONG),
     disagreements=("lake_java-1: subscribes to other topics: clicks",),
     partitions=(

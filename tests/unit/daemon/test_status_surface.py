@@ -110,6 +110,17 @@ async def test_readiness_says_why_not() -> None:
         assert await get("/readyz") == (200, "ok\n")
 
 
+async def test_the_probe_names_partitions_in_trouble_and_stays_ready() -> None:
+    """A roll-out waits for readiness. It must be able to bring what mends the partition."""
+    stopped = replace(STATUS, problems=("orders/1 is stopped: the committed offset reads 'three'",))
+    async with served(stopped) as get:
+        assert await get("/readyz") == (200, "ok\norders/1 is stopped: the committed offset reads 'three'\n")
+        assert "orders/1 is stopped: the committed offset reads &#x27;three&#x27;" in (await get("/"))[1]
+    async with served(replace(stopped, ready=False, not_ready=("ZooKeeper does not answer",))) as get:
+        code, text = await get("/readyz")
+        assert (code, text.splitlines()[0]) == (503, "ZooKeeper does not answer")
+
+
 @pytest.mark.parametrize("phase", LeasePhase)
 def test_the_page_says_what_the_phase_of_the_session_means(phase: LeasePhase) -> None:
     """``fresh`` says nothing to whoever has not read the code."""
@@ -522,6 +533,7 @@ async def test_text_that_cannot_be_encoded_takes_no_document_away(path: str) -> 
         STATUS,
         ready=False,
         not_ready=("waits for \ud800",),
+        problems=("orders/0 is stopped: \ud800",),
         events=recent.events(),
         conflicts={"orders/1": "\ud800"},
         group="\udfff",
