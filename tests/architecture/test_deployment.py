@@ -91,7 +91,7 @@ def test_every_manifest_is_yaml() -> None:
     """With a kind each, and listed for kustomize."""
     listed = manifest("kustomization")["resources"]
 
-    assert {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml"} == set(listed)
+    assert {path.name for path in KUBERNETES.iterdir() if path.is_file()} - {"kustomization.yaml"} == set(listed)
     assert [name for name in listed if not manifest(name.removesuffix(".yaml"))["kind"]] == []
 
 
