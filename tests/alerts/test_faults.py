@@ -40,6 +40,8 @@ from tests.support.zookeeper import run_server
 KINDS: Final = ("compose", "kubernetes", "systemd")
 LONGEST_S: Final = 2 * 3600 / SPEED + 60
 """Time within which each alert must have fired."""
+MOST_TOPICS: Final = 150
+"""Topics after which a storm of rebalances must have been told."""
 AT_ONCE: Final = 6
 """Faults that are prepared, and caused, at the same time."""
 Act = Callable[[], None]
@@ -87,9 +89,7 @@ class Group:
             log={"level": "info"},
         )
         for section, values in sections.items():
-            settings[section] = (
-                {**settings.get(section, {}), **values} if isinstance(values, Mapping) else values
-            )
+            settings[section] = {**settings.get(section, {}), **values} if isinstance(values, Mapping) else values
         daemon = self.world.stack.enter_context(
             Daemon(self.world.folder, f"{self.name}-{name}", settings, keep_output=False)
         )
@@ -126,7 +126,7 @@ class Group:
             for one in notified
             if one.labels.get("instance") in self.addresses
             or one.labels.get("group") == self.name
-            or one.labels.get("topic") == self.topic
+            or one.labels.get("topic", "").startswith(self.topic)
         ]
 
 
@@ -176,14 +176,11 @@ def lose_a_session(group: Group) -> Act:
     """The same for longer than a session."""
     proxy = group.world.stack.enter_context(ProxyThread(group.world.zookeeper_port))
     _, _, chroot = group.world.cluster.zookeeper.partition("/")
-    daemon = group.working(
-        cluster={"zookeeper": f"{proxy.address}/{chroot}"}, group={"session_timeout_ms": 2000}
-    )
+    daemon = group.working(cluster={"zookeeper": f"{proxy.address}/{chroot}"}, group={"session_timeout_ms": 2000})
 
     def act() -> None:
         proxy.blackhole()
-        daemon.wait(lambda: daemon.get("/readyz")[0] == 503, "the session is over")
-        daemon.wait(lambda: not daemon.owned(), "the claims are over")
+        daemon.wait(lambda: not group.world.registry.members(group.name), "the session is over")
         proxy.heal()
         daemon.wait_ready()
 
@@ -213,44 +210,18 @@ def hold_an_owner_node(group: Group) -> Act:
     return act
 
 
-def come_and_go(group: Group) -> Act:
-    """A member of another topic that registers and leaves, again and again."""
-    group.working()
-    client = group.world.registry.client
-    payload = json.dumps({"version": 1, "subscription": {"other": 1}, "pattern": "static", "timestamp": "1"}).encode()
+def make_topics_all_the_time(group: Group) -> Act:
+    """A pattern, and topics that match it and are made one after the other, until somebody is told."""
+    daemon = group.working(subscriptions=[{"pattern": f"{group.topic}.*", "sink": "out"}], rebalance={"settle_ms": 20})
 
     def act() -> None:
-        path = f"/consumers/{group.name}/ids/{group.name}_flapping-1-abc"
-        passes = _Counter(group)
-        for _ in range(26):
-            client.create(path, payload, ephemeral=True)
-            passes.wait_more()
-            client.delete(path)
-            passes.wait_more()
+        for number in range(MOST_TOPICS):
+            if group.told(group.world.monitoring.notified):
+                break
+            group.world.cluster.create_topic(f"{group.topic}-{number}")
+            daemon.wait(lambda number=number: len(daemon.events("rebalance_finished")) > number + 1, "a rebalance")  # type: ignore[misc]  # bound now
 
     return act
-
-
-class _Counter:
-    """Counts rebalances of a group's first member."""
-
-    def __init__(self, group: Group) -> None:
-        (self._address,) = group.addresses
-        self._monitoring = group.world.monitoring
-        self._url = f"http://{self._address}/metrics"
-        self._last = self._read()
-
-    def _read(self) -> float:
-        import urllib.request
-
-        with urllib.request.urlopen(self._url, timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("consumerd_rebalances_total{"))
-
-    def wait_more(self) -> None:
-        """Wait for one more since the last call."""
-        wait_until(lambda: self._read() > self._last, "a rebalance", 20)
-        self._last = self._read()
 
 
 def register_nonsense(group: Group) -> Act:
@@ -262,7 +233,7 @@ def register_nonsense(group: Group) -> Act:
 
 
 def deny_positions(group: Group) -> Act:
-    """As ``findings/operator/acl.sh`` does: everybody may read the topic's positions, nobody may write them."""
+    """Everybody may read the topic's positions, and nobody of us may write them. Another topic is open."""
     client = group.world.registry.client
     other = f"{group.topic}-open"
     group.world.cluster.create_topic(other)
@@ -320,7 +291,7 @@ def keep_files_open(group: Group) -> Act:
 
 def produce_late(group: Group) -> Act:
     """A producer that replays old records, and a sink whose files stay open for a while."""
-    sink = {"type": "jsonl", "path": str(group.landing), "roll_ms": 50_000}
+    sink = {"type": "jsonl", "path": str(group.landing), "roll_ms": 30_000}
     group.working(sinks={"out": sink})
 
     def act() -> None:
@@ -346,7 +317,7 @@ def write_a_position(group: Group) -> Act:
 
 
 def remove_the_newest_file(group: Group) -> Act:
-    """As ``findings/operator/chain.sh`` does: to make room on a full disk, after positions were moved."""
+    """The newest file of the newest chain is deleted, to make room on a full disk, after positions were moved back."""
     first = group.member(scraped=False)
     group.wait_committed(20)
     assert first.terminate() == 0
@@ -360,7 +331,7 @@ def remove_the_newest_file(group: Group) -> Act:
         timeout=60,
     )
     second = group.member("b", scraped=False)
-    second.wait(lambda: len(_landed(group)) == 2, "landed again in a new chain", 60)
+    second.wait(lambda: "chain=2" in _landed(group)[-1].parent.name, "landed again in a new chain", 60)
     second.wait(lambda: group.world.registry.offsets(group.name, group.topic) == {0: 20}, "committed", 60)
     assert second.terminate() == 0
 
@@ -428,7 +399,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "unowned": Scenario(
         begin=hold_an_owner_node, page="ConsumerdPartitionUnowned", muted=frozenset({"ConsumerdNotReady"})
     ),
-    "storm": Scenario(begin=come_and_go, tickets=frozenset({"ConsumerdRebalanceStorm"})),
+    "storm": Scenario(begin=make_topics_all_the_time, tickets=frozenset({"ConsumerdRebalanceStorm"})),
     "nonsense": Scenario(begin=register_nonsense, tickets=frozenset({"ConsumerdMembersDisagree"})),
     "denied": Scenario(begin=deny_positions, page="ConsumerdTopicDenied"),
     "misspelt": Scenario(begin=misspell, tickets=frozenset({"ConsumerdTopicMissing"})),
@@ -475,17 +446,18 @@ OF_JOBS: Final = {
 def report(folder: Path, group: str, code: int, summary: Summary | None, ago_s: float = 0.0) -> None:
     """Write the metrics of a bronze job's run, as the job does."""
     settings = JobSettings.model_validate({"group": {"id": group}, "pipeline": {"metrics": {"folder": str(folder)}}})
-    end = JobEnd(job=JobName.BRONZE, exit_code=code, seconds=1, at_s=time.time() - ago_s, summary=summary)
+    end = JobEnd(job=JobName("bronze"), exit_code=code, seconds=1, at_s=time.time() - ago_s, summary=summary)
     report_metrics(settings, end)
 
 
 def fail_jobs(folder: Path) -> None:
     """Have a job fail, one not run, one find something, and two tables that lack what has come."""
     fine = Summary(numbers={"rows": 7})
-    report(folder, "failing", 0, fine, ago_s=10)
-    report(folder, "failing", 2, None)
+    # an hour is over soon here: these have run at a time that is not silence for as long as the test takes
+    report(folder, "failing", 0, fine, ago_s=-600)
+    report(folder, "failing", 2, None, ago_s=-610)
     report(folder, "silent", 0, fine, ago_s=3600 / SPEED)
-    report(folder, "findings", 1, Summary(numbers={"rows": 7}, findings=("a file is damaged",)))
+    report(folder, "findings", 1, Summary(numbers={"rows": 7}, findings=("a file is damaged",)), ago_s=-600)
     labels = 'job_name="{}",group="{}",table="{}"'
     behind = labels.format("silver", "rows", "silver/orders")
     oldest = labels.format("bronze", "files", "bronze")
@@ -630,12 +602,10 @@ def test_the_panel_of_gaps_shows_the_first_loss(world: World) -> None:
     (panel,) = [one for one in dashboard["panels"] if one["title"] == "Offsets in gaps"]
     expression = _interpolated(panel["targets"][0]["expr"])
     topic = world.groups["skipped"].topic
-    (lost,) = world.monitoring.query(f'max_over_time(({expression})[10m:1s])'.replace("consumerd_gap", "consumerd_gap"))[:1] or [None]
     shown = world.monitoring.query(f"max_over_time(({expression})[10m:1s])")
-    (value,) = [float(one["value"][1]) for one in shown if one["metric"]["topic"] == topic]
+    (most,) = [float(one["value"][1]) for one in shown if one["metric"]["topic"] == topic]
 
-    assert lost is not None
-    assert value >= 1
+    assert most >= 1
 
 
 def _interpolated(expression: str) -> str:

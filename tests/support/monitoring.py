@@ -43,7 +43,9 @@ def shorten(text: str) -> str:
         r"(?<![\w:.])(\d+)([smhd])\b", lambda found: f"{int(found[1]) * _SECONDS[found[2]] * 1000 // SPEED}ms", text
     )
     return re.sub(
-        r"(?<![\w.\[])(\d{2,})(?![\w.])", lambda found: str(int(found[1]) / SPEED) if int(found[1]) >= 60 else found[1], text
+        r"(?<![\w.\[])(\d{2,})(?![\w.])",
+        lambda found: str(int(found[1]) / SPEED) if int(found[1]) >= 60 else found[1],
+        text,
     )
 
 
@@ -147,7 +149,10 @@ def _get(url: str) -> Any:
 @contextmanager
 def run_monitoring(folder: Path) -> Iterator[Monitoring]:
     """Run both, on loopback."""
-    programs = require_tool("prometheus", "prometheus"), require_tool("prometheus-alertmanager", "prometheus-alertmanager")
+    programs = (
+        require_tool("prometheus", "prometheus"),
+        require_tool("prometheus-alertmanager", "prometheus-alertmanager"),
+    )
     folder.mkdir(parents=True)
     ports = free_port(), free_port()
     monitoring = Monitoring(folder, *(f"http://127.0.0.1:{port}" for port in ports))
