@@ -200,7 +200,8 @@ def _alerts_of(matchers: list[str]) -> set[str]:
             continue
         pattern = value if operator == "=~" else re.escape(value)
         if label == "alertname" and "+" not in value:
-            assert set(value.split("|")) <= set(NAMES), matcher
+            each = value.removeprefix("Consumerd").strip("()").split("|")
+            assert {f"Consumerd{name}" for name in each} <= set(NAMES), matcher
         found &= {
             rule["alert"]
             for rule in RULES
