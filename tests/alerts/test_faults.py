@@ -26,11 +26,14 @@ from consumerd.config.job import JobSettings
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.spark.job import JobName, Summary
 from consumerd.spark.job_metrics import JobEnd, report_metrics
+from consumerd.wire.apikeys import ApiKey
 from tests.architecture.queries import DEPLOY
 from tests.support.daemon import Daemon, settings_for, wait_until
 from tests.support.damage import flip_byte
 from tests.support.embedded import EmbeddedThread
 from tests.support.kafka import free_port
+from tests.support.ledger import Ledger
+from tests.support.load import SteadyLoad
 from tests.support.monitoring import SPEED, Monitoring, Notified, Target, names, run_monitoring
 from tests.support.proxy_thread import ProxyThread
 from tests.support.registry import Registry, open_registry
@@ -58,6 +61,8 @@ class World:
     monitoring: Monitoring
     stack: contextlib.ExitStack
     groups: dict[str, Group] = field(default_factory=dict)
+    muted: set[tuple[str, str]] = field(default_factory=set)
+    """Alert and group of what has fired and was muted, at any time."""
 
 
 @dataclass
@@ -68,6 +73,21 @@ class Group:
     name: str
     kind: str
     addresses: set[str] = field(default_factory=set)
+    own_cluster: EmbeddedThread | None = None
+
+    @property
+    def cluster(self) -> EmbeddedThread:
+        """Return its cluster: the shared one, or its own."""
+        return self.own_cluster or self.world.cluster
+
+    def take_cluster(self) -> EmbeddedThread:
+        """Start a broker for this group alone, with the topic."""
+        address = f"127.0.0.1:{self.world.zookeeper_port}/{self.name}"
+        self.own_cluster = self.world.stack.enter_context(
+            EmbeddedThread(self.world.folder / f"{self.name}-own", address)
+        )
+        self.own_cluster.create_topic(self.topic)
+        return self.own_cluster
 
     @property
     def topic(self) -> str:
@@ -82,7 +102,7 @@ class Group:
     def member(self, name: str = "a", *, scraped: bool = True, **sections: Mapping[str, Any]) -> Daemon:
         """Start a member and have it scraped. Sections are merged over settings of a JSON lines sink."""
         settings = settings_for(
-            self.world.cluster.zookeeper,
+            self.cluster.zookeeper,
             self.name,
             topics=(self.topic,),
             sink={"type": "jsonl", "path": str(self.landing), "roll_ms": 300},
@@ -112,7 +132,7 @@ class Group:
 
     def produce(self, count: int = 20) -> None:
         """Append records to its topic."""
-        self.world.cluster.produce(self.topic, b"k\tv\n" * count)
+        self.cluster.produce(self.topic, b"k\tv\n" * count)
 
     def wait_committed(self, position: int) -> None:
         """Wait until its position is in ZooKeeper."""
@@ -270,6 +290,29 @@ def lose_the_leader(group: Group) -> Act:
     return act
 
 
+def stop_the_broker(group: Group) -> Act:
+    """The only broker is gone."""
+    cluster = group.take_cluster()
+    group.produce()
+    group.working()
+    return lambda: cluster.do(lambda running: running.stop_broker())
+
+
+def be_slower_than_the_producer(group: Group) -> Act:
+    """A broker that answers late gives less than a producer writes."""
+    cluster = group.take_cluster()
+    group.working(fetch={"max_partition_bytes": 2000})
+
+    def act() -> None:
+        cluster.arm(lambda faults: faults.delay(ApiKey.FETCH, 1.0, times=1_000_000))
+        load = SteadyLoad(
+            Ledger(cluster.bootstrap), {group.topic: 1}, per_second=40, make_value=lambda number: b"%500d" % number
+        )
+        group.world.stack.enter_context(load)
+
+    return act
+
+
 def block_the_sink(group: Group) -> Act:
     """The sink's folder is a file now."""
     group.working()
@@ -404,17 +447,27 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "denied": Scenario(begin=deny_positions, page="ConsumerdTopicDenied"),
     "misspelt": Scenario(begin=misspell, tickets=frozenset({"ConsumerdTopicMissing"})),
     "stopped": Scenario(
-        begin=have_no_position, page="ConsumerdPartitionStopped", muted=frozenset({"ConsumerdDeliveryStalled"})
+        begin=have_no_position, page="ConsumerdPartitionStopped", muted=frozenset({"ConsumerdLagUnknown"})
     ),
     "leaderless": Scenario(
         begin=lose_the_leader,
         page="ConsumerdPartitionFailing",
         muted=frozenset({"ConsumerdNotReady", "ConsumerdLagUnknown"}),
     ),
+    "brokerless": Scenario(
+        begin=stop_the_broker,
+        page="ConsumerdPartitionFailing",
+        muted=frozenset({"ConsumerdNotReady", "ConsumerdLagUnknown"}),
+    ),
+    "slow": Scenario(
+        begin=be_slower_than_the_producer,
+        tickets=frozenset({"ConsumerdLagGrowing"}),
+        tickets_first=frozenset({"ConsumerdRecordsLate"}),
+    ),
     "sinkless": Scenario(
         begin=block_the_sink,
         page="ConsumerdPartitionFailing",
-        muted=frozenset({"ConsumerdSinkFailing", "ConsumerdDeliveryStalled"}),
+        muted=frozenset({"ConsumerdNotReady", "ConsumerdDeliveryStalled"}),
     ),
     "openfile": Scenario(
         begin=keep_files_open, page="ConsumerdNoFile", tickets_first=frozenset({"ConsumerdRecordsLate"})
@@ -531,12 +584,16 @@ def _exporting(program: str, folder: Path, monitoring: Monitoring) -> Iterator[N
 def _missing(world: World) -> dict[str, set[str]]:
     """Return by scenario what has not been told yet, and what has not fired yet though it is muted."""
     notified = list(world.monitoring.notified)
-    muted = {(one["labels"]["alertname"], _owner(world, one["labels"])) for one in world.monitoring.alerts()}
+    world.muted |= {
+        (one["labels"]["alertname"], _owner(world, one["labels"]))
+        for one in world.monitoring.alerts()
+        if one["status"]["state"] == "suppressed"
+    }
     missing = {}
     for name, scenario in SCENARIOS.items():
         told = {one.name for one in world.groups[name].told(notified)}
         expected = {scenario.page, *scenario.tickets, *scenario.notes} - {""} - told
-        missing[name] = expected | {one for one in scenario.muted if (one, name) not in muted}
+        missing[name] = expected | {one for one in scenario.muted if (one, name) not in world.muted}
     told_of_jobs = {(one.name, one.labels.get("group")) for one in notified}
     missing["jobs"] = {alert for alert, group in OF_JOBS.items() if (alert, group) not in told_of_jobs}
     return {name: left for name, left in missing.items() if left}
