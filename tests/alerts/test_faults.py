@@ -25,7 +25,7 @@ from kazoo.security import make_acl, make_digest_acl
 from consumerd.config.job import JobSettings
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.spark.job import JobName, Summary
-from consumerd.spark.job_metrics import JobEnd, report_metrics
+from consumerd.spark.job_metrics import SERIES, JobEnd, report_metrics
 from consumerd.wire.apikeys import ApiKey
 from tests.architecture.queries import DEPLOY
 from tests.support.daemon import Daemon, settings_for, wait_until
@@ -514,10 +514,9 @@ def fail_jobs(folder: Path) -> None:
     labels = 'job_name="{}",group="{}",table="{}"'
     behind = labels.format("silver", "rows", "silver/orders")
     oldest = labels.format("bronze", "files", "bronze")
-    (folder / "behind.prom").write_text(
-        f"consumerd_table_rows_behind{{{behind}}} 7\n"
-        f"consumerd_table_oldest_file_behind_timestamp_seconds{{{oldest}}} {time.time() - 3600 / SPEED}\n"
-    )
+    too_old = "consumerd_table_oldest_file_behind_timestamp_seconds"
+    lines = [f"{name}{{{behind}}} 7\n" for name in SERIES if name.startswith("consumerd_table_") and name != too_old]
+    (folder / "behind.prom").write_text(f"{''.join(lines)}{too_old}{{{oldest}}} {time.time() - 3600 / SPEED}\n")
 
 
 @pytest.fixture(scope="module")
@@ -613,7 +612,9 @@ def test_one_fault_is_one_page_or_one_ticket(world: World, name: str) -> None:
     assert names(told, "page") == {scenario.page} - {""}
     tickets = names(told, "ticket")
     assert scenario.tickets <= tickets <= scenario.tickets | scenario.tickets_first
-    assert names(told, "nobody") == scenario.notes
+    # a line in the log is noted at once, and its alert, which nobody is told of, is muted later
+    noted = frozenset({"ConsumerdTrouble"}) if scenario.page or scenario.tickets else frozenset()
+    assert scenario.notes <= names(told, "nobody") <= scenario.notes | noted
 
 
 @pytest.mark.timeout(600)
@@ -643,13 +644,13 @@ def test_every_query_of_the_dashboard_is_answered(world: World) -> None:
     dashboard = json.loads((DEPLOY / "grafana" / "consumerd.json").read_text())
     panels = [one for row in dashboard["panels"] for one in (row, *row.get("panels", ())) if one["type"] != "row"]
     empty = {
-        f"{panel['title']}: {target['expr']}"
+        panel["title"]
         for panel in panels
         for target in panel["targets"]
         if not world.monitoring.query(_interpolated(target["expr"]))
     }
 
-    assert {one.partition(":")[0] for one in empty} <= MAY_BE_EMPTY
+    assert empty <= MAY_BE_EMPTY
 
 
 @pytest.mark.timeout(600)
@@ -672,4 +673,5 @@ def _interpolated(expression: str) -> str:
     return expression.replace("$__rate_interval", "20s")
 
 
-MAY_BE_EMPTY: Final[frozenset[str]] = frozenset()
+MAY_BE_EMPTY: Final = frozenset({"Partition errors of fetches", "consumerd_sink_relieved_total"})
+"""Panels of counters that no fault here touches."""
