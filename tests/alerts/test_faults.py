@@ -196,7 +196,7 @@ def lose_a_session(group: Group) -> Act:
     """The same for longer than a session."""
     proxy = group.world.stack.enter_context(ProxyThread(group.world.zookeeper_port))
     _, _, chroot = group.world.cluster.zookeeper.partition("/")
-    daemon = group.working(cluster={"zookeeper": f"{proxy.address}/{chroot}"}, group={"session_timeout_ms": 2000})
+    daemon = group.working(cluster={"zookeeper": f"{proxy.address}/{chroot}"}, group={"session_timeout_ms": 4000})
 
     def act() -> None:
         proxy.blackhole()
