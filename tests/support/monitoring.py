@@ -155,7 +155,8 @@ def run_monitoring(folder: Path) -> Iterator[Monitoring]:
     )
     folder.mkdir(parents=True)
     ports = free_port(), free_port()
-    monitoring = Monitoring(folder, *(f"http://127.0.0.1:{port}" for port in ports))
+    prometheus, alertmanager = (f"http://127.0.0.1:{port}" for port in ports)
+    monitoring = Monitoring(folder, prometheus, alertmanager)
     monitoring.scrape()
     with ExitStack() as stack:
         receiver = stack.enter_context(_receiving(monitoring.notified))
