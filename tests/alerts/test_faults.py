@@ -339,8 +339,13 @@ def produce_late(group: Group) -> Act:
 
     def act() -> None:
         producer = Producer({"bootstrap.servers": group.world.cluster.bootstrap})
-        producer.produce(group.topic, b"old", timestamp=int((time.time() - 7200) * 1000))
-        assert producer.flush(30) == 0
+
+        def send_and_look() -> bool:
+            producer.produce(group.topic, b"old", timestamp=int((time.time() - 7200) * 1000))
+            assert producer.flush(30) == 0
+            return bool(group.told(group.world.monitoring.notified))
+
+        wait_until(send_and_look, "somebody is told of old records", LONGEST_S, 2.0)
 
     return act
 
