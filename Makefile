@@ -14,7 +14,7 @@ PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loads
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full simulate verification mutants fuzz fuzz-frames bench wheels package-test constraints coverage new-user image-test clean
+.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full alerts-test simulate verification mutants fuzz fuzz-frames bench wheels package-test constraints coverage new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -99,6 +99,9 @@ interop-full: venv fuzz-frames  ## the same on every release of the matrix, ours
 	CONSUMERD_RUN='ours on ZooKeeper of Kafka 0.8.2.2' CONSUMERD_ZOOKEEPER_OF=0.8.2.2 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
 	CONSUMERD_RUN='ours on ZooKeeper of Kafka 1.1.1' CONSUMERD_ZOOKEEPER_OF=1.1.1 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
 	CONSUMERD_KILLS=20 $(PYTEST) tests/component/embedded/test_broker_killed.py
+
+alerts-test: venv  ## each alert from the fault that it is for: real daemons, Prometheus and Alertmanager (needs Debian's prometheus, prometheus-alertmanager, prometheus-node-exporter)
+	$(PYTEST) -p no:randomly tests/alerts
 
 simulate: venv  ## whole groups on virtual time, SEEDS stories (20000) and BRONZE_SEEDS (500) that go on into bronze, none of which `make test` tells
 	$(BIN)/python -m tests.support.simulation 2000-$$(($${SEEDS:-20000} + 1999))

@@ -14,8 +14,9 @@ def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
     """Return every gauge of ``telemetry.metrics`` as it stands."""
     stopped = sum(one.state == DeliveryState.STOPPED for one in status.partitions)
     failing = sum(one.state == DeliveryState.FAILING for one in status.partitions)
+    group = status.group.encode(errors="backslashreplace").decode()  # no half characters in a scrape
     readings = [
-        Reading("consumerd_info", 1, (status.version,)),
+        Reading("consumerd_info", 1, (group, status.version)),
         Reading("consumerd_ready", float(status.ready)),
         Reading("consumerd_session_epoch", status.session_epoch),
         Reading("consumerd_group_members", status.members),
@@ -34,8 +35,10 @@ def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
     for one in status.partitions:
         labels = (one.topic, one.partition)
         failing_s = one.since.ago_s if one.state == DeliveryState.FAILING else 0.0
+        stopped_s = one.since.ago_s if one.state == DeliveryState.STOPPED else 0.0
         readings += [
             Reading("consumerd_partition_failing_seconds", failing_s, labels),
+            Reading("consumerd_partition_stopped_seconds", stopped_s, labels),
             Reading("consumerd_position_offset", _or_nan(one.position), labels),
             Reading("consumerd_acknowledged_offset", _or_nan(one.acknowledged), labels),
             Reading("consumerd_committed_offset", _or_nan(one.committed), labels),

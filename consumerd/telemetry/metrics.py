@@ -43,7 +43,7 @@ class GaugeSpec:
 
 
 GAUGES: Final[tuple[GaugeSpec, ...]] = (
-    GaugeSpec("consumerd_info", "1, with the version as a label.", ("version",)),
+    GaugeSpec("consumerd_info", "1, with the group and the version as labels.", ("group", "version")),
     GaugeSpec("consumerd_ready", "1 when registered and every assigned partition is claimed."),
     GaugeSpec("consumerd_session_epoch", "How many ZooKeeper sessions this process has had."),
     GaugeSpec("consumerd_group_members", "Members registered in the group, this one included."),
@@ -60,6 +60,11 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     GaugeSpec("consumerd_failing_partitions", "Owned partitions for which something fails that is tried again."),
     GaugeSpec(
         "consumerd_partition_failing_seconds", "How long the partition has been failing; 0 if it is not.", _PARTITION
+    ),
+    GaugeSpec(
+        "consumerd_partition_stopped_seconds",
+        "How long a policy has kept the partition stopped; 0 if none does.",
+        _PARTITION,
     ),
     GaugeSpec("consumerd_buffered_bytes", "Bytes held against the memory budget, by what they are.", ("kind",)),
     GaugeSpec("consumerd_memory_budget_bytes", "The limit of consumerd_buffered_bytes, all kinds together."),

@@ -21,6 +21,8 @@ SELECTED: Final = 'job=~"$job", instance=~"$instance"'
 """What the variables at the top choose of the daemons."""
 SELECTED_JOBS: Final = 'group=~"$group"'
 """What they choose of the pipeline's jobs, whose series come through a node_exporter or a Pushgateway."""
+_EVENT_WINDOW: Final = "$__rate_interval"
+"""Window of the panels about single events. It is longer than a step, so no event falls between two points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,19 @@ def catalogue() -> tuple[Series, ...]:
     return (*gauges, *counted, *of_jobs)
 
 
+def _events(by: str, counter: str) -> str:
+    """Return the events of a counter within the window, its first ones included.
+
+    A counter with labels appears with its first event, and `increase` counts from the value that it appears with.
+    Example: `consumerd_gap_offsets_total{reason="retention"}` appears as 700; `increase` says 0. So the value itself is
+    shown where the series was not there before the window. As in alerts.yml, an hour is looked back, so that a scrape
+    that failed for some minutes repeats no event.
+    """
+    selected = f"{counter}{{$S}}"
+    first = f"({selected} unless max_over_time({selected}[1h] offset {_EVENT_WINDOW}))"
+    return f"sum by ({by}) ({first} or increase({selected}[{_EVENT_WINDOW}]))"
+
+
 def _stat(
     title: str,
     expression: str,
@@ -116,6 +131,7 @@ ROWS: Final = (
             _stat("Partitions owned", "sum(consumerd_owned_partitions{$S})"),
             _stat("Not owned", "sum(consumerd_unowned_partitions{$S})", bad_above=0),
             _stat("Stopped", "sum(consumerd_stopped_partitions{$S})", bad_above=0),
+            _stat("Failing", "sum(consumerd_failing_partitions{$S})", bad_above=0),
             _stat(
                 "Lag",
                 "sum(consumerd_lag_records{$S} >= 0)",
@@ -181,22 +197,44 @@ ROWS: Final = (
         panels=(
             Panel(
                 title="Offsets in gaps",
-                queries={
-                    "{{topic}} {{reason}}": "sum by (topic, reason) (increase(consumerd_gap_offsets_total{$S}[$__rate_interval]))"
-                },
+                queries={"{{topic}} {{reason}}": _events("topic, reason", "consumerd_gap_offsets_total")},
                 description="compaction, control and aborted hold no record of the user's.",
             ),
             Panel(
                 title="Units skipped and quarantined",
                 queries={
-                    "{{topic}} {{cause}} {{action}}": "sum by (topic, cause, action) (increase(consumerd_units_passed_total{$S}[$__rate_interval]))"
+                    "{{topic}} {{cause}} {{action}}": _events("topic, cause, action", "consumerd_units_passed_total")
                 },
             ),
             Panel(
                 title="Positions reset",
+                queries={"{{topic}} {{reason}}": _events("topic, reason", "consumerd_position_resets_total")},
+            ),
+        ),
+    ),
+    Row(
+        title="Partitions that stand still",
+        panels=(
+            Panel(
+                title="Stopped for, by partition",
                 queries={
-                    "{{topic}} {{reason}}": "sum by (topic, reason) (increase(consumerd_position_resets_total{$S}[$__rate_interval]))"
+                    "{{topic}}/{{partition}}": "max by (topic, partition) (consumerd_partition_stopped_seconds{$S}) > 0"
                 },
+                unit="s",
+                description="A policy stopped it until somebody acts.",
+            ),
+            Panel(
+                title="Failing for, by partition",
+                queries={
+                    "{{topic}}/{{partition}}": "max by (topic, partition) (consumerd_partition_failing_seconds{$S}) > 0"
+                },
+                unit="s",
+                description="Something fails that is tried again.",
+            ),
+            Panel(
+                title="Warnings and errors without a series of their own",
+                queries={"{{kind}}": _events("kind", "consumerd_troubles_total")},
+                description="By the name of their log event.",
             ),
         ),
     ),
@@ -223,10 +261,7 @@ ROWS: Final = (
             ),
             Panel(
                 title="Sink errors",
-                queries={
-                    "{{sink}} retriable={{retriable}}": "sum by (sink, retriable) (rate(consumerd_sink_errors_total{$S}[$__rate_interval]))"
-                },
-                unit="cps",
+                queries={"{{sink}} retriable={{retriable}}": _events("sink, retriable", "consumerd_sink_errors_total")},
             ),
             Panel(
                 title="Memory held, by kind",
@@ -267,7 +302,7 @@ ROWS: Final = (
         panels=(
             Panel(
                 title="Rebalances, by cause",
-                queries={"{{cause}}": "sum by (cause) (increase(consumerd_rebalances_total{$S}[$__rate_interval]))"},
+                queries={"{{cause}}": _events("cause", "consumerd_rebalances_total")},
             ),
             Panel(
                 title="Rebalances, 95th percentile by phase",
@@ -278,7 +313,7 @@ ROWS: Final = (
             ),
             Panel(
                 title="Session phases",
-                queries={"{{phase}}": "sum by (phase) (increase(consumerd_session_phase_total{$S}[$__rate_interval]))"},
+                queries={"{{phase}}": _events("phase", "consumerd_session_phase_total")},
                 description="paused: no answer for half the session's timeout; suspended: for two thirds.",
             ),
         ),
@@ -296,17 +331,11 @@ ROWS: Final = (
             ),
             Panel(
                 title="Requests without an answer",
-                queries={
-                    "{{api}} {{error}}": "sum by (api, error) (rate(consumerd_broker_request_failures_total{$S}[$__rate_interval]))"
-                },
-                unit="cps",
+                queries={"{{api}} {{error}}": _events("api, error", "consumerd_broker_request_failures_total")},
             ),
             Panel(
                 title="Partition errors of fetches",
-                queries={
-                    "{{topic}} {{error}}": "sum by (topic, error) (rate(consumerd_fetch_errors_total{$S}[$__rate_interval]))"
-                },
-                unit="cps",
+                queries={"{{topic}} {{error}}": _events("topic, error", "consumerd_fetch_errors_total")},
             ),
         ),
     ),

@@ -11,8 +11,8 @@ from types import ModuleType
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
-#: labels that a scrape adds, and the one of a histogram's buckets
-OF_THE_SCRAPE = {"job", "instance"}
+#: labels that a scrape adds; those after the second only in Kubernetes
+OF_THE_SCRAPE = {"job", "instance", "namespace", "pod", "container"}
 
 
 @cache
@@ -38,13 +38,17 @@ def labels_by_series() -> dict[str, frozenset[str]]:
             found[f"{series.name}_bucket"] = labels | {"le"}
         else:
             found[series.name] = labels
+    for name, expression in re.findall(
+        r"- record: (\S+)\n +expr: \|\n +\w+ (by \([^)]*\))", (DEPLOY / "prometheus" / "alerts.yml").read_text()
+    ):
+        found[name] = frozenset(re.findall(r"\w+", expression)) - {"by"}
     return found
 
 
 def faults(expression: str) -> list[str]:
     """Return what an expression asks for and no scrape brings: series, and labels of series and of aggregations."""
     known = labels_by_series()
-    selections = re.findall(r"\b(up|(?:consumerd|process)_\w+)\b(?:\{([^}]*)\})?", expression)
+    selections = re.findall(r"\b(up|(?:consumerd|process)_\w+|consumerd:[\w:]+)\b(?:\{([^}]*)\})?", expression)
     found = [f"no series {name}" for name, _ in selections if name not in known]
     for name, matchers in selections:
         labels = re.findall(r"(\w+)\s*[=!]~?", matchers)

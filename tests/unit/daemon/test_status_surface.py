@@ -371,6 +371,22 @@ def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
     assert readings["consumerd_lag_seconds", *of_the_partition] == 12.5
 
 
+@pytest.mark.parametrize(
+    ("state", "stopped_s", "failing_s"), [("running", 0, 0), ("stopped", 75, 0), ("failing", 0, 75)]
+)
+def test_how_long_a_partition_is_stopped_or_fails_is_a_gauge_of_its_own(
+    state: str, stopped_s: float, failing_s: float
+) -> None:
+    """Alerts are about partitions: a number of stopped ones does not say which."""
+    (one,) = STATUS.partitions
+    status = replace(STATUS, partitions=(replace(one, state=state),))
+    readings = {(reading.name, *reading.labels): reading.value for reading in read_gauges(status)}
+
+    assert readings["consumerd_partition_stopped_seconds", one.topic, one.partition] == stopped_s
+    assert readings["consumerd_partition_failing_seconds", one.topic, one.partition] == failing_s
+    assert readings["consumerd_info", STATUS.group, STATUS.version] == 1
+
+
 def test_what_has_not_happened_has_no_time() -> None:
     """1970 would look like a commit that is 50 years old."""
     recent = RecentEvents(lambda: 0.0, lambda: 0.0)
