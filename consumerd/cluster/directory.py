@@ -15,7 +15,8 @@ Invariants:
 - An unsettled view (a followed partition without a leader, or with one that has no address; ZooKeeper and Metadata at
   odds) is read again by itself, with the same backoff.
 - Each source may be away. While ZooKeeper is, its last account stays and leaders are Metadata's; while all brokers are,
-  leaders are ZooKeeper's. The view is never emptied by a failure.
+  leaders and addresses are ZooKeeper's. The view is never emptied by a failure.
+- Metadata is asked of registered brokers alone, as long as ZooKeeper can be read.
 """
 
 from __future__ import annotations
@@ -254,10 +255,20 @@ class ClusterDirectory:
     async def _read(self, account: _Account, reading: Callable[[], Awaitable[ClusterView]]) -> None:
         await account.read(reading)
         # also after a failure: whom to believe has changed
-        self.views.set(merge_views(self._zookeeper.view, self._metadata.view, stale_zookeeper=self._zookeeper.failing))
+        zookeeper, metadata = self._zookeeper, self._metadata
+        self.views.set(
+            merge_views(
+                zookeeper.view, metadata.view, stale_zookeeper=zookeeper.failing, stale_metadata=metadata.failing
+            )
+        )
 
     def _known_brokers(self) -> Collection[Broker]:
-        return self.view.brokers.values()
+        """Return the brokers to ask for Metadata: those that are registered, if ZooKeeper can say."""
+        known = self.view.brokers
+        if self._zookeeper.view is None or self._zookeeper.failing:
+            return known.values()
+        # a broker that has left the cluster may answer for ever, and its response names itself
+        return [one for broker, one in known.items() if broker in self._zookeeper.view.brokers] or known.values()
 
     @property
     def _unsettled(self) -> bool:

@@ -8,7 +8,8 @@ Pure. Two sources tell about a cluster, and they differ for moments, on every ch
 - **Metadata** is what one broker was last told by the controller. It knows the listener that we came by. A broker that
   is cut off from its controller goes on telling what was true before.
 
-So addresses are Metadata's, topics and incarnations ZooKeeper's, and leaders ZooKeeper's as long as it can be read.
+So addresses are Metadata's as long as a broker answers, topics and incarnations ZooKeeper's, and leaders ZooKeeper's as
+long as it can be read.
 """
 
 from __future__ import annotations
@@ -117,12 +118,21 @@ class Disagreement:
 
 
 def merge_views(
-    zookeeper: ClusterView | None, metadata: ClusterView | None, *, stale_zookeeper: bool = False
+    zookeeper: ClusterView | None,
+    metadata: ClusterView | None,
+    *,
+    stale_zookeeper: bool = False,
+    stale_metadata: bool = False,
 ) -> ClusterView:
     """Make one view of two accounts, either of which may be missing.
 
-    ``stale_zookeeper`` says that ZooKeeper's is of earlier, since it cannot be read now: leaders are Metadata's then,
-    and topics that only Metadata knows are kept.
+    Args:
+        zookeeper: The account of ZooKeeper.
+        metadata: The account of a broker.
+        stale_zookeeper: ZooKeeper cannot be read now. Leaders are Metadata's then, and topics that only Metadata knows
+            are kept.
+        stale_metadata: No broker answers now. Brokers are those that ZooKeeper registers then, at the addresses that
+            they registered: all may have moved, and an address of an older response would never be left.
     """
     if zookeeper is None or metadata is None:
         return zookeeper or metadata or EMPTY_VIEW
@@ -131,8 +141,9 @@ def merge_views(
         name: _merge_topic(name, zookeeper.topics.get(name), metadata.topics.get(name), stale=stale_zookeeper)
         for name in sorted(names)
     }
+    registered = stale_metadata and not stale_zookeeper and bool(zookeeper.brokers)
     return ClusterView(
-        brokers=dict(sorted({**zookeeper.brokers, **metadata.brokers}.items())),
+        brokers=zookeeper.brokers if registered else dict(sorted({**zookeeper.brokers, **metadata.brokers}.items())),
         topics=topics,
         cluster_id=zookeeper.cluster_id or metadata.cluster_id,
         controller=metadata.controller if stale_zookeeper else zookeeper.controller,
