@@ -15,13 +15,16 @@ long as it can be read.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 from consumerd.net.stream import Address
+from consumerd.telemetry.wording import join_shown
 
+_NAMED: Final = 20
+"""Brokers or partitions that a disagreement names; the others are counted."""
 NO_EPOCH: Final = -1
 NO_ERROR: Final = 0
 
@@ -88,8 +91,23 @@ class ClusterView:
     @property
     def leaderless(self) -> tuple[TopicPartition, ...]:
         """The partitions that cannot be read now, in order."""
-        partitions = (TopicPartition(topic, key) for topic, view in self.topics.items() for key in view.partitions)
-        return tuple(sorted(one for one in partitions if self.find_leader(one) is None))
+        return tuple(sorted(self._find_leaderless()))
+
+    @property
+    def has_leaderless(self) -> bool:
+        """Whether any partition cannot be read now."""
+        return next(self._find_leaderless(), None) is not None
+
+    @property
+    def size(self) -> int:
+        """The number of brokers and partitions."""
+        return len(self.brokers) + sum(len(topic.partitions) for topic in self.topics.values())
+
+    def _find_leaderless(self) -> Iterator[TopicPartition]:
+        for topic, view in self.topics.items():
+            for key, partition in view.partitions.items():
+                if partition.leader is None or partition.leader not in self.brokers:
+                    yield TopicPartition(topic, key)
 
 
 EMPTY_VIEW: Final = ClusterView()
@@ -205,8 +223,8 @@ def _compare_partitions(zookeeper: TopicView, metadata: TopicView) -> list[Disag
     return found
 
 
-def _name(keys: Mapping[BrokerId, Broker] | Mapping[PartitionKey, PartitionView]) -> str:
-    return ", ".join(map(str, sorted(keys))) or "none"
+def _name(keys: Iterable[BrokerId] | Iterable[PartitionKey]) -> str:
+    return join_shown(sorted(keys), _NAMED) or "none"
 
 
 def _presence(topic: TopicView | None) -> str:

@@ -19,6 +19,7 @@ from kazoo.exceptions import KazooException
 from tests.support.daemon import Daemon, settings_for
 from tests.support.embedded import EmbeddedProcess
 from tests.support.hostile_server import HostileServer
+from tests.support.lying_broker import LyingBroker
 from tests.support.memory import read_memory
 from tests.support.registry import open_registry
 from tests.support.seeds import draw_seed
@@ -27,6 +28,9 @@ from tests.support.topic_nodes import create_topic_nodes
 GROUP, GOOD, OTHER, EVIL = "lake", "good", "other", "evil"
 EVIL_BROKERS: Final = range(7, 13)
 """Broker ids of one hostile server: each has a connection and back-off of its own, so that more is asked in less time."""
+LYING_BROKERS: Final = range(20, 26)
+LIES: Final = 25
+"""Metadata responses that are told before the liar goes."""
 ROUNDS_BETWEEN_CHECKS: Final = 10
 MAX_GROWTH_MIB: Final = 200
 """Resident memory that all rounds may add. The largest values have 900 KB."""
@@ -230,3 +234,26 @@ def test_no_answer_of_a_broker_ends_or_stalls_the_daemon(rig: Rig) -> None:
             one["partition"]: (one["state"], one["reason"]) for one in status["partitions"] if one["topic"] == EVIL
         }
         assert len(states) == len(EVIL_BROKERS), states
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_false_metadata_ends_or_stalls_the_daemon(rig: Rig) -> None:
+    """A registered broker tells false things of all others, in the right form; once it is gone, all is consumed again.
+
+    While it is believed nothing can be promised of the partitions that it lies about: it may give the address of every
+    other broker. The process, its session, its page and its memory must not suffer.
+    """
+    seed = draw_seed("false Metadata")
+    with LyingBroker(seed, (GOOD, OTHER, EVIL), (0, *LYING_BROKERS)) as liar:
+        address = {"version": 1, "host": "127.0.0.1", "port": liar.port, "jmx_port": -1, "timestamp": "1"}
+        for broker in LYING_BROKERS:
+            put(rig.client, f"/brokers/ids/{broker}", json.dumps(address).encode())
+        for number in range(LIES):
+            # a changed topic has the view read again at once
+            put(rig.client, f"/brokers/topics/lied-{number}", b'{"version": 1, "partitions": {"0": [21]}}')
+            rig.daemon.wait(lambda number=number: liar.answered > number, f"lie {number} of seed {seed}", 60)  # type: ignore[misc]  # bound now
+            assert rig.daemon.get("/")[0] == 200
+        for broker in LYING_BROKERS:
+            rig.client.delete(f"/brokers/ids/{broker}")
+    rig.check(f"the lies of seed {seed}")
