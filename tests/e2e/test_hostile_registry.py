@@ -10,6 +10,7 @@ import contextlib
 import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -257,3 +258,91 @@ def test_no_false_metadata_ends_or_stalls_the_daemon(rig: Rig) -> None:
         for broker in LYING_BROKERS:
             rig.client.delete(f"/brokers/ids/{broker}")
     rig.check(f"the lies of seed {seed}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_note_of_a_group_costs_more_than_its_partition(rig: Rig, tmp_path: Path) -> None:
+    """Truncation notes, landed ends and recorded roots are read by members that land files; this one has a group of its own."""
+    group, topics, count = "notes", ("truncated", "lost", "landed"), len(VALUES) + 1
+    own, offsets = f"/consumers/{group}/consumerd", f"/consumers/{group}/offsets"
+    path = tmp_path / "landed"
+    settings = settings_for(
+        rig.broker.zookeeper,
+        group,
+        topics=topics,
+        sink={"type": "jsonl", "path": str(path), "roll_ms": 100},
+        offsets={"commit_interval_ms": 100},
+    )
+
+    def produce() -> None:
+        for topic in topics:
+            rig.broker.produce(topic, b"".join(b"%d\tv\n" % number for number in range(60 * count)))
+
+    def position(topic: str, partition: int) -> int:
+        return int(rig.client.get(f"{offsets}/{topic}/{partition}")[0])
+
+    for topic in topics:
+        rig.broker.create_topic(topic, count)
+    produce()
+    with Daemon(tmp_path, "first", settings) as daemon:
+        daemon.wait(
+            lambda: all(
+                rig.client.exists(f"{offsets}/{topic}/{number}") and position(topic, number) > 0
+                for topic in topics
+                for number in range(count)
+            ),
+            "every partition is landed",
+            60,
+        )
+        assert daemon.terminate() == 0, daemon.log()[-3000:]
+    root = rig.client.get(f"{own}/roots/out")[0]
+    for number, value in enumerate(VALUES):
+        put(rig.client, f"{own}/truncations/truncated/{number}", value)
+        put(rig.client, f"{own}/truncations/lost/{number}.lost", value)
+        landed = f"{own}/landed/{root.decode()}/landed/{number}"
+        put(rig.client, landed, value)
+    before = {(topic, number): position(topic, number) for topic in topics for number in range(count)}
+    produce()
+    for number in range(count):  # above the chain's end, so that the landed end is asked for
+        put(rig.client, f"{offsets}/landed/{number}", b"%d" % (before["landed", number] + 1))
+    put(rig.client, f"{own}/roots/out", VALUES[9])
+    with Daemon(tmp_path, "second", settings) as daemon:
+        states: dict[tuple[str, int], str | None] = {}
+
+        def failing(topic: str) -> bool:
+            states.clear()
+            states.update(
+                {
+                    (one["topic"], int(one["partition"])): one["reason"]
+                    for one in daemon.status()["partitions"]
+                    if one["state"] not in {"running", "starting"}
+                }
+            )
+            return all((topic, number) in states for number in range(count))
+
+        daemon.wait(lambda: failing("landed"), "a root that nobody has recorded is told of", 60)
+        put(rig.client, f"{own}/roots/out", root)
+        for topic, number in (
+            ("truncated", count - 1),
+            ("lost", count - 1),
+            *(("landed", one) for one in range(count)),
+        ):
+            daemon.wait(
+                lambda topic=topic, number=number: position(topic, number) > before[topic, number] + 1,  # type: ignore[misc]  # bound now
+                f"{topic}/{number} goes on",
+                60,
+            )
+        assert not failing("truncated")
+        for topic in ("truncated", "lost"):
+            for number in range(len(VALUES)):
+                assert "cannot be read" in str(states.get((topic, number))), (topic, number, states)
+                rig.client.delete(f"{own}/truncations/{topic}/{number}{'.lost' * (topic == 'lost')}")
+        for (topic, number), old in before.items():
+            daemon.wait(
+                lambda topic=topic, number=number, old=old: position(topic, number) > old + 1,  # type: ignore[misc]  # bound now
+                f"{topic}/{number} goes on once the note is removed",
+                60,
+            )
+        assert daemon.get("/")[0] == 200
+        assert daemon.terminate() == 0, daemon.log()[-3000:]
