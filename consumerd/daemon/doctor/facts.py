@@ -10,6 +10,7 @@ from consumerd.client.log_range import LogRange
 from consumerd.group.plan import GroupSnapshot, Holder, TopicView
 from consumerd.model import Generation, Incarnation, TopicPartition
 from consumerd.offsets.positions import Position, read_position
+from consumerd.offsets.truncations import NotedStop
 from consumerd.sinks.chain import LandedEnd, RootRecord
 from consumerd.sinks.publish import Chain
 from consumerd.zk.layout import id_path
@@ -42,7 +43,8 @@ class RegistryFacts:
     is recorded of file sinks' paths, by node; ``landed_ends`` how far partitions were landed, by root id.
     ``our_sessions`` are those of members that are consumerd's. ``message_limits`` has ``max.message.bytes`` of the topics
     that set it. ``denied`` has the topics that the identity that asks may not claim or commit. ``wall_ms`` is when this
-    was read. ``generation`` is that of the registered brokers, None where none is registered.
+    was read. ``generation`` is that of the registered brokers, None where none is registered. ``stops`` has the partitions
+    that are stopped above their logs' ends.
     """
 
     group: str
@@ -59,6 +61,7 @@ class RegistryFacts:
     denied: Mapping[str, Denial] = field(default_factory=dict)
     wall_ms: int = 0
     generation: Generation | None = None
+    stops: Mapping[TopicPartition, NotedStop] = field(default_factory=dict)
 
     @property
     def legacy_nodes(self) -> list[str]:

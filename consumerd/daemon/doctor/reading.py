@@ -21,6 +21,7 @@ from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.rights import GroupRights
 from consumerd.model import PartitionKey, TopicPartition
+from consumerd.offsets.truncations import list_noted_stops
 from consumerd.sinks.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden, partition_folder
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.filesystem import OsFileSystem
@@ -66,6 +67,7 @@ async def read_registry(zk: ZkClient, group: str, *, topics: Collection[str], wa
         message_limits=await _read_message_limits(zk, {*snapshot.topics, *topics}),
         denied=await GroupRights(zk, group).find_denied(there),
         wall_ms=wall_ms,
+        stops=await list_noted_stops(zk, group),
         generation=(await read_registered_brokers(zk)).generation,
     )
 

@@ -330,3 +330,29 @@ def test_a_topic_that_acls_deny_is_named_with_node_acl_and_identity(foreign: Kaz
     assert "/consumers/g/offsets/closed" == denied["where"]
     assert "topic closed cannot be consumed" in denied["what"]
     assert "its ACL is digest:root:cdrwa,world:anyone:r, our identity is world:anyone" in denied["what"]
+
+
+def test_partition_that_is_stopped_above_its_log_is_told_by_doctor_and_offsets_show(
+    foreign: KazooClient, connect: str, examine: Examine, capsys
+):
+    """The log may have grown beyond the position since: nothing else shows that the partition will not go on."""
+    put(foreign, "/consumers/g/offsets/orders/0", b"80")
+    voids = foreign.get("/consumers/g/offsets/orders/0")[1].mzxid
+    czxid = foreign.get("/brokers/topics/orders")[1].czxid
+    note = {"format": 1, "incarnation": str(czxid), "truncation": 1, "position": 80, "earliest": 0, "latest": 60}
+    path = "/consumers/g/consumerd/truncations/orders/0.lost"
+    put(foreign, path, {**note, "voids": voids})
+    (stopped,) = examine()["stopped-above-log"]
+    assert (stopped["severity"], stopped["where"]) == ("error", path)
+    assert "orders/0 stopped: the log ended below the position. It was [0, 60) and the position 80" in stopped["what"]
+    assert "consumerd offsets reset -g g orders/0" in stopped["advice"]
+
+    assert main(["offsets", "show", "-z", connect, "-g", "g", "--json"]) == DONE
+    (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert row["stopped"] is not None
+    assert row["stopped"] in stopped["what"]
+    assert "stopped: the log ended below the position" in row["note"]
+    assert "consumerd offsets reset" in row["note"]
+
+    foreign.set("/consumers/g/offsets/orders/0", b"60")
+    assert "stopped-above-log" not in examine()
