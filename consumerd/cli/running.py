@@ -1,17 +1,15 @@
-"""The commands ``run``, ``check-config`` and ``version``."""
+"""The commands ``run`` and ``check-config``."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import platform
 import sys
-from importlib import metadata
 
 import structlog
 
 from consumerd import __version__
-from consumerd.aio.loops import describe_loop, explain_loop
+from consumerd.aio.loops import describe_loop
 from consumerd.cli.descriptors import raise_descriptor_limit
 from consumerd.cli.options import daemon_settings
 from consumerd.config.settings import Settings
@@ -53,23 +51,6 @@ async def check_config(args: argparse.Namespace) -> int:
     if small := explain_small_budget(settings):
         sys.stderr.write(f"consumerd: warning: {small}\n")
     sys.stdout.write(_summary(settings))
-    return 0
-
-
-async def version(_args: argparse.Namespace) -> int:
-    """Print versions."""
-    sys.stdout.write(f"consumerd {__version__}\n")
-    sys.stdout.write(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}\n")
-    sys.stdout.write(f"kernel: {kernel.describe()}\n")
-    sys.stdout.write(f"loop: {explain_loop()}\n")
-    for name in ("aiozk", "pyarrow", "python-snappy", "lz4", "zstandard", "google-crc32c"):
-        try:
-            found = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found = "not installed"
-        sys.stdout.write(f"{name} {found}\n")
-    sinks = sorted({entry.name for entry in metadata.entry_points(group="consumerd.sinks")})
-    sys.stdout.write(f"sinks: {', '.join(sinks)}\n")
     return 0
 
 
