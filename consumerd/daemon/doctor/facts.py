@@ -42,7 +42,8 @@ class RegistryFacts:
     ``topics`` has every topic that any node of the group names, None where there is none of that name. ``roots`` is what
     is recorded of file sinks' paths, by node; ``landed_ends`` how far partitions were landed, by root id.
     ``our_sessions`` are those of members that are consumerd's. ``message_limits`` has ``max.message.bytes`` of the topics
-    that set it. ``denied`` has the topics that the identity that asks may not claim or commit. ``wall_ms`` is when this
+    that set it. ``denied`` has the topics that the identity that asks may not claim or commit, ``denied_folders`` the
+    folders in which each member makes nodes and it may not. ``wall_ms`` is when this
     was read. ``generation`` is that of the registered brokers, None where none is registered. ``stops`` has the partitions
     that are stopped above their logs' ends.
     """
@@ -59,6 +60,7 @@ class RegistryFacts:
     our_sessions: frozenset[int] = frozenset()
     message_limits: Mapping[str, int] = field(default_factory=dict)
     denied: Mapping[str, Denial] = field(default_factory=dict)
+    denied_folders: Mapping[str, Denial] = field(default_factory=dict)
     wall_ms: int = 0
     generation: Generation | None = None
     stops: Mapping[TopicPartition, NotedStop] = field(default_factory=dict)

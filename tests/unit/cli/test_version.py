@@ -15,6 +15,7 @@ import consumerd
 from consumerd.cli import installation
 from consumerd.cli.main import DONE, main
 from consumerd.wire import kernel
+from tests.support.tools import require_tool
 
 
 def test_json_names_everything_that_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,6 +42,7 @@ def test_library_that_is_missing_is_null(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_checkout_tells_its_commit_and_whether_it_was_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version alone does not say which code runs there."""
+    require_tool("git", "git")
     (tmp_path / "consumerd").mkdir()
     file = tmp_path / "consumerd" / "__init__.py"
     file.write_text("")
