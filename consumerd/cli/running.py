@@ -29,7 +29,8 @@ async def run(args: argparse.Namespace) -> int:
     """Run the daemon until it is told to stop."""
     settings = daemon_settings(args)
     tune_allocator(settings.fetch.memory_budget_bytes)
-    configure_logging(settings.log.level, settings.log.format)
+    # lines of many groups meet in one place
+    configure_logging(settings.log.level, settings.log.format, always={"group": settings.group.id})
     loop = describe_loop(asyncio.get_running_loop())
     descriptors = raise_descriptor_limit()
     _log.info("daemon_starting", version=__version__, kernel=kernel.describe(), loop=loop, open_files=descriptors)
