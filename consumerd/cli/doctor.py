@@ -21,8 +21,10 @@ def add_doctor_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
     parser.description = (
         "Look at the group's nodes in ZooKeeper and at its positions in the brokers' logs: stale, malformed, orphaned and "
         "duplicate nodes with the sessions that hold them, partitions without an owner, positions that are in no log, "
-        "requests that nobody carries out. With --config also at settings that do not go together, and at the paths they "
-        "name. Changes nothing. Exit code 1 for errors and warnings, 0 if there are none, 3 if ZooKeeper is not reached."
+        "requests that nobody carries out, rights that members lack. With --config also at settings that do not go together, "
+        "and at this machine: landing folders (by a hidden file that is written, linked and removed again), free space "
+        "and inodes, the clock against ZooKeeper's (by an ephemeral node that is deleted again), and /metrics. Run it "
+        "as the daemon's user. Leaves everything as it was. Exit code 1 for errors and warnings, 0 if there are none, 3 if ZooKeeper is not reached."
     )
     add_connection_options(parser, group=True)
     parser.set_defaults(command=doctor)

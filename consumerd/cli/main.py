@@ -18,6 +18,7 @@ from consumerd.cli import inspection, running
 from consumerd.cli.broker import add_broker_command
 from consumerd.cli.demo import add_demo_command
 from consumerd.cli.doctor import add_doctor_command
+from consumerd.cli.installation import add_version_command
 from consumerd.cli.offsets import add_offset_commands
 from consumerd.cli.options import (
     add_connection_options,
@@ -49,6 +50,7 @@ first steps:
   consumerd run --set cluster.zookeeper=zk1:2181/kafka --set group.id=try --topics orders
                                                           records to stdout, as JSON lines
   consumerd run --config config.yaml                      the daemon
+  consumerd version --json                                what to put into a bug report
 
 exit codes: 0 done, 1 failed, 2 configuration, 3 could not reach ZooKeeper or a broker (one-shot commands)
 """
@@ -120,8 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     example = config.add_parser("example", help="print config.example.yaml, every setting with its default")
     example.set_defaults(command=running.config_example)
 
-    version = commands.add_parser("version", help="print versions of what matters in a bug report")
-    version.set_defaults(command=running.version)
+    add_version_command(commands)
 
     topics = commands.add_parser("topics", help="list the topics of the cluster")
     topics.description = "List topics with their partitions, leaders and incarnations."

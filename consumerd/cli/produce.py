@@ -22,7 +22,7 @@ from consumerd.cli.options import add_settings_options, count, inspection_settin
 from consumerd.cli.produce_progress import State, show_progress
 from consumerd.client.accumulator import Written
 from consumerd.client.opening import open_producer, run_producer
-from consumerd.client.partitioner import PARTITIONERS, Partitioner
+from consumerd.client.partitioner import PARTITIONERS, make_line_partitioner
 from consumerd.client.producer import Producer
 from consumerd.client.producer_hooks import ProducerHooks
 from consumerd.client.producer_settings import ProducerSettings
@@ -48,7 +48,8 @@ examples:
   consumerd produce orders --bootstrap localhost:9092     line by line from the terminal, until Ctrl-D
 
 With a key, --partitioner murmur2 chooses as Java's producer since 0.8.2 does, java-hash as the Scala producer before it, with
-ByteArrayPartitioner. A topic that is not there is made by brokers with auto.create.topics.enable.
+ByteArrayPartitioner. Without a key, murmur2 sends 100 lines to one partition, then 100 to the next, so that `seq 1000` reaches
+several; java-hash stays at one for ten minutes, as the Scala producer does; round-robin changes with each line. A topic that is not there is made by brokers with auto.create.topics.enable.
 
 Reading stops at the first record that is not written. Ctrl-C stops reading and writes what was read; a second one gives that up.
 exit codes: 0 all acknowledged (with --acks 0: sent), 1 something was not, 2 configuration or input, 3 no broker or ZooKeeper was
@@ -242,7 +243,7 @@ def _size_of(descriptor: int) -> int | None:
 
 @asynccontextmanager
 async def _open(args: argparse.Namespace, settings: ProducerSettings, hooks: ProducerHooks) -> AsyncIterator[Producer]:
-    partitioner: Partitioner = PARTITIONERS[args.partitioner](random.random, time.monotonic)
+    partitioner = make_line_partitioner(args.partitioner, random.random, time.monotonic)
     if args.bootstrap is not None:
         async with open_producer(args.bootstrap, settings=settings, partitioner=partitioner, hooks=hooks) as producer:
             yield producer

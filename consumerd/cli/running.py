@@ -1,20 +1,18 @@
-"""The commands ``run``, ``check-config``, ``config example`` and ``version``."""
+"""The commands ``run``, ``check-config`` and ``config example``."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib import metadata
 
 import structlog
 
 from consumerd import __version__
-from consumerd.aio.loops import describe_loop, explain_loop
+from consumerd.aio.loops import describe_loop
 from consumerd.cli.descriptors import raise_descriptor_limit
 from consumerd.cli.options import load_daemon
 from consumerd.config.example import read_example
@@ -26,7 +24,6 @@ from consumerd.daemon.allocator import keep_loaded, tune_allocator
 from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped
-from consumerd.installation import describe_package
 from consumerd.telemetry.logs import configure_logging
 from consumerd.telemetry.text_tables import escape_unprintable, render_table
 from consumerd.telemetry.wording import counted
@@ -40,7 +37,8 @@ async def run(args: argparse.Namespace) -> int:
     loaded = load_daemon(args)
     settings = loaded.settings
     tune_allocator(settings.fetch.memory_budget_bytes)
-    configure_logging(settings.log.level, settings.log.format)
+    # lines of many groups meet in one place
+    configure_logging(settings.log.level, settings.log.format, always={"group": settings.group.id})
     log_doubts(loaded.doubts)
     loop = describe_loop(asyncio.get_running_loop())
     descriptors = raise_descriptor_limit()
@@ -92,24 +90,6 @@ def _describe(loaded: Loaded, doubts: Sequence[Doubt]) -> dict[str, object]:
         "settings": [asdict(one) for one in list_effective(loaded)],
         "warnings": [asdict(doubt) for doubt in doubts],
     }
-
-
-async def version(_args: argparse.Namespace) -> int:
-    """Print versions."""
-    sys.stdout.write(f"consumerd {__version__}\n")
-    sys.stdout.write(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}\n")
-    sys.stdout.write(f"package: {describe_package()}\n")
-    sys.stdout.write(f"kernel: {kernel.describe()}\n")
-    sys.stdout.write(f"loop: {explain_loop()}\n")
-    for name in ("aiozk", "pyarrow", "python-snappy", "lz4", "zstandard", "google-crc32c"):
-        try:
-            found = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found = "not installed"
-        sys.stdout.write(f"{name} {found}\n")
-    sinks = sorted({entry.name for entry in metadata.entry_points(group="consumerd.sinks")})
-    sys.stdout.write(f"sinks: {', '.join(sinks)}\n")
-    return 0
 
 
 def _summary(settings: Settings) -> str:

@@ -59,10 +59,20 @@ class Partitioner(Protocol):
         """Hear that a batch takes no more records: a moment to go to another partition."""
 
 
-class HashPartitioner:
-    """By a hash of the key; records without one by a :class:`Sticky` choice."""
+class Keyless(Protocol):
+    """Chooses for records without a key."""
 
-    def __init__(self, hash_key: Callable[[object, bytes], int], keyless: Sticky) -> None:
+    def choose(self, candidates: Candidates) -> int:
+        """Return a partition's number."""
+
+    def batch_closed(self, topic: str, partition: int) -> None:
+        """Hear that a batch takes no more records."""
+
+
+class HashPartitioner:
+    """By a hash of the key; records without one by a :class:`Sticky` choice, or in :class:`Turns`."""
+
+    def __init__(self, hash_key: Callable[[object, bytes], int], keyless: Keyless) -> None:
         self._hash_key = hash_key
         self._keyless = keyless
 
@@ -129,6 +139,31 @@ class Sticky:
             self._left[topic] = partition
 
 
+class Turns:
+    """A run of ``records`` for one partition, then for the next in order, from a random one on.
+
+    A few records are spread like many: a :class:`Sticky` choice puts all of ``seq 1000`` into the one batch that they fill.
+    Example: 1,000 records in runs of 100 over four partitions are 300, 300, 200 and 200.
+    """
+
+    def __init__(self, *, random: Callable[[], float], records: int) -> None:
+        self._random = random
+        self._records = records
+        self._chosen: dict[str, int] = {}
+
+    def choose(self, candidates: Candidates) -> int:
+        """Return the partition whose turn it is."""
+        count = self._chosen.get(candidates.topic)
+        if count is None:
+            count = int(self._random() * candidates.count) * self._records
+        self._chosen[candidates.topic] = count + 1
+        among = candidates.available or range(candidates.count)
+        return among[count // self._records % len(among)]
+
+    def batch_closed(self, topic: str, partition: int) -> None:
+        """Stay: runs end by their number of records."""
+
+
 # -- hashes
 
 
@@ -180,3 +215,13 @@ PARTITIONERS: Final[Mapping[str, Callable[[Callable[[], float], Callable[[], flo
     "round-robin": lambda random, _now: RoundRobinPartitioner(random=random),
 }
 """Partitioners by name, each made of ``(random, now)``: floats in [0, 1), and a monotonic clock in seconds."""
+
+_LINES_IN_TURN: Final = 100
+"""Lines without a key that go to one partition before the next one has its turn."""
+
+
+def make_line_partitioner(name: str, random: Callable[[], float], now: Callable[[], float]) -> Partitioner:
+    """Return a partitioner for lines: as in ``PARTITIONERS``, but that ``murmur2`` spreads a few without a key, too."""
+    if name == "murmur2":
+        return HashPartitioner(hash_murmur2, Turns(random=random, records=_LINES_IN_TURN))
+    return PARTITIONERS[name](random, now)

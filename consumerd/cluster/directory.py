@@ -15,7 +15,8 @@ Invariants:
 - An unsettled view (a followed partition without a leader, or with one that has no address; ZooKeeper and Metadata at
   odds) is read again by itself, with the same backoff.
 - Each source may be away. While ZooKeeper is, its last account stays and leaders are Metadata's; while all brokers are,
-  leaders are ZooKeeper's. The view is never emptied by a failure.
+  leaders and addresses are ZooKeeper's. The view is never emptied by a failure.
+- Metadata is asked of registered brokers alone, as long as ZooKeeper can be read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -42,7 +43,12 @@ from consumerd.zk.port import Watch, WatchKind, ZkClient
 
 KnownBrokers = Callable[[], Collection[Broker]]
 
+T = TypeVar("T")
+
 _BACKOFF_FACTOR: Final = 1.3
+
+_LARGE_VIEW: Final = 20_000
+"""Brokers and partitions of both accounts above which they are merged and compared in a thread."""
 
 _FIRST_CONNECTION_S: Final = 2.0
 """For how long a new directory waits for ZooKeeper before it reports that it cannot be read."""
@@ -104,6 +110,7 @@ class ClusterDirectory:
         self._done = Cell(0)
         self._ended_at = -self._calm_s
         self._not_before = 0.0
+        self._merging = asyncio.Lock()
         self._odds: dict[Disagreement, float] = {}
         self._reported: set[Disagreement] = set()
 
@@ -226,7 +233,7 @@ class ClusterDirectory:
                 await asyncio.wait([reading])  # bounded by the source; it names the brokers that there are to ask
             if self.view.brokers:
                 await self._read(self._metadata, partial(self._from_brokers.read, topics))
-        self._compare()
+        await self._compare()
         self._about = topics
         self._ended_at = self._now()
         if self.view != before:
@@ -254,22 +261,44 @@ class ClusterDirectory:
     async def _read(self, account: _Account, reading: Callable[[], Awaitable[ClusterView]]) -> None:
         await account.read(reading)
         # also after a failure: whom to believe has changed
-        self.views.set(merge_views(self._zookeeper.view, self._metadata.view, stale_zookeeper=self._zookeeper.failing))
+        zookeeper, metadata = self._zookeeper, self._metadata
+        # the other account may come in while a large one is merged: the later merge must be the later view
+        async with self._merging:
+            merge = partial(
+                merge_views,
+                zookeeper.view,
+                metadata.view,
+                stale_zookeeper=zookeeper.failing,
+                stale_metadata=metadata.failing,
+            )
+            self.views.set(await self._compute(merge))
+
+    async def _compute(self, function: Callable[[], T]) -> T:
+        """Return what a pure function over both accounts returns, without holding the loop for a large one."""
+        views = (self._zookeeper.view, self._metadata.view)
+        if sum(view.size for view in views if view is not None) <= _LARGE_VIEW:
+            return function()
+        return await asyncio.to_thread(function)
 
     def _known_brokers(self) -> Collection[Broker]:
-        return self.view.brokers.values()
+        """Return the brokers to ask for Metadata: those that are registered, if ZooKeeper can say."""
+        known = self.view.brokers
+        if self._zookeeper.view is None or self._zookeeper.failing:
+            return known.values()
+        # a broker that has left the cluster may answer for ever, and its response names itself
+        return [one for broker, one in known.items() if broker in self._zookeeper.view.brokers] or known.values()
 
     @property
     def _unsettled(self) -> bool:
         failed = self._zookeeper.failing or self._metadata.failing
-        return failed or bool(self._odds) or bool(self.view.leaderless) or not self.view.brokers
+        return failed or bool(self._odds) or self.view.has_leaderless or not self.view.brokers
 
-    def _compare(self) -> None:
+    async def _compare(self) -> None:
         """Keep since when the two accounts differ, and log what does not pass."""
         found: list[Disagreement] = []
         zookeeper, metadata = self._zookeeper, self._metadata
         if zookeeper.view and metadata.view and not (zookeeper.failing or metadata.failing):
-            found = compare_views(zookeeper.view, metadata.view)
+            found = await self._compute(partial(compare_views, zookeeper.view, metadata.view))
         now = self._now()
         self._odds = {one: self._odds.get(one, now) for one in found}
         for one, since in self._odds.items():

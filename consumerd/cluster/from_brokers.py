@@ -26,6 +26,10 @@ from consumerd.wire.modern.metadata import MetadataRequest, MetadataResponse, Me
 _FIRST_WITHOUT_CREATION: Final = 4
 _FIRST_WITH_EMPTY_LIST: Final = 1
 _LAST_PORT: Final = 65535
+_LONGEST_HOST: Final = 255
+"""Characters of a host name; RFC 1035 allows no more."""
+_LARGE_RESPONSE: Final = 20_000
+"""Brokers and partitions of a response above which its view is made in a thread."""
 
 
 def plan_request(topics: Collection[str] | None, version: int) -> MetadataRequest:
@@ -53,7 +57,7 @@ def make_view(response: MetadataResponse, topics: Collection[str] | None, *, tls
     brokers = {
         BrokerId(one.node_id): Broker(id=BrokerId(one.node_id), host=one.host, port=one.port, tls=tls, rack=one.rack)
         for one in response.brokers
-        if one.host and 0 < one.port <= _LAST_PORT
+        if 0 < len(one.host) <= _LONGEST_HOST and 0 < one.port <= _LAST_PORT
     }
     found = (_make_topic(one) for one in response.topics if topics is None or one.topic in topics)
     return ClusterView(
@@ -159,4 +163,6 @@ class BrokerSource:
         creating = self._creates and topics is not None
         request = plan_creating_request(topics or (), version) if creating else plan_request(topics, version)
         response = await connection.request(request, timeout_s=self._timeout_s, version=version)
-        return make_view(response, topics, tls=broker.tls)
+        if sum(len(topic.partitions) for topic in response.topics) + len(response.brokers) <= _LARGE_RESPONSE:
+            return make_view(response, topics, tls=broker.tls)
+        return await asyncio.to_thread(make_view, response, topics, tls=broker.tls)

@@ -8,19 +8,23 @@ Pure. Two sources tell about a cluster, and they differ for moments, on every ch
 - **Metadata** is what one broker was last told by the controller. It knows the listener that we came by. A broker that
   is cut off from its controller goes on telling what was true before.
 
-So addresses are Metadata's, topics and incarnations ZooKeeper's, and leaders ZooKeeper's as long as it can be read.
+So addresses are Metadata's as long as a broker answers, topics and incarnations ZooKeeper's, and leaders ZooKeeper's as
+long as it can be read.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 from consumerd.net.stream import Address
+from consumerd.telemetry.wording import join_shown
 
+_NAMED: Final = 20
+"""Brokers or partitions that a disagreement names; the others are counted."""
 NO_EPOCH: Final = -1
 NO_ERROR: Final = 0
 
@@ -87,8 +91,23 @@ class ClusterView:
     @property
     def leaderless(self) -> tuple[TopicPartition, ...]:
         """The partitions that cannot be read now, in order."""
-        partitions = (TopicPartition(topic, key) for topic, view in self.topics.items() for key in view.partitions)
-        return tuple(sorted(one for one in partitions if self.find_leader(one) is None))
+        return tuple(sorted(self._find_leaderless()))
+
+    @property
+    def has_leaderless(self) -> bool:
+        """Whether any partition cannot be read now."""
+        return next(self._find_leaderless(), None) is not None
+
+    @property
+    def size(self) -> int:
+        """The number of brokers and partitions."""
+        return len(self.brokers) + sum(len(topic.partitions) for topic in self.topics.values())
+
+    def _find_leaderless(self) -> Iterator[TopicPartition]:
+        for topic, view in self.topics.items():
+            for key, partition in view.partitions.items():
+                if partition.leader is None or partition.leader not in self.brokers:
+                    yield TopicPartition(topic, key)
 
 
 EMPTY_VIEW: Final = ClusterView()
@@ -117,12 +136,21 @@ class Disagreement:
 
 
 def merge_views(
-    zookeeper: ClusterView | None, metadata: ClusterView | None, *, stale_zookeeper: bool = False
+    zookeeper: ClusterView | None,
+    metadata: ClusterView | None,
+    *,
+    stale_zookeeper: bool = False,
+    stale_metadata: bool = False,
 ) -> ClusterView:
     """Make one view of two accounts, either of which may be missing.
 
-    ``stale_zookeeper`` says that ZooKeeper's is of earlier, since it cannot be read now: leaders are Metadata's then,
-    and topics that only Metadata knows are kept.
+    Args:
+        zookeeper: The account of ZooKeeper.
+        metadata: The account of a broker.
+        stale_zookeeper: ZooKeeper cannot be read now. Leaders are Metadata's then, and topics that only Metadata knows
+            are kept.
+        stale_metadata: No broker answers now. Brokers are those that ZooKeeper registers then, at the addresses that
+            they registered: all may have moved, and an address of an older response would never be left.
     """
     if zookeeper is None or metadata is None:
         return zookeeper or metadata or EMPTY_VIEW
@@ -131,8 +159,9 @@ def merge_views(
         name: _merge_topic(name, zookeeper.topics.get(name), metadata.topics.get(name), stale=stale_zookeeper)
         for name in sorted(names)
     }
+    registered = stale_metadata and not stale_zookeeper and bool(zookeeper.brokers)
     return ClusterView(
-        brokers=dict(sorted({**zookeeper.brokers, **metadata.brokers}.items())),
+        brokers=zookeeper.brokers if registered else dict(sorted({**zookeeper.brokers, **metadata.brokers}.items())),
         topics=topics,
         cluster_id=zookeeper.cluster_id or metadata.cluster_id,
         controller=metadata.controller if stale_zookeeper else zookeeper.controller,
@@ -194,8 +223,8 @@ def _compare_partitions(zookeeper: TopicView, metadata: TopicView) -> list[Disag
     return found
 
 
-def _name(keys: Mapping[BrokerId, Broker] | Mapping[PartitionKey, PartitionView]) -> str:
-    return ", ".join(map(str, sorted(keys))) or "none"
+def _name(keys: Iterable[BrokerId] | Iterable[PartitionKey]) -> str:
+    return join_shown(sorted(keys), _NAMED) or "none"
 
 
 def _presence(topic: TopicView | None) -> str:

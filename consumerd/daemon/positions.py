@@ -15,6 +15,7 @@ from consumerd.model import TopicPartition
 from consumerd.offsets.positions import NO_POSITION, GroupPositions, Position
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import Validity
+from consumerd.offsets.truncations import list_noted_stops
 from consumerd.telemetry.wording import format_time, join_shown
 from consumerd.zk.layout import BROKER_TOPICS, topic_path
 from consumerd.zk.port import ZkClient
@@ -27,7 +28,8 @@ _SHOWN: Final = 5
 class OffsetRow:
     """A stored position as it stands, and where an operator has asked for it to go on.
 
-    ``position`` is shown whatever its ``validity``; only a valid one is used.
+    ``position`` is shown whatever its ``validity``; only a valid one is used. ``stopped`` is since when the partition has
+    been stopped above its log's end, None where it is not.
     """
 
     topic: str
@@ -38,6 +40,7 @@ class OffsetRow:
     version: int | None
     request: int | None
     note: str
+    stopped: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +59,14 @@ async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str
     requests = {one.partition: one for one in listed if not wanted or one.partition.topic in wanted}
     topics = set(wanted) or {one.topic for one in requests} | await list_group_topics(access.zk, group)
     stored = await GroupPositions(access.zk, group).read(topics)
+    stops = await list_noted_stops(access.zk, group, topics)
     rows = []
-    for partition in sorted(stored.keys() | requests.keys()):
+    for partition in sorted(stored.keys() | requests.keys() | stops.keys()):
         position, request = stored.get(partition, NO_POSITION), requests.get(partition)
         notes = [_explain(position, group, partition)] if position.explain() else []
+        stop = stops.get(partition)
+        if stop is not None:
+            notes.append(f"{stop.describe()}, since {format_time(stop.since_ms)}; {advise_stop(group, partition)}")
         if request is not None:
             asked = format_time(request.created_ms)
             notes.append(f"asked by {request.author} at {asked}{', new chain' if request.new_chain else ''}")
@@ -73,9 +80,15 @@ async def find_offsets(access: ClusterAccess, group: str, wanted: Collection[str
                 version=position.version,
                 request=request.position if request is not None else None,
                 note="; ".join(notes),
+                stopped=format_time(stop.since_ms) if stop is not None else None,
             )
         )
     return rows
+
+
+def advise_stop(group: str, partition: TopicPartition) -> str:
+    """Say how a partition goes on that is stopped above its log's end."""
+    return f"say where to go on: consumerd offsets reset -g {group} {partition} --to latest (or earliest, or a time)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from consumerd.demo.ledger import Ledger
 from consumerd.demo.members import GROUP, SESSION_TIMEOUT_MS, Member, Partition, Rebalance
 from consumerd.demo.outlets import open_outlets
 from consumerd.demo.production import Production
-from consumerd.demo.stream import CLICKS, ORDERS, SERVICES, TOPICS, Event, make_stream
+from consumerd.demo.stream import CLICKS, ORDERS, SERVICES, STEP_MS, TOPICS, Event, make_stream
 from consumerd.telemetry.wording import counted
 
 LEDGER_NAME: Final = "ledger.tsv"
@@ -247,7 +247,8 @@ def _make_cluster(folder: Path) -> Child:
 
 
 def _make_events(settings: DemoSettings) -> list[Event]:
-    start_ms = round(time.time() * 1000)
+    # the last event is of now: it is produced in a burst, and times to come would look like a negative lag
+    start_ms = round(time.time() * 1000) - settings.records * STEP_MS
     return list(make_stream(Random(settings.seed), count=settings.records, start_ms=start_ms))
 
 

@@ -42,7 +42,8 @@ SERVICES: Final = (
 _CUSTOMERS: Final = 2000
 _VISITORS: Final = 5000
 _ARTICLES: Final = 400
-_STEP_MS: Final = 5
+STEP_MS: Final = 5
+"""Time between two events, in ms."""
 _ORDERS_PER_CENT: Final = 40
 _TOMBSTONES_PER_CENT: Final = 1
 _WITHOUT_COOKIE_PER_CENT: Final = 4
@@ -65,7 +66,7 @@ def make_stream(random: Random, *, count: int, start_ms: int) -> Iterator[Event]
     customers, visitors, articles = _Popular(_CUSTOMERS), _Popular(_VISITORS), _Popular(_ARTICLES)
     weights = [service.weight for service in SERVICES]
     for number in range(count):
-        timestamp_ms = start_ms + number * _STEP_MS
+        timestamp_ms = start_ms + number * STEP_MS
         service = random.choices(SERVICES, weights)[0]
         key: bytes | None
         value: bytes | None

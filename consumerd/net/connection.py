@@ -26,6 +26,7 @@ from consumerd.model import BrokerId
 from consumerd.net.stream import Address, Stream, StreamConnector
 from consumerd.net.versions import BrokerVersions
 from consumerd.telemetry.hooks import Hooks
+from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.schema import Request
 from consumerd.wire.session import ClientSession, ResponseFrame
 
@@ -33,6 +34,9 @@ R = TypeVar("R")
 
 LONGEST_THROTTLE_S: Final = 60.0
 """What we wait for at most when a broker names a throttle time; quotas are counted over windows of seconds."""
+
+_LARGE_BODY_BYTES: Final = 256 * 1024
+"""Response bodies above this are decoded in a thread: Metadata of 100,000 partitions takes half a second."""
 
 
 class BrokerConnection:
@@ -153,7 +157,7 @@ class BrokerConnection:
             self._raise_closed()
         assert frame is not None
         self._last_used = self._now()
-        return self._decode(request, frame, self._last_used - started)
+        return await self._decode(request, frame, self._last_used - started)
 
     async def send(self, request: Request[Any], *, timeout_s: float, version: int | None = None) -> None:
         """Send a request that brokers do not answer (``expects_response`` is false), and return when the peer takes it.
@@ -180,9 +184,13 @@ class BrokerConnection:
             raise late from error
         self._raise_closed()
 
-    def _decode(self, request: Request[R], frame: ResponseFrame, seconds: float) -> R:
+    async def _decode(self, request: Request[R], frame: ResponseFrame, seconds: float) -> R:
         try:
-            response = request.decode_response(frame.version, frame.body)
+            # record sets are only cut out of a Fetch response, however large
+            if len(frame.body) > _LARGE_BODY_BYTES and request.api is not ApiKey.FETCH:
+                response = await asyncio.to_thread(request.decode_response, frame.version, frame.body)
+            else:
+                response = request.decode_response(frame.version, frame.body)
         except RemoteProtocolError as error:
             self._hooks.request_failed(self.broker, request.api.name, "RemoteProtocolError")
             raise RemoteProtocolError(f"{self.address}: {error}") from error

@@ -25,17 +25,31 @@ its own, since older releases read ``T/P`` and would go on at its position under
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
+from consumerd.aio.parallel import map_bounded
 from consumerd.aio.sharing import SharedReads
 from consumerd.errors import CoordinationError
-from consumerd.model import Claim, TopicPartition
+from consumerd.model import Claim, Incarnation, PartitionKey, TopicPartition
+from consumerd.offsets.positions import parse_stored
 from consumerd.offsets.store import KnownTruncations, LogTruncation, LostEnd
-from consumerd.zk.layout import lost_end_path, truncation_path, truncations_path
+from consumerd.zk.layout import (
+    LOST_END_SUFFIX,
+    lost_end_path,
+    offset_path,
+    topic_path,
+    truncation_path,
+    truncations_path,
+    truncations_root,
+)
 from consumerd.zk.listing import list_names
 from consumerd.zk.port import ZkClient
+
+N = TypeVar("N")
 
 _FORMAT: Final = 1
 
@@ -104,38 +118,130 @@ class ZooKeeperLogTruncations:
         return lost_end_path(self._group, partition)
 
     def _parse(self, claim: Claim, data: bytes) -> LogTruncation | None:
-        try:
-            incarnation, payload = _read_payload(data)
-            truncation = LogTruncation(
-                number=_count(payload, "truncation"),
-                position=_count(payload, "position"),
-                voids=_count(payload, "voids"),
-            )
-        except (ValueError, RecursionError) as error:
-            raise CoordinationError(
-                f"{self._path(claim.partition)} says how often the log has lost its end, and cannot be read ({error}); restore "
-                'it, or put there {"format": 1, "incarnation": "'
-                f'{claim.incarnation.czxid}", "truncation": N, "position": 0, "voids": 0}} with N higher than that of any '
-                "chain landed of the partition"
-            ) from error
+        incarnation, truncation = _parse_truncation(self._path(claim.partition), data, claim.incarnation)
         return truncation if incarnation == str(claim.incarnation.czxid) else None
 
     def _parse_lost(self, claim: Claim, data: bytes) -> LostEnd | None:
-        try:
-            incarnation, payload = _read_payload(data)
-            lost = LostEnd(
-                number=_count(payload, "truncation"),
-                position=_count(payload, "position"),
-                earliest=_count(payload, "earliest"),
-                latest=_count(payload, "latest"),
-                voids=_count(payload, "voids"),
-            )
-        except (ValueError, RecursionError) as error:
-            raise CoordinationError(
-                f"{self._lost_path(claim.partition)} says that the log has lost its end, and cannot be read ({error}); "
-                "restore it, or say where to go on with `consumerd offsets set` and remove it then"
-            ) from error
+        incarnation, lost = _parse_lost_end(self._lost_path(claim.partition), data)
         return lost if incarnation == str(claim.incarnation.czxid) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedStop:
+    """A partition that is stopped above its log's end, whoever claims it, until somebody says where to go on.
+
+    Args:
+        path: The node that says so.
+        since_ms: When it was written, in ms since 1970.
+        lost: What the log was like then. None for a node that cannot be read, which stops the partition, too.
+        problem: Why a node cannot be read, and what to do; empty where it can.
+    """
+
+    path: str
+    since_ms: int
+    lost: LostEnd | None = None
+    problem: str = ""
+
+    def describe(self) -> str:
+        """Return what has happened, in one sentence."""
+        if self.lost is None:
+            return self.problem
+        return (
+            f"stopped: the log ended below the position. It was [{self.lost.earliest}, {self.lost.latest}) and the position "
+            f"{self.lost.position}; records that the log has got there since are others"
+        )
+
+
+async def list_noted_stops(
+    zk: ZkClient, group: str, topics: Collection[str] | None = None
+) -> dict[TopicPartition, NotedStop]:
+    """Return the stops of a group that still count, of ``topics`` or of all. Raises CoordinationError.
+
+    A stop counts for the topic as it is now, until a truncation of its number is noted, and as long as the position that
+    it was about is the committed one.
+    """
+    named = await list_names(zk, truncations_root(group)) if topics is None else sorted(topics)
+    partitions: set[TopicPartition] = set()
+    for topic, names in (
+        await map_bounded(named, lambda topic: list_names(zk, truncations_path(group, topic)))
+    ).items():
+        for name in names:
+            with contextlib.suppress(ValueError):  # the name is no partition's
+                partitions.add(TopicPartition(topic, PartitionKey.parse(name.removesuffix(LOST_END_SUFFIX))))
+    found = await map_bounded(sorted(partitions), lambda partition: _find_stop(zk, group, partition))
+    return {partition: stop for partition, stop in found.items() if stop is not None}
+
+
+async def _find_stop(zk: ZkClient, group: str, partition: TopicPartition) -> NotedStop | None:
+    last_path, lost_path = truncation_path(group, partition), lost_end_path(group, partition)
+    topic, stored = await zk.exists(topic_path(partition.topic)), await zk.find(offset_path(group, partition))
+    if topic is None:
+        return None
+    incarnation = Incarnation(topic.czxid)
+    last, lost = await zk.find(last_path), await zk.find(lost_path)
+    try:
+        of, truncation = ("", None) if last is None else _parse_truncation(last_path, last[0], incarnation)
+    except CoordinationError as error:
+        assert last is not None
+        return NotedStop(path=last_path, since_ms=last[1].mtime_ms, problem=str(error))
+    if lost is None:
+        return None
+    stop = NotedStop(path=lost_path, since_ms=lost[1].mtime_ms)
+    try:
+        lost_of, end = _parse_lost_end(lost_path, lost[0])
+    except CoordinationError as error:
+        return replace(stop, problem=str(error))
+    decided = truncation is not None and of == lost_of and truncation.number >= end.number
+    counts = lost_of == str(incarnation.czxid) and not decided
+    return (
+        replace(stop, lost=end)
+        if counts and end.makes_void(None if stored is None else parse_stored(*stored))
+        else None
+    )
+
+
+def _parse_truncation(path: str, data: bytes, incarnation: Incarnation) -> tuple[str, LogTruncation]:
+    """Return the incarnation that a note is about, and the note. Raises CoordinationError."""
+    return _parse_note(
+        path,
+        data,
+        lambda payload: LogTruncation(
+            number=_count(payload, "truncation"),
+            position=_count(payload, "position"),
+            voids=_count(payload, "voids"),
+        ),
+        "how often the log has lost its end",
+        'restore it, or put there {"format": 1, "incarnation": "'
+        f'{incarnation.czxid}", "truncation": N, "position": 0, "voids": 0}} with N higher than that of any chain landed of '
+        "the partition",
+    )
+
+
+def _parse_lost_end(path: str, data: bytes) -> tuple[str, LostEnd]:
+    """Return the incarnation that a note is about, and the note. Raises CoordinationError."""
+    return _parse_note(
+        path,
+        data,
+        lambda payload: LostEnd(
+            number=_count(payload, "truncation"),
+            position=_count(payload, "position"),
+            earliest=_count(payload, "earliest"),
+            latest=_count(payload, "latest"),
+            voids=_count(payload, "voids"),
+        ),
+        "that the log has lost its end",
+        "restore it, or say where to go on with `consumerd offsets set` and remove it then",
+    )
+
+
+def _parse_note(
+    path: str, data: bytes, make: Callable[[Mapping[str, object]], N], says: str, advice: str
+) -> tuple[str, N]:
+    try:
+        incarnation, payload = _read_payload(data)
+        return incarnation, make(payload)
+    except (ValueError, RecursionError) as error:
+        raise CoordinationError(f"{path} says {says}, and cannot be read ({error}); {advice}") from error
 
 
 def _read_payload(data: bytes) -> tuple[str, Mapping[str, object]]:

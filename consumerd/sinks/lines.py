@@ -4,6 +4,7 @@ The native kernel writes them without an object a record. Without it a line is w
 library's own string literal encoder, which is several times as fast as building an object for ``json.dumps``. Keys and values are strings where they are UTF-8 and ``key_base64``,
 ``value_base64`` where they are not; null stays null. ``partition`` is a number. ``broker`` stands beside it only where a
 partition lives on a broker (0.7): a key that is null in every line of every other file would be bytes for nothing.
+``timestamp_type`` is as in Parquet: 0 the producer's time, 1 the broker's, -1 none. Files of releases before this field lack it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import base64
 from array import array
 from collections.abc import Generator, Iterator
-from itertools import accumulate
+from itertools import accumulate, groupby
 from json.encoder import encode_basestring
 from typing import Final
 
+from consumerd.model import TimestampType
 from consumerd.wire import kernel
 from consumerd.wire.records import NO_TIMESTAMP, Headers, RecordBatch, decode_headers
 
@@ -27,11 +29,39 @@ def encode_lines(batch: RecordBatch) -> Iterator[bytes]:
 
     Raises CorruptMessageError, before the first piece, where headers cannot be read.
     """
-    headers = _encode_headers(batch)
+    headers = _encode_headers(batch)  # all of them first: a half-written batch could not be taken back
+    for begin, end, kind in _find_runs(batch.timestamp_types, len(batch)):
+        part = batch if end - begin == len(batch) else batch.rows(begin, end)
+        yield from _encode_run(part, kind, headers[begin:end])
+
+
+def _find_runs(types: bytes, count: int) -> Iterator[tuple[int, int, TimestampType]]:
+    """Yield the rows in a row that have timestamps of one type; nearly always all of a batch."""
+    if not types or types.count(types[:1]) == len(types):
+        if count:
+            yield 0, count, _to_type(types)
+        return
+    begin = 0
+    for _, run in groupby(types):
+        end = begin + sum(1 for _ in run)
+        yield begin, end, _to_type(types[begin:end])
+        begin = end
+
+
+def _to_type(types: bytes) -> TimestampType:
+    # a batch has one byte a record, the type + 1, and none where no record has a timestamp
+    return TimestampType(types[0] - 1) if types else TimestampType.NONE
+
+
+def _encode_run(batch: RecordBatch, kind: TimestampType, headers: list[str]) -> Iterator[bytes]:
     next_offsets = _next_offsets(batch)
     key = batch.partition.partition
     broker = "" if key.broker is None else f'"broker":{key.broker},'
-    head = f'{{"topic":{encode_basestring(batch.partition.topic)},"partition":{key.number},{broker}"offset":'
+    # what is the same in every line comes first, and is encoded once
+    head = (
+        f'{{"topic":{encode_basestring(batch.partition.topic)},"partition":{key.number},{broker}'
+        f'"timestamp_type":{kind.value},"offset":'
+    )
     row = 0
     if kernel.lines is not None and len(batch):
         row = yield from _encode_natively(kernel.lines, batch, head.encode(), next_offsets, headers)

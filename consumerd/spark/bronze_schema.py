@@ -44,7 +44,7 @@ SCHEMA: Final = StructType(
 """Columns of bronze.
 
 ``landed`` is the time when the record's landed file was written. ``broker`` is null except for partitions of Kafka 0.7.
-``timestamp_type`` is null for records from JSON lines, which do not hold it.
+``timestamp_type`` is null for records from JSON lines of releases that did not write it.
 """
 
 

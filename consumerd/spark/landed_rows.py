@@ -1,9 +1,9 @@
 """Reads landed files as Arrow batches, of both formats and the same columns: what Spark's tasks do with them.
 
 Columns are those of ``wire.arrow``. Topic, partition and broker, which files of format 2 have as columns, are known
-from the metadata; they are only held against these. JSON lines do not say what a timestamp is, so ``timestamp_type`` is
-null there where there is a timestamp. What cannot be read, or is not what the file's metadata say, is a
-:class:`DamagedFile`: a file that was cut off or changed after it had been published.
+from the metadata; they are only held against these. JSON lines of older releases do not say what a timestamp is:
+``timestamp_type`` is null there where there is a timestamp. What cannot be read, or is not what the file's metadata say,
+is a :class:`DamagedFile`: a file that was cut off or changed after it had been published.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _LINE: Final = pa.schema(
         ("next_offset", pa.int64()),
         ("index", pa.int32()),
         ("timestamp", pa.int64()),
+        ("timestamp_type", pa.int8()),
         ("headers", pa.list_(_HEADER)),
         ("key", pa.string()),
         ("key_base64", pa.string()),
@@ -212,7 +213,8 @@ def _parse_lines(piece: bytes) -> pa.RecordBatch:
     count = len(batch)
     none = pa.scalar(int(TimestampType.NONE), pa.int8())
     timestamps = batch["timestamp"]
-    types = pc.if_else(pc.is_null(timestamps), none, pa.scalar(None, pa.int8()))
+    # lines of older releases do not say what a timestamp is
+    types = pc.if_else(pc.is_null(timestamps), none, batch["timestamp_type"])
     if any(batch[name].null_count for name in ("offset", "next_offset", "index")):
         raise pa.ArrowInvalid("a line lacks its offset")
     columns = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Final, Literal, TextIO
 
 import structlog
@@ -15,13 +16,31 @@ _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": loggi
 
 
 def configure_logging(
-    level: str = "info", style: Literal["auto", "json", "console"] = "auto", stream: TextIO | None = None
+    level: str = "info",
+    style: Literal["auto", "json", "console"] = "auto",
+    stream: TextIO | None = None,
+    *,
+    always: Mapping[str, str] | None = None,
 ) -> None:
-    """Set up logging for the process; called once, by the command line."""
+    """Set up logging for the process; called once, by the command line.
+
+    Args:
+        level: The least severe level that is written.
+        style: For people or for programs; ``auto`` is for people on a terminal.
+        stream: Where lines go; None is stderr.
+        always: Fields of every line, those of other libraries' loggers and of other threads included.
+    """
+
+    def add_always(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        for name, value in (always or {}).items():
+            event.setdefault(name, value)
+        return event
+
     stream = sys.stderr if stream is None else stream
     people = style == "console" or (style == "auto" and stream.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        add_always,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),

@@ -15,6 +15,8 @@ CONSUMERS: Final = "/consumers"
 BROKER_IDS: Final = "/brokers/ids"
 BROKER_TOPICS: Final = "/brokers/topics"
 CLUSTER_ID: Final = "/cluster/id"
+LOST_END_SUFFIX: Final = ".lost"
+"""Suffix of a partition's name in the node that says why the partition has stopped above its log."""
 
 
 def group_path(group: str) -> str:
@@ -92,9 +94,14 @@ def request_path(group: str, partition: TopicPartition) -> str:
     return f"{requests_path(group, partition.topic)}/{partition.partition}"
 
 
+def truncations_root(group: str) -> str:
+    """Parent of the topics' folders of truncation notes."""
+    return f"{own_path(group)}/truncations"
+
+
 def truncations_path(group: str, topic: str) -> str:
     """Parent of what is noted of a topic's logs that have lost their ends."""
-    return f"{own_path(group)}/truncations/{topic}"
+    return f"{truncations_root(group)}/{topic}"
 
 
 def truncation_path(group: str, partition: TopicPartition) -> str:
@@ -107,7 +114,7 @@ def lost_end_path(group: str, partition: TopicPartition) -> str:
 
     It lies beside the note of the last truncation, so that one listing of the topic's folder tells of both.
     """
-    return f"{truncation_path(group, partition)}.lost"
+    return f"{truncation_path(group, partition)}{LOST_END_SUFFIX}"
 
 
 def roots_root(group: str) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -19,6 +20,7 @@ from kazoo.exceptions import KazooException
 from tests.support.daemon import Daemon, settings_for
 from tests.support.embedded import EmbeddedProcess
 from tests.support.hostile_server import HostileServer
+from tests.support.lying_broker import LyingBroker
 from tests.support.memory import read_memory
 from tests.support.registry import open_registry
 from tests.support.seeds import draw_seed
@@ -27,6 +29,9 @@ from tests.support.topic_nodes import create_topic_nodes
 GROUP, GOOD, OTHER, EVIL = "lake", "good", "other", "evil"
 EVIL_BROKERS: Final = range(7, 13)
 """Broker ids of one hostile server: each has a connection and back-off of its own, so that more is asked in less time."""
+LYING_BROKERS: Final = range(20, 26)
+LIES: Final = 25
+"""Metadata responses that are told before the liar goes."""
 ROUNDS_BETWEEN_CHECKS: Final = 10
 MAX_GROWTH_MIB: Final = 200
 """Resident memory that all rounds may add. The largest values have 900 KB."""
@@ -230,3 +235,114 @@ def test_no_answer_of_a_broker_ends_or_stalls_the_daemon(rig: Rig) -> None:
             one["partition"]: (one["state"], one["reason"]) for one in status["partitions"] if one["topic"] == EVIL
         }
         assert len(states) == len(EVIL_BROKERS), states
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_false_metadata_ends_or_stalls_the_daemon(rig: Rig) -> None:
+    """A registered broker tells false things of all others, in the right form; once it is gone, all is consumed again.
+
+    While it is believed nothing can be promised of the partitions that it lies about: it may give the address of every
+    other broker. The process, its session, its page and its memory must not suffer.
+    """
+    seed = draw_seed("false Metadata")
+    with LyingBroker(seed, (GOOD, OTHER, EVIL), (0, *LYING_BROKERS)) as liar:
+        address = {"version": 1, "host": "127.0.0.1", "port": liar.port, "jmx_port": -1, "timestamp": "1"}
+        for broker in LYING_BROKERS:
+            put(rig.client, f"/brokers/ids/{broker}", json.dumps(address).encode())
+        for number in range(LIES):
+            # a changed topic has the view read again at once
+            put(rig.client, f"/brokers/topics/lied-{number}", b'{"version": 1, "partitions": {"0": [21]}}')
+            rig.daemon.wait(lambda number=number: liar.answered > number, f"lie {number} of seed {seed}", 60)  # type: ignore[misc]  # bound now
+            assert rig.daemon.get("/")[0] == 200
+        for broker in LYING_BROKERS:
+            rig.client.delete(f"/brokers/ids/{broker}")
+    rig.check(f"the lies of seed {seed}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_note_of_a_group_costs_more_than_its_partition(rig: Rig, tmp_path: Path) -> None:
+    """Truncation notes, landed ends and recorded roots are read by members that land files; this one has a group of its own."""
+    group, topics, count = "notes", ("truncated", "lost", "landed"), len(VALUES) + 1
+    own, offsets = f"/consumers/{group}/consumerd", f"/consumers/{group}/offsets"
+    path = tmp_path / "landed"
+    settings = settings_for(
+        rig.broker.zookeeper,
+        group,
+        topics=topics,
+        sink={"type": "jsonl", "path": str(path), "roll_ms": 100},
+        offsets={"commit_interval_ms": 100},
+    )
+
+    def produce() -> None:
+        for topic in topics:
+            rig.broker.produce(topic, b"".join(b"%d\tv\n" % number for number in range(60 * count)))
+
+    def position(topic: str, partition: int) -> int:
+        return int(rig.client.get(f"{offsets}/{topic}/{partition}")[0])
+
+    for topic in topics:
+        rig.broker.create_topic(topic, count)
+    produce()
+    with Daemon(tmp_path, "first", settings) as daemon:
+        daemon.wait(
+            lambda: all(
+                rig.client.exists(f"{offsets}/{topic}/{number}") and position(topic, number) > 0
+                for topic in topics
+                for number in range(count)
+            ),
+            "every partition is landed",
+            60,
+        )
+        assert daemon.terminate() == 0, daemon.log()[-3000:]
+    root = rig.client.get(f"{own}/roots/out")[0]
+    for number, value in enumerate(VALUES):
+        put(rig.client, f"{own}/truncations/truncated/{number}", value)
+        put(rig.client, f"{own}/truncations/lost/{number}.lost", value)
+        landed = f"{own}/landed/{root.decode()}/landed/{number}"
+        put(rig.client, landed, value)
+    before = {(topic, number): position(topic, number) for topic in topics for number in range(count)}
+    produce()
+    for number in range(count):  # above the chain's end, so that the landed end is asked for
+        put(rig.client, f"{offsets}/landed/{number}", b"%d" % (before["landed", number] + 1))
+    put(rig.client, f"{own}/roots/out", VALUES[9])
+    with Daemon(tmp_path, "second", settings) as daemon:
+        states: dict[tuple[str, int], str | None] = {}
+
+        def failing(topic: str) -> bool:
+            states.clear()
+            states.update(
+                {
+                    (one["topic"], int(one["partition"])): one["reason"]
+                    for one in daemon.status()["partitions"]
+                    if one["state"] not in {"running", "starting"}
+                }
+            )
+            return all((topic, number) in states for number in range(count))
+
+        daemon.wait(lambda: failing("landed"), "a root that nobody has recorded is told of", 60)
+        put(rig.client, f"{own}/roots/out", root)
+        for topic, number in (
+            ("truncated", count - 1),
+            ("lost", count - 1),
+            *(("landed", one) for one in range(count)),
+        ):
+            daemon.wait(
+                lambda topic=topic, number=number: position(topic, number) > before[topic, number] + 1,  # type: ignore[misc]  # bound now
+                f"{topic}/{number} goes on",
+                60,
+            )
+        assert not failing("truncated")
+        for topic in ("truncated", "lost"):
+            for number in range(len(VALUES)):
+                assert "cannot be read" in str(states.get((topic, number))), (topic, number, states)
+                rig.client.delete(f"{own}/truncations/{topic}/{number}{'.lost' * (topic == 'lost')}")
+        for (topic, number), old in before.items():
+            daemon.wait(
+                lambda topic=topic, number=number, old=old: position(topic, number) > old + 1,  # type: ignore[misc]  # bound now
+                f"{topic}/{number} goes on once the note is removed",
+                60,
+            )
+        assert daemon.get("/")[0] == 200
+        assert daemon.terminate() == 0, daemon.log()[-3000:]

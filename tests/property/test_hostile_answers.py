@@ -1,27 +1,33 @@
-"""Well-formed Fetch responses with false values, against the fetcher and delivery.
+"""Well-formed Fetch and Metadata responses with false values, against the fetcher, delivery and the directory.
 
 Error codes, offsets, counts, names and records are drawn from values that no broker sends. They may stop or fail the
 partition that they name, and nothing else. Damaged bytes are tested elsewhere: on decoders by ``test_mutated_frames``,
-on whole daemons by ``tests/e2e/test_hostile_registry.py``.
+on whole daemons by ``tests/e2e/test_hostile_registry.py``, which has false Metadata, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import struct
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from consumerd.aio.timeouts import timeout
+from consumerd.cluster.directory import ClusterDirectory
+from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.delivery.ports import SinkRoute
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import BrokerId, TopicPartition
+from consumerd.net.dialer import Dialer
+from consumerd.net.pool import ConnectionPool
+from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.fetch import (
     AbortedTransaction,
     FetchedPartition,
@@ -29,14 +35,22 @@ from consumerd.wire.modern.fetch import (
     FetchRequest,
     FetchResponse,
 )
+from consumerd.wire.modern.metadata import MetadataRequest
+from tests.support.cluster import ScriptedRegistry, make_broker
+from tests.support.cluster import make_view as make_cluster_view
 from tests.support.delivery import FakeClaim, FakeSink, FakeStore, make_deliveries, until
 from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.fetching_in_memory import fetching_from
+from tests.support.lying_broker import draw_metadata
 from tests.support.record_sets import RecordSpec, batch, message
+from tests.support.scripted_broker import FakeNetwork, ScriptedBroker
 from tests.support.virtual_time import run
 
 LIED_ABOUT, WELL = TopicPartition.modern("lied-about", 0), TopicPartition.modern("well", 0)
 LIMIT: Final = 16 << 20
+MOST_REFRESHES: Final = 160
+"""Bound of Metadata requests in 30 s: one in 0.2 s, the shortest pause where each answer differs from the last."""
 MOST_LOOKS: Final = 60_000
 """Bound of Fetch requests to one broker in ten minutes: one in 10 ms, the shortest pause between two empty responses."""
 
@@ -163,5 +177,57 @@ def test_no_answer_costs_more_than_its_partition(answers: list[FetchResponse]) -
                 running.cancel()
         assert budget.held_bytes == 0
         assert sink.violations == []
+
+    run(scenario())
+
+
+@pytest.mark.timeout(300)
+@settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.generate])  # a seed cannot be shrunk
+@given(seed=st.integers(0, 2**32), version=st.integers(0, 5))
+def test_no_metadata_costs_more_than_the_time_that_it_is_believed(seed: int, version: int) -> None:
+    """A registered broker lies. Once it is gone, leaders and addresses are those that are registered, and no more is asked
+    of anybody than the backoff allows.
+    """
+    honest, liar = make_broker(1), make_broker(2)
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        now = asyncio.get_running_loop().time
+        network = FakeNetwork()
+        lies = network.brokers[liar.address] = ScriptedBroker(
+            {MetadataRequest: lambda _request, version: draw_metadata(chance, version, ("t",), (1, 2), 50)},
+            ranges={ApiKey.METADATA: (version, version)},
+        )
+        registry = ScriptedRegistry(make_cluster_view({1, 2}, {"t": [1, 2]}, epoch=1, incarnation=5))
+        client = FakeZooKeeper().client("directory")
+        client.connect()
+        dialer = Dialer(network, client_id="test", now=now)
+        async with ConnectionPool(dialer, now=now, random=lambda: 0.5) as pool, asyncio.TaskGroup() as tasks:
+            directory = ClusterDirectory(
+                client,
+                registry,
+                lambda known: BrokerSource(pool, known, random=chance.random),
+                now=now,
+                random=lambda: 0.5,
+            )
+            directory.follow({"t"})
+            running = tasks.create_task(directory.run())
+            for _ in range(6):
+                await directory.refresh("a lie")
+                assert directory.view.topics.keys() <= {"t"}, "nothing else was asked for"
+            asked = len(lies.asked(MetadataRequest))
+            await asyncio.sleep(30)
+            assert len(lies.asked(MetadataRequest)) - asked < MOST_REFRESHES
+            del network.brokers[liar.address]
+            for stream in network.streams:
+                stream.close()
+            registry.view = make_cluster_view({1}, {"t": [1, 1]}, epoch=2, incarnation=5)
+            async with timeout(600):
+                await directory.views.wait(
+                    lambda view: all(
+                        view.find_leader(TopicPartition.modern("t", number)) == honest for number in (0, 1)
+                    )
+                )
+            running.cancel()
 
     run(scenario())

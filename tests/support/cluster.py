@@ -69,3 +69,14 @@ class ScriptedLeaders:
         if len(self.views) > 1:
             self.views.pop(0)
         return self.views[0]
+
+
+class ScriptedRegistry:
+    """A ``cluster.source.RegistrySource`` whose account is given."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self.view = view
+
+    async def read(self, topics: Collection[str] | None, *, leaders: bool = True) -> ClusterView:
+        """Return the account as it is now."""
+        return self.view

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import getpass
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,11 +13,18 @@ from consumerd.config.settings import InspectionSettings, Settings
 from consumerd.daemon.access import ClusterAccess
 from consumerd.daemon.doctor.facts import LandingFacts, RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, sort_findings
-from consumerd.daemon.doctor.landing_checks import check_landing
+from consumerd.daemon.doctor.landing_checks import PATH_REFUSED, check_landing
 from consumerd.daemon.doctor.position_checks import check_positions
 from consumerd.daemon.doctor.reading import read_landing, read_logs, read_registry, read_root
 from consumerd.daemon.doctor.registry_checks import check_registry
 from consumerd.daemon.doctor.settings_checks import check_settings, landing_options
+from consumerd.daemon.doctor.surroundings import ask_metrics, compare_clocks, try_folder, wall_ms
+from consumerd.daemon.doctor.surroundings_checks import (
+    check_clocks,
+    check_folder,
+    check_member_rights,
+    check_metrics,
+)
 from consumerd.daemon.inspection import inspect, require_group
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.group.assignors import Strategy
@@ -28,7 +36,7 @@ from consumerd.zk.layout import root_path
 
 
 async def examine(settings: InspectionSettings, full: Settings | None, *, timeout_s: float) -> list[Finding]:
-    """Examine a group, and, where all settings are given, these and what they name. Changes nothing.
+    """Examine a group, and, where all settings are given, these and what they name. Leaves everything as it was.
 
     Each of ZooKeeper, brokers and disks is given ``timeout_s``. Raises CoordinationError where ZooKeeper is not reached,
     NotFound where there is no such group and no settings to be its first, ConfigError (also for a cluster of 0.6 or 0.7),
@@ -41,14 +49,17 @@ async def examine(settings: InspectionSettings, full: Settings | None, *, timeou
         async with timeout(timeout_s):
             if full is None:
                 await require_group(access.zk, group.id)
-            facts = await read_registry(access.zk, group.id, topics=wanted, wall_ms=int(time.time() * 1000))
+            facts = await read_registry(access.zk, group.id, topics=wanted, wall_ms=wall_ms())
         found = check_registry(facts, Strategy(group.assignor))
         found += await _examine_positions(access, facts, full, timeout_s)
+        found += check_member_rights(facts.denied_folders)
+        if full is not None:
+            async with timeout(timeout_s):
+                found += check_clocks(group.id, await compare_clocks(access.zk, group.id, wall_ms=wall_ms))
         negotiated_s = access.zk.state.timeout_s
     if full is not None:
         found += check_settings(full, facts, negotiated_s)
-        for landing in await _read_paths(full, facts, timeout_s):
-            found += check_landing(facts, landing)
+        found += await _examine_machine(full, facts, timeout_s)
     return sort_findings(found)
 
 
@@ -62,21 +73,41 @@ async def _examine_positions(
     return check_positions(facts, await read_logs(access, facts, timeout_s=timeout_s), policy)
 
 
-async def _read_paths(settings: Settings, facts: RegistryFacts, timeout_s: float) -> list[LandingFacts]:
-    """Look at each path in a thread, so that a dead mount hangs nothing but its own answer."""
+async def _examine_machine(settings: Settings, facts: RegistryFacts, timeout_s: float) -> list[Finding]:
+    """Look at each path, and at the HTTP surface, in threads: a dead mount hangs nothing but its own answer."""
     threads = WorkThreads(name="doctor", count=4)
-    found = []
+    found: list[Finding] = []
     try:
         for landing, kind in _paths(settings, facts):
-            try:
-                async with timeout(timeout_s):
-                    found.append(await threads.run(partial(_read_path, landing, kind)))
-            except TimeoutError:
-                problem = f"{landing.path} does not answer within {timeout_s:g} s"
-                found.append(LandingFacts(setting=landing.setting, path=landing.path, problem=problem))
+            found += await _examine_path(threads, landing, kind, facts, timeout_s)
+        if settings.http.address is not None:
+            ask = partial(ask_metrics, settings.http.address, timeout_s=timeout_s)
+            found += check_metrics(await threads.run(ask))
     finally:
         await threads.close(timeout_s=0)
     return found
+
+
+async def _examine_path(
+    threads: WorkThreads, landing: LandingFacts, kind: str | None, facts: RegistryFacts, timeout_s: float
+) -> list[Finding]:
+    try:
+        async with timeout(timeout_s):
+            found = check_landing(facts, await threads.run(partial(_read_path, landing, kind)))
+            if any(one.check in PATH_REFUSED for one in found):
+                return found  # another's, or the mount point of a volume that is away: nothing is to be written there
+            folder = await threads.run(partial(try_folder, landing.setting, landing.path))
+    except TimeoutError:
+        problem = f"{landing.path} does not answer within {timeout_s:g} s"
+        return check_landing(facts, LandingFacts(setting=landing.setting, path=landing.path, problem=problem))
+    return [*found, *check_folder(folder, _user())]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())  # a container's user without a name
 
 
 def _paths(settings: Settings, facts: RegistryFacts) -> Iterator[tuple[LandingFacts, str | None]]:

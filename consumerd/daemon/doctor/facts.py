@@ -10,6 +10,7 @@ from consumerd.client.log_range import LogRange
 from consumerd.group.plan import GroupSnapshot, Holder, TopicView
 from consumerd.model import Generation, Incarnation, TopicPartition
 from consumerd.offsets.positions import Position, read_position
+from consumerd.offsets.truncations import NotedStop
 from consumerd.sinks.chain import LandedEnd, RootRecord
 from consumerd.sinks.publish import Chain
 from consumerd.zk.layout import id_path
@@ -41,8 +42,10 @@ class RegistryFacts:
     ``topics`` has every topic that any node of the group names, None where there is none of that name. ``roots`` is what
     is recorded of file sinks' paths, by node; ``landed_ends`` how far partitions were landed, by root id.
     ``our_sessions`` are those of members that are consumerd's. ``message_limits`` has ``max.message.bytes`` of the topics
-    that set it. ``denied`` has the topics that the identity that asks may not claim or commit. ``wall_ms`` is when this
-    was read. ``generation`` is that of the registered brokers, None where none is registered.
+    that set it. ``denied`` has the topics that the identity that asks may not claim or commit, ``denied_folders`` the
+    folders in which each member makes nodes and it may not. ``wall_ms`` is when this
+    was read. ``generation`` is that of the registered brokers, None where none is registered. ``stops`` has the partitions
+    that are stopped above their logs' ends.
     """
 
     group: str
@@ -57,8 +60,10 @@ class RegistryFacts:
     our_sessions: frozenset[int] = frozenset()
     message_limits: Mapping[str, int] = field(default_factory=dict)
     denied: Mapping[str, Denial] = field(default_factory=dict)
+    denied_folders: Mapping[str, Denial] = field(default_factory=dict)
     wall_ms: int = 0
     generation: Generation | None = None
+    stops: Mapping[TopicPartition, NotedStop] = field(default_factory=dict)
 
     @property
     def legacy_nodes(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, Severity, join_few
@@ -10,6 +11,9 @@ from consumerd.model import Gap, Incarnation, TopicPartition
 from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.sinks.publish import Chain
 from consumerd.zk.znodes import MalformedZnode, parse_offset
+
+PATH_REFUSED: Final = frozenset({"path-unreadable", "path-of-another", "path-not-the-recorded-one"})
+"""Findings about a path that a sink refuses."""
 
 
 def check_landing(facts: RegistryFacts, landing: LandingFacts) -> list[Finding]:

@@ -8,8 +8,9 @@ from typing import Final
 from consumerd.client.log_range import LogRange
 from consumerd.daemon.doctor.facts import LogFacts, RegistryFacts
 from consumerd.daemon.doctor.findings import Finding, Severity, join_few
+from consumerd.daemon.positions import advise_stop
 from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
-from consumerd.telemetry.wording import counted
+from consumerd.telemetry.wording import counted, format_time
 from consumerd.zk.layout import BROKER_TOPICS
 
 _SET: Final = "say where to go on: consumerd offsets set"
@@ -18,7 +19,7 @@ _SET: Final = "say where to go on: consumerd offsets set"
 def check_positions(facts: RegistryFacts, logs: LogFacts, policy: OffsetPolicy | None) -> list[Finding]:
     """Return the positions that a broker does not hold; ``policy`` is that of the settings, None where there are none."""
     silent = sorted(logs.asked - logs.ranges.keys())
-    found = list(_check_ranges(facts, logs, policy))
+    found = [*_check_ranges(facts, logs, policy), *_check_stops(facts, policy)]
     if silent:
         found.append(
             Finding(
@@ -39,6 +40,8 @@ def _check_ranges(facts: RegistryFacts, logs: LogFacts, policy: OffsetPolicy | N
         if log is None or position is None or log.earliest <= position <= log.latest:
             continue
         below = position < log.earliest
+        if not below and node.partition in facts.stops:
+            continue  # told as a stop
         choice = None if policy is None else policy.on_below if below else policy.on_above
         what = (
             f"position {position} is below the log [{log.earliest}, {log.latest}): {log.earliest - position} offsets are "
@@ -53,6 +56,22 @@ def _check_ranges(facts: RegistryFacts, logs: LogFacts, policy: OffsetPolicy | N
             where=node.path,
             what=f"{what}. {_tell_choice(choice, log, below=below)}",
             advice=_SET if choice in (None, "stop") else "nothing, if that is what you want; else " + _SET,
+        )
+
+
+def _check_stops(facts: RegistryFacts, policy: OffsetPolicy | None) -> Iterator[Finding]:
+    for partition, stop in sorted(facts.stops.items()):
+        what = f"{partition} {stop.describe()}" if stop.lost is not None else f"{partition}: {stop.problem}"
+        if stop.lost is not None and policy is not None and policy.on_above != "stop":
+            what += f". offsets.on_above is {policy.on_above} now: whoever claims the partition goes on by that"
+        yield Finding(
+            severity=Severity.ERROR,
+            check="stopped-above-log" if stop.lost is not None else "truncation-note-malformed",
+            where=stop.path,
+            what=f"{what}. So it has been since {format_time(stop.since_ms)}",
+            advice=advise_stop(facts.group, partition)
+            if stop.lost is not None
+            else "mend the node as it says; until then the partition does not go on, whoever claims it",
         )
 
 

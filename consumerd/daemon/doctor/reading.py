@@ -21,15 +21,27 @@ from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.rights import GroupRights
 from consumerd.model import PartitionKey, TopicPartition
+from consumerd.offsets.truncations import list_noted_stops
 from consumerd.sinks.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden, partition_folder
 from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.formats import find_format
 from consumerd.sinks.publish import Chain, find_chain, find_root
 from consumerd.sinks.record_fields import MalformedRecord
-from consumerd.zk.layout import BROKER_TOPICS, landed_root, offsets_root, owners_root, requests_root, roots_root
+from consumerd.zk.layout import (
+    BROKER_TOPICS,
+    ids_path,
+    landed_root,
+    members_root,
+    offsets_root,
+    owners_root,
+    requests_root,
+    roots_root,
+    truncations_root,
+)
 from consumerd.zk.listing import list_names
-from consumerd.zk.port import ZkClient
+from consumerd.zk.port import NotPermitted, Right, ZkClient
+from consumerd.zk.rights import Denial, SessionRights
 
 _TOPIC_SETTINGS: Final = "/config/topics"
 """Where topics keep settings of their own (Kafka's TopicCommand)."""
@@ -65,9 +77,26 @@ async def read_registry(zk: ZkClient, group: str, *, topics: Collection[str], wa
         our_sessions=await find_our_sessions(zk, group),
         message_limits=await _read_message_limits(zk, {*snapshot.topics, *topics}),
         denied=await GroupRights(zk, group).find_denied(there),
+        denied_folders=await _find_denied_folders(zk, group),
         wall_ms=wall_ms,
+        stops=await list_noted_stops(zk, group),
         generation=(await read_registered_brokers(zk)).generation,
     )
+
+
+async def _find_denied_folders(zk: ZkClient, group: str) -> dict[str, Denial]:
+    """Try the folders in which each member makes nodes of its own, whatever topics it has."""
+    rights = SessionRights(zk)
+    folders = (ids_path(group), members_root(group), requests_root(group), roots_root(group), landed_root(group))
+
+    async def find(folder: str) -> Denial | None:
+        try:
+            return await rights.find_denial_below(folder, Right.CREATE, Right.DELETE)
+        except NotPermitted as error:
+            return Denial(path=error.path, right=Right.READ, acl=None, identity=zk.identity)
+
+    found = await map_bounded([*folders, truncations_root(group)], find)
+    return {folder: denial for folder, denial in found.items() if denial is not None}
 
 
 async def _read_partition_nodes(zk: ZkClient, root: str) -> tuple[PartitionNode, ...]:

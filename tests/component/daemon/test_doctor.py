@@ -12,9 +12,11 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
 from consumerd.cli.main import CONFIGURATION, DONE, FAILED, UNREACHABLE, main
+from consumerd.daemon.doctor.surroundings import compare_clocks, wall_ms
+from consumerd.daemon.doctor.surroundings_checks import MOST_SKEW_MS, check_clocks
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.registry import open_registry
-from tests.support.zookeeper import run_server
+from tests.support.zookeeper import make_client, run_server
 
 ROOT = "0123456789abcdef0123456789abcdef"
 Examine = Callable[..., Mapping[str, list[dict[str, Any]]]]
@@ -270,7 +272,12 @@ def test_chains_are_looked_at_and_left_as_they_are(
     for partition, position in ((0, b"9"), (1, b"5")):
         put(foreign, f"/consumers/g/offsets/orders/{partition}", position)
     put(foreign, "/consumers/g/owners/orders/1", b"g_a-0", ephemeral=True)
-    before = sorted((str(path), path.stat().st_mtime_ns) for path in landing.rglob("*"))
+    tried = landing / "q"  # a file is made and removed in it, and in the landing folder
+
+    def look() -> list[tuple[str, int]]:
+        return sorted((str(path), path.stat().st_mtime_ns if path != tried else 0) for path in landing.rglob("*"))
+
+    before = look()
     found = examine("--config", str(config))
     assert "what was landed ends at 5, and 9 is committed: 4 offsets" in found["committed-beyond-chain"][0]["what"]
     told = [one["what"] for one in found["chain-damaged"]]
@@ -281,7 +288,9 @@ def test_chains_are_looked_at_and_left_as_they_are(
     assert "format 3" in told[1]
     assert "1 unpublished files are older than the claims" in found["leftovers-older-than-claim"][0]["what"]
     assert found["leftovers"][0]["severity"] == "notice"
-    assert sorted((str(path), path.stat().st_mtime_ns) for path in landing.rglob("*")) == before
+    assert look() == before
+    assert "folder-not-usable" not in found
+    assert [name for name in foreign.get_children("/consumers/g") if name.startswith(".")] == []
 
 
 def test_roots_that_no_sink_has_recorded_are_named(foreign: KazooClient, examine: Examine, config: Path):
@@ -330,3 +339,68 @@ def test_a_topic_that_acls_deny_is_named_with_node_acl_and_identity(foreign: Kaz
     assert "/consumers/g/offsets/closed" == denied["where"]
     assert "topic closed cannot be consumed" in denied["what"]
     assert "its ACL is digest:root:cdrwa,world:anyone:r, our identity is world:anyone" in denied["what"]
+
+
+def test_partition_that_is_stopped_above_its_log_is_told_by_doctor_and_offsets_show(
+    foreign: KazooClient, connect: str, examine: Examine, capsys
+):
+    """The log may have grown beyond the position since: nothing else shows that the partition will not go on."""
+    put(foreign, "/consumers/g/offsets/orders/0", b"80")
+    voids = foreign.get("/consumers/g/offsets/orders/0")[1].mzxid
+    czxid = foreign.get("/brokers/topics/orders")[1].czxid
+    note = {"format": 1, "incarnation": str(czxid), "truncation": 1, "position": 80, "earliest": 0, "latest": 60}
+    path = "/consumers/g/consumerd/truncations/orders/0.lost"
+    put(foreign, path, {**note, "voids": voids})
+    (stopped,) = examine()["stopped-above-log"]
+    assert (stopped["severity"], stopped["where"]) == ("error", path)
+    assert "orders/0 stopped: the log ended below the position. It was [0, 60) and the position 80" in stopped["what"]
+    assert "consumerd offsets reset -g g orders/0" in stopped["advice"]
+
+    assert main(["offsets", "show", "-z", connect, "-g", "g", "--json"]) == DONE
+    (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert row["stopped"] is not None
+    assert row["stopped"] in stopped["what"]
+    assert "stopped: the log ended below the position" in row["note"]
+    assert "consumerd offsets reset" in row["note"]
+
+    foreign.set("/consumers/g/offsets/orders/0", b"60")
+    assert "stopped-above-log" not in examine()
+
+
+def test_folder_of_the_group_in_which_no_member_may_make_a_node_is_named(foreign: KazooClient, examine: Examine):
+    """A member fails there before it has any topic."""
+    foreign.ensure_path("/consumers/g")
+    for folder in ("/consumers/g/ids", "/consumers/g/consumerd"):
+        foreign.create(folder, acl=[make_digest_acl("root", "x", all=True), make_acl("world", "anyone", read=True)])
+    found = examine()["member-denied"]
+    assert {one["where"] for one in found} == {"/consumers/g/ids", "/consumers/g/consumerd"}
+    assert all(one["severity"] == "error" and "setAcl" in one["advice"] for one in found)
+    foreign.delete("/consumers/g/ids")
+    foreign.delete("/consumers/g/consumerd")
+    assert examine(code=DONE) == {}
+
+
+async def test_clock_is_compared_with_that_of_zookeeper_and_no_node_is_left(server: EmbeddedZooKeeper, connect: str):
+    """Both run on one machine here: what differs is what this test adds."""
+    async with make_client(connect) as zk:
+        await zk.wait_connected()
+        here = await compare_clocks(zk, "g", wall_ms=wall_ms)
+        await zk.ensure_path("/consumers/g")
+        ahead = await compare_clocks(zk, "g", wall_ms=lambda: wall_ms() + 90_000)
+        assert (await zk.children("/consumers/g"))[0] == []
+    assert list(check_clocks("g", here)) == []
+    (told,) = check_clocks("g", ahead)
+    assert (told.check, told.severity) == ("clock-differs", "warning")
+    assert "s ahead of that of ZooKeeper's leader" in told.what
+    assert 90_000 - MOST_SKEW_MS < (ahead.ahead_ms or 0) < 90_000 + MOST_SKEW_MS
+
+
+async def test_clock_that_an_acl_keeps_from_being_compared_is_told(foreign: KazooClient, connect: str):
+    """Not to know is not to be in order."""
+    foreign.ensure_path("/consumers")
+    foreign.create("/consumers/g", acl=[make_acl("world", "anyone", read=True)])
+    async with make_client(connect) as zk:
+        await zk.wait_connected()
+        (told,) = check_clocks("g", await compare_clocks(zk, "g", wall_ms=wall_ms))
+    assert (told.check, told.severity) == ("clock-unknown", "notice")
+    assert "/consumers/g" in told.what

@@ -11,7 +11,7 @@ from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import CoordinationError
 from consumerd.model import SessionEpoch, TopicPartition
 from consumerd.offsets.store import KnownTruncations, LogTruncation, LostEnd
-from consumerd.offsets.truncations import ZooKeeperLogTruncations
+from consumerd.offsets.truncations import ZooKeeperLogTruncations, list_noted_stops
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import truncation_path, truncations_path
 from tests.support.delivery import FakeClaim
@@ -151,3 +151,47 @@ async def test_a_stop_is_noted_beside_the_last_truncation_and_neither_hides_the_
     await zk.set(f"/consumers/{group}/consumerd/truncations/t/0.lost", b'{"format": 2}')
     with pytest.raises(CoordinationError, match=r"truncations/t/0.lost .* cannot be read .*consumerd offsets set"):
         await truncations.find(claim(zk))
+
+
+async def test_stop_is_listed_until_somebody_says_where_to_go_on(zk: AiozkClient, group: str) -> None:
+    """It counts for the topic as it is, while the committed position is the one that it is about."""
+    topic = f"topic-{group}"
+    partition = TopicPartition.modern(topic, 0)
+    await zk.ensure_path(f"/brokers/topics/{topic}")
+    await zk.ensure_path(f"/consumers/{group}/offsets/{topic}")
+    await zk.create(f"/consumers/{group}/offsets/{topic}/0", b"80")
+    made = await zk.exists(f"/brokers/topics/{topic}")
+    _, stored = await zk.get(f"/consumers/{group}/offsets/{topic}/0")
+    assert made is not None
+    held = claim(zk, partition, made.czxid)
+    truncations = ZooKeeperLogTruncations(zk, group)
+    lost = LostEnd(number=1, position=80, earliest=0, latest=60, voids=stored.mzxid)
+    assert await list_noted_stops(zk, group) == {}
+    await truncations.note_lost_end(held, lost)
+    assert {one: stop.lost for one, stop in (await list_noted_stops(zk, group)).items()} == {partition: lost}
+    assert await list_noted_stops(zk, group, ["another"]) == {}
+
+    await truncations.note_lost_end(claim(zk, partition, made.czxid + 1), lost)
+    assert await list_noted_stops(zk, group) == {}, "of a deleted topic of the same name"
+
+    await truncations.note_lost_end(held, lost)
+    await truncations.note(held, LogTruncation(number=1, position=60, voids=stored.mzxid))
+    assert await list_noted_stops(zk, group) == {}, "delivery has gone on at 60"
+
+    await truncations.note_lost_end(held, LostEnd(number=2, position=80, earliest=0, latest=60, voids=stored.mzxid))
+    assert list(await list_noted_stops(zk, group)) == [partition], "it has stopped again since"
+    await zk.set(f"/consumers/{group}/offsets/{topic}/0", b"70")
+    assert await list_noted_stops(zk, group) == {}, "another member has committed since"
+
+
+@pytest.mark.parametrize("suffix", ["", ".lost"])
+async def test_note_that_cannot_be_read_is_listed_with_its_path(zk: AiozkClient, group: str, suffix: str) -> None:
+    """It stops the partition for whoever claims it."""
+    topic = f"topic-{group}"
+    await zk.ensure_path(f"/brokers/topics/{topic}")
+    await zk.ensure_path(truncations_path(group, topic))
+    path = f"{truncations_path(group, topic)}/0{suffix}"
+    await zk.create(path, b"[1]")
+    (stop,) = (await list_noted_stops(zk, group)).values()
+    assert (stop.path, stop.lost) == (path, None)
+    assert "cannot be read (no object of format 1)" in stop.describe()

@@ -15,6 +15,7 @@ from consumerd.client.partitioner import (
     Partitioner,
     hash_java,
     hash_murmur2,
+    make_line_partitioner,
     murmur2,
 )
 
@@ -171,3 +172,19 @@ def test_topics_have_choices_of_their_own() -> None:
     again = partitioner.choose(None, None, other)
     assert (first + 1) % 4 == partitioner.choose(None, None, candidates(4))
     assert (again + 1) % 4 == partitioner.choose(None, None, other)
+
+
+def test_few_lines_without_a_key_reach_every_partition_and_keys_stay_where_java_sends_them() -> None:
+    """``seq 1000 | consumerd produce`` fills one batch; a group of two members is to see both halves of it."""
+    for seed in range(20):
+        lines = make_line_partitioner("murmur2", random.Random(seed).random, Clock())
+        chosen = []
+        for number in range(1000):
+            partition = lines.choose(None, None, candidates(4))
+            chosen.append(partition)
+            if number % 7 == 0:
+                lines.batch_closed("t", partition)  # a run does not end with a batch
+        assert sorted(Counter(chosen).values()) == [200, 200, 300, 300]
+        assert sum(one != other for one, other in itertools.pairwise(chosen)) == 9, "in runs, which fill batches"
+        assert lines.choose("k", b"k", candidates(4)) == make("murmur2").choose("k", b"k", candidates(4))
+        assert {lines.choose(None, None, candidates(4, [2])) for _ in range(200)} == {2}

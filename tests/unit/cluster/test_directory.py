@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 
 import pytest
 import structlog
 
 from consumerd.cluster.directory import ClusterDirectory, KnownBrokers
 from consumerd.cluster.source import ClusterSource
-from consumerd.cluster.view import ClusterView
+from consumerd.cluster.view import EMPTY_VIEW, ClusterView
 from consumerd.errors import ConnectionLost
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.telemetry.hooks import Hooks
@@ -274,6 +275,42 @@ def test_all_brokers_away_leave_zookeepers_account() -> None:
         scene.zookeeper.view = make_view({2}, {"t": [2]}, epoch=2)
         await directory.refresh("connection lost")
         assert directory.find_leader(T0) == make_broker(2)
+
+    scene.run(scenario)
+
+
+def test_brokers_that_have_all_moved_are_asked_at_the_addresses_that_they_registered() -> None:
+    """Nobody answers at the addresses of the last Metadata response any more; ZooKeeper knows the new ones."""
+    scene = healthy(brokers=(1,))
+
+    async def scenario(directory: ClusterDirectory) -> None:
+        await directory.refresh("settle")
+        moved = replace(make_broker(1), host="moved")
+        scene.metadata.view = None
+        scene.zookeeper.view = replace(scene.zookeeper.view or EMPTY_VIEW, brokers={moved.id: moved})
+        await directory.refresh("connection lost")
+        assert directory.find_leader(T0) == moved
+        assert list(scene.metadata.known()) == [moved]
+        # Metadata that answers again is believed: its listener is the one that we can reach
+        behind_a_proxy = replace(moved, host="listener")
+        scene.metadata.view = replace(make_view({1}, {"t": [1]}), brokers={moved.id: behind_a_proxy})
+        await directory.refresh("again")
+        assert directory.find_leader(T0) == behind_a_proxy
+
+    scene.run(scenario)
+
+
+def test_broker_that_is_not_registered_is_not_asked_for_metadata() -> None:
+    """It has left the cluster, answers still, and names itself in each response."""
+    scene = healthy(brokers=(1, 2))
+
+    async def scenario(directory: ClusterDirectory) -> None:
+        scene.zookeeper.view = make_view({1}, {"t": [1]}, epoch=2, incarnation=5)
+        await directory.refresh("2 has left")
+        assert list(scene.metadata.known()) == [make_broker(1)]
+        scene.zookeeper.view = None
+        await directory.refresh("who is registered cannot be read")
+        assert list(scene.metadata.known()) == [make_broker(1), make_broker(2)]
 
     scene.run(scenario)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from consumerd.wire.modern.metadata import (
     MetadataResponse,
     MetadataTopic,
 )
+from consumerd.wire.schema import compile_codec
 from tests.support import virtual_time
 from tests.support.cluster import make_broker
 from tests.support.scripted_broker import Answer, Body, FakeNetwork, Reaction, ScriptedBroker
@@ -206,3 +208,31 @@ def test_broker_without_a_common_version_is_passed_over() -> None:
         assert len(scene.scripted[TWO].asked(MetadataRequest)) == 1
 
     scene.run(scenario)
+
+
+async def test_large_response_does_not_hold_the_loop() -> None:
+    """100,000 partitions take a second to decode: heartbeats to ZooKeeper must go out meanwhile."""
+    everything = tuple(replace(PARTITION, partition=number) for number in range(100_000))
+    response = replace(RESPONSE, topics=(MetadataTopic(topic="t", partitions=everything),))
+    network = FakeNetwork()
+    body = Body(compile_codec(MetadataResponse, 5).encode(response))
+    network.brokers[ONE.address] = ScriptedBroker(
+        {MetadataRequest: lambda _request, _version: body}, ranges={ApiKey.METADATA: (0, 5)}
+    )
+    now = asyncio.get_running_loop().time
+    gaps: list[float] = []
+
+    async def tick() -> None:
+        last = now()
+        while True:
+            await asyncio.sleep(0)
+            gaps.append(now() - last)
+            last = now()
+
+    dialer = Dialer(network, client_id="t", now=now)
+    async with ConnectionPool(dialer, now=now, random=lambda: 0.0) as pool, asyncio.TaskGroup() as tasks:
+        ticking = tasks.create_task(tick())
+        view = await BrokerSource(pool, lambda: [ONE], random=iter_random()).read({"t"})
+        ticking.cancel()
+    assert len(view.topics["t"].partitions) == len(everything)
+    assert max(gaps) < sum(gaps) / 3

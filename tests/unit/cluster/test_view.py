@@ -150,3 +150,10 @@ def test_partition_error_comes_with_metadatas_account() -> None:
     metadata = ClusterView(topics={"t": TopicView(name="t", partitions={key: PartitionView(leader=None, error=5)})})
 
     assert merge_views(None, metadata).topics["t"].partitions[key].error == 5
+
+
+def test_disagreement_about_many_partitions_names_a_few() -> None:
+    """It becomes a line of the log, and an event."""
+    (one,) = compare_views(make_view({1}, {"t": [1]}), make_view({1}, {"t": [1] * 10_000}))
+    assert one.metadata.startswith("0, 1, 2")
+    assert one.metadata.endswith("and 9980 more")

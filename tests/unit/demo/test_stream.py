@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
-from consumerd.demo.stream import CLICKS, ORDERS, SERVICES, Event, make_stream
+from consumerd.demo.show import DemoSettings, _make_events
+from consumerd.demo.stream import CLICKS, ORDERS, SERVICES, STEP_MS, Event, make_stream
 
 
 def events(count: int = 5000, seed: int = 7) -> list[Event]:
@@ -62,3 +65,12 @@ def test_values_are_json_that_adds_up() -> None:
 def test_time_goes_on() -> None:
     """Offsets by time mean something."""
     assert all(earlier.timestamp_ms < later.timestamp_ms for earlier, later in pairwise(events(100)))
+
+
+def test_no_event_of_the_demo_lies_in_the_future() -> None:
+    """Its lag in seconds, and the statistics by hour, would be of times to come."""
+    before_ms = round(time.time() * 1000)
+    events = _make_events(DemoSettings(folder=Path("unused"), records=20_000, seconds=1.0, seed=7))
+    newest_ms = max(event.timestamp_ms for event in events)
+    assert newest_ms <= round(time.time() * 1000)
+    assert newest_ms >= before_ms - STEP_MS

@@ -1,11 +1,12 @@
 """JSON lines: what a reader gets back."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from consumerd.errors import CorruptMessageError
-from consumerd.model import BrokerId, PartitionKey, TopicPartition
+from consumerd.model import BrokerId, PartitionKey, TimestampType, TopicPartition
 from consumerd.sinks import lines
 from consumerd.sinks.lines import encode_lines
 from consumerd.wire.records import RecordBatch
@@ -31,6 +32,7 @@ def test_line_has_every_field():
         {
             "topic": "orders",
             "partition": 3,
+            "timestamp_type": 0,
             "offset": 5,
             "next_offset": 6,
             "index": 0,
@@ -76,6 +78,25 @@ def test_missing_timestamp_is_null():
         None,
         3,
     ]
+
+
+def test_each_line_says_whose_time_its_timestamp_is():
+    """As Parquet has it: -1 none, 0 the producer's, 1 the broker's. Lines of one batch may differ, headers included."""
+    kinds = [TimestampType.CREATE_TIME] * 3 + [TimestampType.NONE] + [TimestampType.LOG_APPEND_TIME] * 2
+    batch = build_batch(
+        PARTITION,
+        [
+            record(offset, timestamp=-1 if kind is TimestampType.NONE else 7, headers=(("n", b"%d" % offset),))
+            for offset, kind in enumerate(kinds)
+        ],
+    )
+    batch = replace(batch, timestamp_types=bytes(kind + 1 for kind in kinds))
+    lines = decode(batch)
+
+    assert [line["timestamp_type"] for line in lines] == [0, 0, 0, -1, 1, 1]
+    assert [line["offset"] for line in lines] == list(range(6))
+    assert [line["headers"] for line in lines] == [[{"key": "n", "value": str(offset)}] for offset in range(6)]
+    assert {line["timestamp_type"] for line in decode(replace(batch, timestamp_types=b""))} == {-1}
 
 
 def test_records_with_and_without_headers_mix():

@@ -64,7 +64,7 @@ def test_rows_are_what_was_landed(tmp_path: Path, kind: Kind, monkeypatch: pytes
             "next_offset": identity.offset + 1,
             "index": 0,
             "timestamp": None if made.timestamp == NO_TIMESTAMP else made.timestamp,
-            "timestamp_type": (-1 if made.timestamp == NO_TIMESTAMP else None) if kind == "jsonl" else rows_type(made),
+            "timestamp_type": rows_type(made),
             "key": made.key,
             "value": made.value,
             "headers": [{"key": key, "value": value} for key, value in made.headers],

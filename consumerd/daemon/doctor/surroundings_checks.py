@@ -1,0 +1,131 @@
+"""Will the landing folders, clocks and listeners do, which the settings name? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from consumerd.daemon.doctor.findings import Finding, Severity
+from consumerd.daemon.doctor.surroundings import ClockFacts, FolderFacts, MetricsFacts
+from consumerd.zk.layout import group_path
+from consumerd.zk.rights import Denial
+
+LEAST_FREE_SHARE: Final = 0.05
+"""Share of a file system's bytes, or of its inodes, below which the doctor warns."""
+MOST_SKEW_MS: Final = 5_000
+"""Difference of clocks, in ms, above which the doctor warns: lag in seconds and times of positions are wrong by it."""
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_ABILITIES: Final[Mapping[str, str]] = {
+    "write": "nothing can be landed there",
+    "fsync": "nothing that is landed is durable, and so nothing is acknowledged",
+    "link": "files are published by link(2), so that two writers never overlap: nothing can be landed there",
+    "fsync of the folder": "names of landed files are not durable, and so nothing is acknowledged",
+    "statvfs": "how much is free cannot be told",
+}
+
+
+def check_folder(folder: FolderFacts, user: str) -> Iterator[Finding]:
+    """Tell what a landing folder refuses to ``user``, who asks, and what runs out there."""
+    where = f"{folder.setting}: {folder.path}"
+    at = "" if folder.tried == folder.path else f" (the path is still to be made; its parent {folder.tried} was tried)"
+    for ability, failure in folder.failures.items():
+        if ability == "flock":
+            yield Finding(
+                severity=Severity.NOTICE,
+                check="folder-without-flock",
+                where=where,
+                what=f"{failure}{at}: landing does without, and tables of consumerd-spark on this file system do not",
+                advice="keep tables on another file system",
+            )
+            continue
+        yield Finding(
+            severity=Severity.WARNING if ability == "statvfs" else Severity.ERROR,
+            check="folder-not-usable",
+            where=where,
+            what=f"{failure}{at}, as user {user}: {_ABILITIES[ability]}",
+            advice="give the daemon's user the right, or the sink a path on a local file system, NFS 3 or 4, or the like. "
+            "Run the doctor as the daemon's user",
+        )
+    yield from _check_space(folder, where)
+
+
+def _check_space(folder: FolderFacts, where: str) -> Iterator[Finding]:
+    space = folder.space
+    if space is None:
+        return
+    for kind, free, total in (("bytes", space.free_bytes, space.bytes), ("inodes", space.free_inodes, space.inodes)):
+        if total == 0 or free >= total * LEAST_FREE_SHARE:
+            continue
+        yield Finding(
+            severity=Severity.WARNING if free else Severity.ERROR,
+            check=f"disk-short-of-{kind}",
+            where=where,
+            what=f"{free} of {total} {kind} are free, less than {LEAST_FREE_SHARE:.0%}: when none is left, partitions stand "
+            "still, and nothing is lost",
+            advice="move or delete older landed files, never the newest of a partition's; or enlarge the volume"
+            + ("" if kind == "bytes" else ". Larger roll_ms and roll_bytes make fewer files"),
+        )
+
+
+def check_clocks(group: str, clocks: ClockFacts) -> Iterator[Finding]:
+    """Tell whether this machine's clock goes with ZooKeeper's."""
+    if clocks.ahead_ms is None:
+        yield Finding(
+            severity=Severity.NOTICE,
+            check="clock-unknown",
+            where=group_path(group),
+            what=f"this machine's clock could not be compared with ZooKeeper's: {clocks.problem}",
+            advice="see that both are kept by NTP",
+        )
+    elif abs(clocks.ahead_ms) - clocks.within_ms > MOST_SKEW_MS:
+        way = "ahead of" if clocks.ahead_ms > 0 else "behind"
+        yield Finding(
+            severity=Severity.WARNING,
+            check="clock-differs",
+            where=group_path(group),
+            what=f"this machine's clock is {abs(clocks.ahead_ms) / 1000:.1f} s {way} that of ZooKeeper's leader (within "
+            f"{clocks.within_ms} ms): lag in seconds, and positions by time, are wrong where clocks of machines differ",
+            advice="see which of the two is wrong, and keep both by NTP",
+        )
+
+
+def check_metrics(metrics: MetricsFacts) -> Iterator[Finding]:
+    """Tell what answers at ``http.listen``. Whether alerts reach anybody cannot be seen from here, and is said so."""
+    where = f"http.listen: {metrics.address[0]}:{metrics.address[1]}"
+    unseen = "Whether Prometheus scrapes it, and whether an alert reaches anybody, cannot be seen from here"
+    if metrics.foreign:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="metrics-of-another",
+            where=where,
+            what=f"{metrics.problem}: something else listens there, and the daemon cannot. {unseen}",
+            advice="stop it, or give http.listen another port",
+        )
+    elif metrics.problem:
+        yield Finding(
+            severity=Severity.NOTICE,
+            check="metrics-silent",
+            where=where,
+            what=f"{metrics.problem}: no daemon of these settings runs on this machine, or it does not answer. {unseen}",
+            advice="ask on the machine of a daemon: curl http://HOST:PORT/metrics; then see Prometheus' page of targets",
+        )
+    elif metrics.address[0] in _LOOPBACK:
+        yield Finding(
+            severity=Severity.NOTICE,
+            check="metrics-on-loopback",
+            where=where,
+            what=f"/metrics answers on this machine alone. {unseen}",
+            advice="nothing if Prometheus runs here, or by a side-car; else listen on an address that it reaches",
+        )
+
+
+def check_member_rights(denied: Mapping[str, Denial]) -> Iterator[Finding]:
+    """Tell of nodes that every member makes and that the credentials given here may not make."""
+    for path, denial in sorted(denied.items()):
+        yield Finding(
+            severity=Severity.ERROR,
+            check="member-denied",
+            where=denial.path,
+            what=f"no member can join or work with the credentials given here, since it makes nodes below {path}: {denial}",
+            advice="grant the right with setAcl as the node's owner, or give the members credentials that have it",
+        )

@@ -1,0 +1,165 @@
+"""What the doctor tries out on this machine: landing folders, and what answers at the listen address."""
+
+from __future__ import annotations
+
+import errno
+import http.server
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from consumerd.daemon.doctor.findings import Finding
+from consumerd.daemon.doctor.surroundings import FolderFacts, ask_metrics, try_folder
+from consumerd.daemon.doctor.surroundings_checks import check_folder, check_metrics
+from tests.support.disk_faults import find_why_no_mount
+from tests.support.faulty_files import RecordingFileSystem
+
+
+def refusing(call: str, number: int) -> RecordingFileSystem:
+    """Return a file system that refuses one of its calls, as mounts do that lack an ability."""
+
+    def before(operation: str, _name: str) -> None:
+        if operation == call:
+            raise OSError(number, os.strerror(number))
+
+    return RecordingFileSystem(before)
+
+
+def tell(folder: FolderFacts) -> list[Finding]:
+    return list(check_folder(folder, "lander"))
+
+
+def refuse_lock(_descriptor: int) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_folder_that_can_do_everything_is_not_told_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    """The file of the trial and its second name are gone."""
+    folder = try_folder("sinks.lake.path", tmp_path)
+    assert folder.failures == {}
+    assert folder.space is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "ability", "consequence"),
+    [
+        ("create", errno.EROFS, "make a file", "nothing can be landed"),
+        ("write", errno.ENOSPC, "write", "nothing can be landed"),
+        ("sync", errno.EIO, "fsync", "nothing that is landed is durable"),
+        ("link", errno.EPERM, "link", "two writers never overlap"),
+    ],
+)
+def test_ability_that_a_file_system_lacks_is_an_error_with_its_consequence(
+    tmp_path: Path, call: str, number: int, ability: str, consequence: str
+) -> None:
+    """Told before the first record waits for it; what was made is removed all the same."""
+    (told,) = tell(try_folder("sinks.lake.path", tmp_path, files=refusing(call, number)))
+    assert (told.severity, told.check) == ("error", "folder-not-usable")
+    assert told.where == f"sinks.lake.path: {tmp_path}"
+    assert ability in told.what
+    assert consequence in told.what
+    assert "as user lander" in told.what
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_system_without_flock_is_told_and_does_not_matter_for_landing(tmp_path: Path) -> None:
+    """Tables need it, and a landing zone does not."""
+    (told,) = tell(try_folder("sinks.lake.path", tmp_path, lock=refuse_lock))
+    assert (told.severity, told.check) == ("notice", "folder-without-flock")
+
+
+def test_path_that_is_still_to_be_made_is_tried_at_its_nearest_parent(tmp_path: Path) -> None:
+    """The daemon makes it; the doctor does not."""
+    path = tmp_path / "a" / "b"
+    (told,) = tell(try_folder("sinks.lake.path", path, files=refusing("create", errno.EACCES)))
+    assert f"its parent {tmp_path} was tried" in told.what
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "free_inodes", "told"),
+    [
+        (50, 50, []),
+        (4, 50, [("disk-short-of-bytes", "warning")]),
+        (50, 4, [("disk-short-of-inodes", "warning")]),
+        (50, 0, [("disk-short-of-inodes", "error")]),
+        (0, 0, [("disk-short-of-bytes", "error"), ("disk-short-of-inodes", "error")]),
+    ],
+)
+def test_space_and_inodes_that_run_out_are_told_by_themselves(
+    tmp_path: Path, free_bytes: int, free_inodes: int, told: list[tuple[str, str]]
+) -> None:
+    """A file system without an inode refuses files while its bytes are free."""
+
+    def stat(_path: Path) -> os.statvfs_result:
+        return os.statvfs_result((512, 1, 100, free_bytes, free_bytes, 100, free_inodes, free_inodes, 0, 255))
+
+    found = tell(try_folder("sinks.lake.path", tmp_path, stat=stat))
+    assert [(one.check, one.severity) for one in found] == told
+
+
+def test_file_system_that_counts_no_inodes_does_not_lack_any(tmp_path: Path) -> None:
+    """Btrfs makes them as it needs them, and says 0 of 0."""
+
+    def stat(_path: Path) -> os.statvfs_result:
+        return os.statvfs_result((512, 1, 100, 50, 50, 0, 0, 0, 0, 255))
+
+    assert tell(try_folder("sinks.lake.path", tmp_path, stat=stat)) == []
+
+
+def test_mount_without_a_free_inode_is_told(tmp_path: Path) -> None:
+    """A real one: a tmpfs of four inodes, of which files take all."""
+    if (why := find_why_no_mount()) is not None:
+        pytest.skip(f"cannot mount: {why}; run as root, in a container with --cap-add SYS_ADMIN")
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "nr_inodes=4", "tmpfs", str(tmp_path)), check=True)
+    try:
+        for name in "abc":
+            (tmp_path / name).touch()
+        found = tell(try_folder("sinks.lake.path", tmp_path))
+    finally:
+        subprocess.run(("umount", str(tmp_path)), check=True)
+    assert [one.check for one in found] == ["folder-not-usable", "disk-short-of-inodes"]
+    assert "0 of 4 inodes are free" in found[1].what
+
+
+@contextmanager
+def serving(body: bytes, code: int = 200) -> Iterator[int]:
+    """Serve one answer to every request on a free port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_arguments: object) -> None:
+            return
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_metrics_that_answer_are_told_from_another_process_and_from_none() -> None:
+    """What the doctor cannot see is said each time: whether anybody scrapes, and whether alerts reach anybody."""
+    with serving(b'consumerd_info{version="1"} 1\n') as port:
+        (loopback,) = check_metrics(ask_metrics(("127.0.0.1", port), timeout_s=5))
+        assert list(check_metrics(ask_metrics(("0.0.0.0", port), timeout_s=5))) == []
+    assert (loopback.check, loopback.severity) == ("metrics-on-loopback", "notice")
+    for code, body in ((200, b"hello"), (404, b"")):
+        with serving(body, code) as port:
+            (other,) = check_metrics(ask_metrics(("127.0.0.1", port), timeout_s=5))
+        assert (other.check, other.severity) == ("metrics-of-another", "warning")
+    (silent,) = check_metrics(ask_metrics(("127.0.0.1", port), timeout_s=5))
+    assert (silent.check, silent.severity) == ("metrics-silent", "notice")
+    for one in (loopback, other, silent):
+        assert "cannot be seen from here" in one.what
