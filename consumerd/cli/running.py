@@ -14,8 +14,9 @@ from consumerd import __version__
 from consumerd.aio.loops import describe_loop, explain_loop
 from consumerd.cli.descriptors import raise_descriptor_limit
 from consumerd.cli.options import daemon_settings
+from consumerd.collector import keep_loaded
 from consumerd.config.settings import Settings
-from consumerd.daemon.allocator import keep_loaded, tune_allocator
+from consumerd.daemon.allocator import tune_allocator
 from consumerd.daemon.assemble import check_assembly
 from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.routes import SinkRoutes
