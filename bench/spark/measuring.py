@@ -64,9 +64,9 @@ class ProofDiffers(Exception):
 
 def measure(cases: Sequence[Case], effort: Effort) -> Iterator[tuple[Case, Found]]:
     """Measure cases one after the other. Raises ProofDiffers."""
-    with _scratch() as folder, _Sessions(folder) as sessions:
+    with scratch() as folder, _Sessions(folder) as sessions:
         for of_a_topic, some in itertools.groupby(cases, lambda case: case.of_a_topic):
-            with _topic(effort.records) if of_a_topic else contextlib.nullcontext("") as bootstrap:
+            with topic(effort.records) if of_a_topic else contextlib.nullcontext("") as bootstrap:
                 for case in some:
                     print(f"\n{case.name}: {case.what}", flush=True)
                     home = folder / case.name
@@ -87,14 +87,14 @@ def _measure(case: Case, effort: Effort, home: Path, sessions: _Sessions, bootst
         rows[Worker.BRONZE], rows[Worker.COPY] = landing.land(home / "landing", case.payload, effort.records)
     if case.work is Work.LATEST:
         rows = dict.fromkeys(case.workers, effort.keys)
-        sessions.of(Worker.LATEST).do(_order_latest("prepare", home, effort.keys))
+        sessions.of(Worker.LATEST).do(order_latest("prepare", home, effort.keys))
     readings: dict[Worker, list[Reading]] = {worker: [] for worker in case.workers}
     failures = []
     proofs: dict[int, Proof] = {}
     # every other round goes backwards; the first does not count
     for number in range(effort.rounds + 1):
         for worker in case.workers if number % 2 == 0 else reversed(case.workers):
-            order = _order(case, worker, home, bootstrap, effort)
+            order = order_of(case, worker, home, bootstrap, effort)
             try:
                 reading, done = sessions.of(worker).do(order)
             except SessionFailed as error:
@@ -104,7 +104,7 @@ def _measure(case: Case, effort: Effort, home: Path, sessions: _Sessions, bootst
             finally:
                 for path in home.glob("out*"):
                     shutil.rmtree(path)
-            _check(worker, done, rows[worker], proofs)
+            check(worker, done, rows[worker], proofs)
             said = f"{millions(reading.rows / reading.seconds):>8} over {reading.seconds:.2f} s"
             print(f"    round {number}: {worker:24} {said}, processor {reading.processor_s:.1f} s", flush=True)
             if number:
@@ -112,7 +112,7 @@ def _measure(case: Case, effort: Effort, home: Path, sessions: _Sessions, bootst
     return readings, failures
 
 
-def _check(worker: Worker, done: Done, rows: int, proofs: dict[int, Proof]) -> None:
+def check(worker: Worker, done: Done, rows: int, proofs: dict[int, Proof]) -> None:
     """Whoever did the same work must have the same proof."""
     if done.rows != rows:
         raise ProofDiffers(f"{worker} had {done.rows} rows; there are {rows}")
@@ -120,9 +120,10 @@ def _check(worker: Worker, done: Done, rows: int, proofs: dict[int, Proof]) -> N
         raise ProofDiffers(f"{worker} had {done.proof}; somebody before had {proofs[rows]}")
 
 
-def _order(case: Case, worker: Worker, home: Path, bootstrap: str, effort: Effort) -> Order:
+def order_of(case: Case, worker: Worker, home: Path, bootstrap: str, effort: Effort) -> Order:
+    """Return what a worker is to do; ``home`` has what it needs, and gets what comes of it."""
     if case.work is Work.LATEST:
-        return _order_latest("refresh" if worker is Worker.LATEST else "anew", home, effort.keys)
+        return order_latest("refresh" if worker is Worker.LATEST else "anew", home, effort.keys)
     if case.work is Work.LANDED:
         name = {Worker.COPY: "copy", Worker.BRONZE: "bronze"}[worker]
         return Order(work=case.work, folder=f"{home}/out", format=name, options={}, source=f"{home}/landing")
@@ -149,7 +150,8 @@ def _audit(root: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
     return {Worker.AUDIT: readings}
 
 
-def _order_latest(how: str, home: Path, keys: int) -> Order:
+def order_latest(how: str, home: Path, keys: int) -> Order:
+    """Return what is to be done with a table of latest values: ``prepare`` it, ``refresh`` it, or make it ``anew``."""
     return Order(work=Work.LATEST, folder=f"{home}/out", format=how, options={"keys": str(keys)}, source=f"{home}/lake")
 
 
@@ -213,7 +215,7 @@ class _Sessions:
 
 
 @contextmanager
-def _topic(records: int) -> Iterator[str]:
+def topic(records: int) -> Iterator[str]:
     """Give the addresses of a broker that has the topic, filled."""
     with Cluster(RELEASE, heap="1g", properties=_NOBODY_SWEEPS, brisk=False) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
@@ -222,7 +224,8 @@ def _topic(records: int) -> Iterator[str]:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def scratch() -> Iterator[Path]:
+    """Give a folder for what is measured, which goes with the block."""
     folder = Path(tempfile.mkdtemp(prefix="consumerd-bench-"))
     try:
         yield folder

@@ -15,12 +15,13 @@ from consumerd import __version__
 from consumerd.aio.loops import describe_loop
 from consumerd.cli.descriptors import raise_descriptor_limit
 from consumerd.cli.options import load_daemon
+from consumerd.collector import keep_loaded
 from consumerd.config.example import read_example
 from consumerd.config.listing import list_effective, list_shown, render_value
 from consumerd.config.load import Loaded, log_doubts
 from consumerd.config.origins import Doubt
 from consumerd.config.settings import Settings
-from consumerd.daemon.allocator import keep_loaded, tune_allocator
+from consumerd.daemon.allocator import tune_allocator
 from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped

@@ -1,4 +1,4 @@
-"""How memory is given back: by the C library, glibc's only, anything else is left as it is; and by Python's collector.
+"""How memory is given back by the C library: glibc's only, anything else is left as it is.
 
 glibc serves what is large from memory that it maps for it alone, and unmaps it when it is freed: but where "large"
 begins grows with the first such block that is freed, to 32 MiB, and from then on a daemon that moves megabytes around
@@ -12,7 +12,6 @@ resident then is set aside for libraries; where there is little to be set aside,
 from __future__ import annotations
 
 import ctypes
-import gc
 import platform
 from typing import Final
 
@@ -41,12 +40,3 @@ def tune_allocator(budget_bytes: int) -> bool:
             (_ARENA_MAX, HEAPS),
         )
     )
-
-
-def keep_loaded() -> None:
-    """Have Python's collector pass over all objects that there are by now: modules, classes, settings.
-
-    They stay for the life of the process, and going through them takes 70 ms each time, in which nothing else turns.
-    """
-    gc.collect()
-    gc.freeze()

@@ -70,6 +70,7 @@ class Cursor:
         "_suspected",
         "changes",
         "due",
+        "end",
         "expansion",
         "generation",
         "key",
@@ -79,7 +80,7 @@ class Cursor:
         "state",
     )
 
-    def __init__(self, partition: TopicPartition, position: int, *, limit_bytes: int) -> None:
+    def __init__(self, partition: TopicPartition, position: int, *, limit_bytes: int, end: int | None = None) -> None:
         self.partition = partition
         self.key: Final[Key] = (partition.topic, partition.partition.number)
         """As Fetch names it; a tuple hashes several times faster than nested dataclasses."""
@@ -87,6 +88,8 @@ class Cursor:
         self.state = CursorState.ACTIVE
         self.generation = 0
         self.due = 0.0
+        self.end: Final = end
+        """The offset from which on nothing is wanted; None without one."""
         self.changes: dict[Key, None] | None = None
         """Where it notes that it has changed."""
         self.round: Round | None = None
@@ -126,7 +129,7 @@ class Cursor:
         """Whether the partition may be asked for now."""
         if self.state is CursorState.BACKING_OFF and now >= self.due:
             self.state = CursorState.ACTIVE
-        return self.state is CursorState.ACTIVE
+        return self.state is CursorState.ACTIVE and (self.end is None or self.position < self.end)
 
     def advance(self, position: int) -> None:
         """Move on after whole messages arrived."""

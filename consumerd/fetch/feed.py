@@ -187,11 +187,14 @@ class _Lent:
 
 
 class PartitionFeed:
-    """The record feed of one partition. One consumer: calls of :meth:`next` do not overlap."""
+    """The record feed of one partition. One consumer: calls of :meth:`next` do not overlap.
 
-    def __init__(self, partition: TopicPartition, offset: int, tools: FeedTools) -> None:
+    From ``end`` on nothing is asked for. What comes with records before it may still go beyond it.
+    """
+
+    def __init__(self, partition: TopicPartition, offset: int, tools: FeedTools, *, end: int | None = None) -> None:
         settings = tools.settings
-        self.cursor: Final = Cursor(partition, offset, limit_bytes=settings.max_message_bytes)
+        self.cursor: Final = Cursor(partition, offset, limit_bytes=settings.max_message_bytes, end=end)
         self.account: Final = PartitionAccount()
         self.backoff: Final = Backoff(
             initial_s=settings.backoff_initial_s, maximum_s=settings.backoff_maximum_s, random=tools.random

@@ -124,9 +124,9 @@ class Fetcher:
         loops = ", ".join(map(repr, self._loops.values()))
         return f"<Fetcher {len(self._places)} feeds, {len(self._homeless)} homeless; {loops}>"
 
-    def feed(self, partition: TopicPartition, offset: int) -> PartitionFeed:
-        """Begin to fetch a partition at ``offset``; the feed is the caller's to close."""
-        feed = PartitionFeed(partition, offset, self._tools)
+    def feed(self, partition: TopicPartition, offset: int, end: int | None = None) -> PartitionFeed:
+        """Begin to fetch a partition at ``offset``, and up to ``end`` if given; the feed is the caller's to close."""
+        feed = PartitionFeed(partition, offset, self._tools, end=end)
         self._places[feed] = _Place()
         self._homeless[feed] = None
         self._share_memory()

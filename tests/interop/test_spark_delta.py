@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,8 +15,9 @@ from tests.support.bronze import run_bronze
 from tests.support.delta_readers import Rows, rows_of
 from tests.support.lake import TABLES, make_lake
 from tests.support.landing_zone import LandingZone
+from tests.support.reading_beside_jobs import assert_whole_versions, read_beside_jobs
 from tests.support.spark_delta import SparkWithDelta, spark_with_delta
-from tests.support.spark_reads import SparkJob, SparkRead, run_reads
+from tests.support.spark_reads import SparkJob, SparkRead, SparkReader, run_reads
 from tests.support.tools import require_jars
 
 pytest.importorskip("pyspark")
@@ -79,6 +82,25 @@ def test_delta_reads_every_table_at_every_version(
         expect(kept, newest.version)
 
     assert read(delta, tmp_path / "job", reads) == expected
+
+
+def test_delta_reads_whole_commits_while_jobs_compact_and_vacuum(
+    delta: SparkWithDelta, spark: SparkSession, tmp_path: Path
+) -> None:
+    """One session of Delta, which keeps what it knows of a log, reads beside all jobs: each version, never half of one."""
+    numbers = itertools.count()
+    job = SparkJob(reads=(), settings=delta.settings)
+    with SparkReader(job, tmp_path / "job", environment=delta.pyspark.environment()) as reader:
+
+        def by_delta(path: Path, version: int) -> pa.Table:
+            to = tmp_path / f"rows-{next(numbers)}"
+            options = {"path": str(path), "versionAsOf": str(version)}
+            reader.read(SparkRead(format="delta", options=options, to=str(to)))
+            return pq.read_table(to, partitioning=None)
+
+        seen = read_beside_jobs(spark, tmp_path, {"Spark's Delta": by_delta})
+
+    assert_whole_versions(spark, seen)
 
 
 def test_a_stream_from_a_table_has_each_row_once(delta: SparkWithDelta, spark: SparkSession, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from consumerd.spark.bronze import open_bronze
 from consumerd.spark.bronze_schema import BOUNDS, Taken
 from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.bronze_tasks import bronze_rows
-from consumerd.spark.job import Sessions, Summary
+from consumerd.spark.compact import compact_table
+from consumerd.spark.job import Sessions, Silent, Summary
 from consumerd.spark.landing.plan import LandingPlan
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.parquet_files import FileSettings
@@ -247,6 +248,20 @@ def test_jobs_in_a_race_leave_each_record_once(spark: SparkSession, zone: Landin
 
     assert expected_rows(zone) == read_bronze(spark, table)
     assert plain_offsets(open_table(table)) == list(range(400))
+
+
+@pytest.mark.parametrize("name", ["lake[1] {a,b}", "a*b?c\\d", "_hidden #%20=ü"])
+def test_a_pipeline_may_stand_in_a_folder_of_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Landed files and tables are found there, whatever a shell or a URI would make of it; compacted ones, too."""
+    zone, table = LandingZone(tmp_path / name / "landing"), tmp_path / name / "bronze"
+    zone.land("or.de-rs_1", 0, 0, 30, files=3)
+    zone.land("or.de-rs_1", 1, 0, 30)
+    run_bronze(spark, [zone], table, commit_bytes=1)
+    assert expected_rows(zone) == read_bronze(spark, table)
+
+    compact_table(lambda: spark, open_table(table), target_bytes=1 << 20, progress=Silent())
+    assert len(open_table(table).snapshot().files) == 1
+    assert expected_rows(zone) == read_bronze(spark, table)
 
 
 # -- an identity is the record's: of its cluster, and taken only with its last records

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,15 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from consumerd.spark.cli import main
-from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import LOG_FOLDER, parse_checkpoint_name
-from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.reading import read_table
 from consumerd.spark.table.transaction import open_table
 from consumerd.spark.table.vacuum import vacuum
 from tests.support.delta_readers import READERS, Rows, open_by_delta_rs, rows_of
-from tests.support.lake import TABLES, compact_lake, fill_lake, make_lake, make_order
-from tests.support.landing_zone import LandingZone
+from tests.support.lake import TABLES, make_lake
+from tests.support.reading_beside_jobs import assert_whole_versions, read_beside_jobs
 
 pytestmark = pytest.mark.records
 
@@ -107,29 +103,6 @@ def test_times_and_offsets_pass_over_files_that_cannot_have_them(lake: Path) -> 
         assert len(held) >= action["num_records"]
 
 
-class Watcher(threading.Thread):
-    """Reads the newest version of each table, again and again, by one reader."""
-
-    def __init__(self, reader: Callable[..., pa.Table], lake: Path) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, int, Rows]] = []
-        self.failure: Exception | None = None
-        self.over = threading.Event()
-        self._reader = reader
-        self._lake = lake
-
-    def run(self) -> None:
-        """Read until ``over``, or a read fails."""
-        try:
-            while not self.over.wait(0.5):  # the jobs need the processor, too
-                for table in TABLES:
-                    path = self._lake / table
-                    version = open_table(path).snapshot().version
-                    self.seen.append((table, version, rows_of(self._reader(path, version))))
-        except Exception as error:  # noqa: BLE001 - told by the test, whatever a reader raises
-            self.failure = error
-
-
 def is_there(reader: Callable[..., pa.Table], table: Path) -> bool:
     """Tell whether a reader's package is installed."""
     try:
@@ -140,50 +113,13 @@ def is_there(reader: Callable[..., pa.Table], table: Path) -> bool:
 
 
 def test_others_read_whole_commits_while_jobs_compact_and_vacuum(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:
     """Beside all jobs, each reader sees a version of each table, never half of one."""
-    monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 3)
-    zone, lake = LandingZone(tmp_path / "landing", make=make_order), tmp_path / "lake"
-    fill_lake(spark, zone, lake, 0)
-    watchers = [Watcher(reader, lake) for reader in READERS.values() if is_there(reader, lake / "bronze")]
-    if not watchers:
+    readers = {name: reader for name, reader in READERS.items() if is_there(reader, lake / "bronze")}
+    if not readers:
         pytest.skip("no reader is installed: pip install -e '.[readers]'")
-    for watcher in watchers:
-        watcher.start()
-    removed = dict.fromkeys(TABLES, 0)
-    try:
-        before_ms = time.time_ns() // 1_000_000
-        for turn in (1, 2):
-            fill_lake(spark, zone, lake, turn)
-            compact_lake(spark, lake)
-            now_ms = time.time_ns() // 1_000_000
-            for name in TABLES:
-                # what a turn has replaced stays for the next one: longer than any read takes
-                keep_ms = now_ms - before_ms
-                done = vacuum(open_table(lake / name), keep_ms=keep_ms, now_ms=now_ms, keep_log_ms=keep_ms)
-                removed[name] += done.replaced
-            before_ms = now_ms
-    finally:
-        for watcher in watchers:
-            watcher.over.set()
-        for watcher in watchers:
-            watcher.join()
 
-    assert [watcher.failure for watcher in watchers] == [None] * len(watchers)
-    assert all(removed.values()), removed
-    by_version: dict[tuple[str, int], Rows] = {}
-    for watcher in watchers:
-        assert {table for table, _, _ in watcher.seen} == set(TABLES)
-        for table, version, rows in watcher.seen:
-            assert by_version.setdefault((table, version), rows) == rows, (table, version)
-    compared = set()
-    for (table, version), rows in by_version.items():
-        try:
-            files = open_table(lake / table).snapshot(version).files
-        except VersionVacuumed:
-            continue
-        if all((lake / table / path).exists() for path in files):
-            assert rows_of(read_table(spark, lake / table, version).toArrow()) == rows, (table, version)
-            compared.add(table)
-    assert compared == set(TABLES)
+    seen = read_beside_jobs(spark, tmp_path, readers)
+
+    assert_whole_versions(spark, seen)

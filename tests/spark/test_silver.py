@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Pipeline
+from consumerd.model import Incarnation, TopicPartition
 from consumerd.spark import silver
 from consumerd.spark.compact import compact_table
 from consumerd.spark.decoding.records import BAD_KEY, BAD_VALUE, LATE
@@ -24,9 +26,11 @@ from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_table
 from consumerd.spark.table.transaction import open_table
 from consumerd.spark.table.vacuum import vacuum
+from consumerd.wire.records import NO_TIMESTAMP, Record
 from tests.support.bronze import run_bronze
 from tests.support.lake import make_order
 from tests.support.landing_zone import FIRST_MS, LandingZone
+from tests.support.record_batches import record
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -131,6 +135,24 @@ def test_latest_values_are_those_of_the_highest_offsets(spark: SparkSession, zon
 
     assert _latest(range(40, 60)) == before
     assert _latest(range(75)) == after
+
+
+def test_latest_values_of_records_without_a_time_are_those_landed_last(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of 0.8 have none. Partitions were added, a key has moved, and its new partition has the lower offsets."""
+
+    def make(partition: TopicPartition, _incarnation: Incarnation, offset: int) -> Record:
+        return record(offset, b"%d of %d" % (offset, partition.partition.number), key=b"k", timestamp=NO_TIMESTAMP)
+
+    zone = LandingZone(tmp_path / "landing", make=make)
+    lake, given = tmp_path / "lake", settings(tmp_path, value="utf8", event_time=None, late_ms=None)
+    for partition, end in enumerate((100, 10)):
+        for path in zone.land("orders", partition, 0, end):
+            os.utime(path, (FIRST_MS // 1000 + partition,) * 2)
+        run_bronze(spark, [zone], lake / "bronze")
+        run(spark, given)
+
+    [row] = read_latest(spark, lake / "latest" / "orders").collect()
+    assert (row["key"], row["value"], row["partition"], row["offset"]) == ("k", "9 of 1", 1, 9)
 
 
 def test_latest_values_follow_a_topic_that_was_decoded_anew(

@@ -1,20 +1,23 @@
 """Reads with Spark in a process of its own, and what was read as Parquet files: for a session, a pyspark or a master that is
 not the one of the tests' own process, which can have but one session.
 
-``python -m tests.support.spark_reads JOB`` takes a file with what :func:`run_reads` was asked for.
+``python -m tests.support.spark_reads JOB`` takes a file with what :func:`run_reads` was asked for. With ``--serve`` it goes
+on: it takes reads from its input, one a line, and answers each with a line (:class:`SparkReader`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,13 +70,9 @@ def run_reads(
 
     The process works in ``folder``. Raises SparkFailed, and subprocess.TimeoutExpired.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "job.json"
-    file.write_text(json.dumps(dataclasses.asdict(job)))
-    given = dict(os.environ if environment is None else environment)
-    given["PYTHONPATH"] = os.pathsep.join(filter(None, (given.get("PYTHONPATH"), str(_ROOT))))
+    command, given = _prepare(job, folder, environment)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.spark_reads", str(file)],
+        command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -88,8 +87,69 @@ def run_reads(
     return schemas
 
 
+class SparkReader:
+    """A process whose session reads what it is asked for, one after the other. ``with`` starts and ends it.
+
+    It works in ``folder``, and carries out the job's statements and reads first.
+    """
+
+    def __init__(self, job: SparkJob, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
+        command, given = _prepare(job, folder, environment)
+        self._said = folder / "said"
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                [*command, "--serve"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                env=given,
+                cwd=folder,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        with contextlib.suppress(OSError):
+            self._pipe(self._process.stdin).close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._pipe(self._process.stdout).close()
+
+    def read(self, read: SparkRead) -> None:
+        """Have one read done; waits for it. Raises SparkFailed."""
+        requests = self._pipe(self._process.stdin)
+        with contextlib.suppress(OSError):  # it has ended; what it said is told below
+            requests.write(f"{json.dumps(dataclasses.asdict(read))}\n")
+            requests.flush()
+        answer = self._pipe(self._process.stdout).readline()
+        if not answer:
+            raise SparkFailed(f"ended with {self._process.wait()}:\n{self._said.read_text()[-6000:]}")
+        if failure := json.loads(answer):
+            raise SparkFailed(failure)
+
+    @staticmethod
+    def _pipe(pipe: IO[str] | None) -> IO[str]:
+        assert pipe is not None
+        return pipe
+
+
+def _prepare(job: SparkJob, folder: Path, environment: Mapping[str, str] | None) -> tuple[list[str], Mapping[str, str]]:
+    """Write a job down; return the command that carries it out, and its environment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "job.json"
+    file.write_text(json.dumps(dataclasses.asdict(job)))
+    given = dict(os.environ if environment is None else environment)
+    given["PYTHONPATH"] = os.pathsep.join(filter(None, (given.get("PYTHONPATH"), str(_ROOT))))
+    return [sys.executable, "-m", "tests.support.spark_reads", str(file)], given
+
+
 def main() -> None:
-    """Carry out a job, and print the schemas as one line of JSON."""
+    """Carry out a job, and print the schemas as one line of JSON; or answer reads from now on."""
     fields = json.loads(Path(sys.argv[1]).read_text())
     job = SparkJob(**{**fields, "reads": [SparkRead(**read) for read in fields["reads"]]})
     spark = start_session(job.master, job.settings)
@@ -97,9 +157,24 @@ def main() -> None:
         for statement in job.statements:
             spark.sql(statement).collect()
         schemas = [_read(spark, number, read) for number, read in enumerate(job.reads)]
+        if sys.argv[2:] == ["--serve"]:
+            _serve(spark, len(schemas))
+            return
     finally:
         spark.stop()
     sys.stdout.write(f"{json.dumps(schemas)}\n")
+
+
+def _serve(spark: SparkSession, first: int) -> None:
+    """Read what each line of the input asks for; answer with an empty text, or with what went wrong."""
+    for number, line in enumerate(sys.stdin, first):
+        failure = ""
+        try:
+            _read(spark, number, SparkRead(**json.loads(line)))
+        except Exception:  # noqa: BLE001 - told to whoever asked, whatever Spark raises
+            failure = traceback.format_exc()[-6000:]
+        sys.stdout.write(f"{json.dumps(failure)}\n")
+        sys.stdout.flush()
 
 
 def start_session(master: str, settings: Mapping[str, str]) -> SparkSession:

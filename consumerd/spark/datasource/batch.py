@@ -13,6 +13,7 @@ from consumerd.spark.datasource.planning import OffsetRange, divide_ranges, fit_
 from consumerd.spark.datasource.pruning import Wanted, begin_later, find_wanted
 from consumerd.spark.datasource.reading import ReadTask, read_range, report_lost
 from consumerd.spark.datasource.worker_logs import log_warnings
+from consumerd.spark.datasource.worker_memory import spare_loaded_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +88,7 @@ def make_partitions(ranges: Sequence[OffsetRange], options: ReadOptions, *, boot
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a Spark partition of :func:`make_partitions`; runs on an executor. Raises as :func:`read_range`."""
     log_warnings()
+    spare_loaded_modules()
     assert isinstance(partition, RangePartition)
     if partition.task is not None:
         yield from read_range(partition.task)

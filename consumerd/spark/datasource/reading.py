@@ -145,7 +145,7 @@ async def open_range(task: ReadTask, report: Callable[[Lost], None]) -> AsyncIte
             alongside(leaders.run(), name="follow the leaders"),
             alongside(fetcher.run(), name="fetch"),
         ):
-            feed = fetcher.feed(partition, task.range.start)
+            feed = fetcher.feed(partition, task.range.start, task.range.end)
             reader = RangeReader(task, feed, ranges, report=report, explain=lambda: _explain(leaders, partition, hooks))
             try:
                 yield reader

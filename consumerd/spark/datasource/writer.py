@@ -17,6 +17,7 @@ from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.outgoing import OutgoingColumns, plan_columns
 from consumerd.spark.datasource.sending import SentCounts, send_batches
 from consumerd.spark.datasource.worker_logs import log_warnings
+from consumerd.spark.datasource.worker_memory import spare_loaded_modules
 from consumerd.spark.datasource.write_options import WriteOptions, parse_write_options
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class WritePlan:
     def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
         """Write a task's rows; see :func:`~consumerd.spark.datasource.sending.send_batches`."""
         log_warnings()
+        spare_loaded_modules()
         return Sent(send_batches(batches, self.columns, self.options))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bench.report import END, put_between
 from bench.results import Run
-from bench.spark import logs, memory, report
+from bench.spark import logs, memory, report, versions
 from bench.spark.cases import CASES, Case, Work, Worker, select
 from bench.spark.landing import audit_names, land, name
 from bench.spark.processes import tree_processor_s
@@ -175,3 +175,9 @@ def test_a_zone_has_as_many_names_as_it_is_said_to_have(tmp_path: Path) -> None:
     assert [len(chain.files) for chain in landing.chains] == [5000, 1]
     assert [chain.end for chain in landing.chains] == [5000, 1]
     assert all(chain.files[-1].damage is None for chain in landing.chains)
+
+
+def test_two_versions_are_held_against_each_other_by_their_medians() -> None:
+    """One bad round of either is no verdict."""
+    assert versions.compare({"before": readings(2.0, 2.0, 9.0), "after": readings(1.0, 1.0, 9.0)}) == pytest.approx(2.0)
+    assert versions.compare({"before": readings(1.0), "after": readings(1.25)}) == pytest.approx(0.8)

@@ -66,6 +66,17 @@ def test_a_failed_or_confirming_cursor_is_not_asked_for_until_activated():
         assert cursor.ready(0.0)
 
 
+def test_a_cursor_with_an_end_is_asked_for_up_to_it():
+    """Whoever reads a range needs nothing behind it; what turns out to be missing is asked for again."""
+    cursor = Cursor(PARTITION, 3, limit_bytes=MIB, end=10)
+
+    assert cursor.ready(0.0)
+    cursor.advance(12)
+    assert not cursor.ready(0.0)
+    cursor.seek(9)
+    assert cursor.ready(0.0)
+
+
 def test_a_closed_cursor_stays_closed():
     """A late activation or seek of a closed feed starts nothing."""
     cursor = make()

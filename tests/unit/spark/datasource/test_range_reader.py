@@ -49,7 +49,7 @@ class World:
             native_thread_bytes=1 << 30, max_message_bytes=most, max_partition_bytes=min(most, 4096), max_wait_ms=100
         )
         async with fetching_from(self.cluster, MemoryBudget(16 << 20), settings) as fetcher:
-            feed = fetcher.feed(P, start)
+            feed = fetcher.feed(P, start, end)
             reader = RangeReader(task, feed, self.cluster, report=self.lost.append, explain=lambda: "nobody knows")
             yield reader
             reader.close()
@@ -82,6 +82,26 @@ def test_a_range_ends_where_it_is_to_end(version: int) -> None:
             asked = len(world.cluster.fetches())
             await asyncio.sleep(10)
             assert asked == len(world.cluster.fetches())
+
+    run(scenario())
+
+
+def test_nothing_is_fetched_ahead_behind_the_end() -> None:
+    """A stream's trigger ends in the middle of a log: what follows is the next trigger's, and would be fetched twice."""
+
+    async def scenario() -> None:
+        world = World()
+        fill(world.cluster, 400)
+        async with world.reading(0, 500) as reader:
+            assert list(range(500)) == await offsets_of(reader)
+        asked = [
+            partition.fetch_offset
+            for request in world.cluster.fetches()
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        assert asked
+        assert max(asked) < 500
 
     run(scenario())
 

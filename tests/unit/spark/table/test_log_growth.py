@@ -169,6 +169,33 @@ def test_expiry_finds_its_border_in_few_checkpoints() -> None:
     ]
 
 
+def test_small_commits_onto_a_table_of_many_files_cost_little_disk() -> None:
+    """Each checkpoint has all files of the table. Once there was one for every 50 commits, for ever."""
+    many, last = 2000, 1500
+    files = CountingFileSystem()
+    table = make_table(files)
+    [file] = make_commit(1).added
+    base = tuple(replace(file, path=f"topic=orders/day=2026-11-21/{one:020d}.parquet") for one in range(many))
+    put(files, commit_name(1), encode_commit(replace(make_commit(1), added=base), table.record))
+    for version in range(2, last + 1):
+        small = replace(make_commit(version), operation=Operation.APPEND, removed=())
+        if version % 250 == 0:
+            with StagedCommit(table.log.files, table.path / ".commit") as staged:
+                assert table.log.publish(small, staged)
+        else:
+            put(files, commit_name(version), encode_commit(small, table.record))
+    checkpoints = sorted(name for name in files.names(LOG) if name.endswith(".checkpoint.parquet"))
+    files.reads.clear()
+    snapshot = open_again(files).snapshot()
+
+    assert checkpoints == [checkpoint_name(one) for one in (250, 1000, 1250, 1500)]
+    assert sum(files.size_and_mtime(LOG / name)[0] for name in checkpoints) < 100 * len(checkpoints) * len(
+        snapshot.files
+    )
+    assert len(snapshot.files) == many + last - 1
+    assert {commit_name(one) for one in range(1, last + 1)}.isdisjoint(files.reads)
+
+
 @pytest.mark.parametrize("place", ["footer", "pages"])
 def test_log_never_begins_with_a_damaged_checkpoint(place: str) -> None:
     """It would be the only one by which the versions after it can be read."""

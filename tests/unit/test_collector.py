@@ -1,10 +1,10 @@
-"""What the daemon tells those who manage memory."""
+"""What Python's collector is told."""
 
 from __future__ import annotations
 
 import gc
 
-from consumerd.daemon.allocator import keep_loaded
+from consumerd.collector import has_kept, keep_loaded
 
 
 def test_what_is_loaded_is_gone_through_no_more() -> None:
@@ -12,6 +12,7 @@ def test_what_is_loaded_is_gone_through_no_more() -> None:
     try:
         keep_loaded()
 
+        assert has_kept()
         assert gc.get_freeze_count() > 10_000
         assert len(gc.get_objects()) < 1_000
     finally:
