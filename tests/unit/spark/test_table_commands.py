@@ -11,6 +11,7 @@ import pytest
 
 from consumerd.spark.cli import main
 from consumerd.spark.job import COMMANDS
+from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.transaction import Table, create_table
 from tests.support.tables import SCHEMA, append, make_rows, read_offsets, stage
@@ -68,6 +69,24 @@ def test_history_says_what_made_the_versions(lake: Path, capsys: pytest.CaptureF
     older = say(capsys, "history", str(lake / "bronze"), "--version", "1")
     assert [one["version"] for one in older["versions"]] == [1]
     assert older["notes"] == []
+
+
+def test_history_begins_with_the_oldest_commit_that_has_not_expired(
+    lake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many versions are asked for."""
+    monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 2)
+    bronze = make("bronze", lake / "bronze")
+    for offset in (8, 9, 10):
+        append(bronze, make_rows([offset]))
+    assert bronze.log.expire(2**50) > 0
+    oldest = bronze.log.oldest()
+
+    said = say(capsys, "history", "bronze", "--path", str(lake))
+
+    assert oldest > 1
+    assert [one["version"] for one in said["versions"]] == list(range(6, oldest - 1, -1))
+    assert said["notes"] == []
 
 
 def test_files_are_those_of_a_version(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
