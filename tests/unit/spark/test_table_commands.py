@@ -145,11 +145,14 @@ def test_what_is_not_there_is_said(
     assert error in capsys.readouterr().err
 
 
-def test_quarantine_does_not_go_back_by_itself(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It would lack what topics' tables count on."""
-    append(make("quarantine", lake / "quarantine"), make_rows([1]))
+@pytest.mark.parametrize(("name", "folder"), [("quarantine", "quarantine"), ("purged", "quarantine_purged")])
+def test_quarantine_does_not_go_back_by_itself(
+    lake: Path, capsys: pytest.CaptureFixture[str], name: str, folder: str
+) -> None:
+    """It would lack what topics' tables count on; and without the notes purged records would come back."""
+    append(make(name, lake / folder), make_rows([1]))
 
-    assert main(["restore", "quarantine", "--version", "0", "--path", str(lake)]) == 2
+    assert main(["restore", folder, "--version", "0", "--path", str(lake)]) == 2
     assert "restore silver/TOPIC" in capsys.readouterr().err
 
 
