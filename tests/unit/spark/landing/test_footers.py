@@ -122,7 +122,8 @@ def test_file_of_another_cluster_is_named(tmp_path: Path) -> None:
     zone = LandingZone(tmp_path / "landing")
     [path] = zone.land("orders", 0, 0, 10)
     other = LandingZone(tmp_path / "elsewhere", cluster="3-1800000000000")
-    shutil.copy(*other.land("orders", 0, 0, 10), path)
+    [copied] = other.land("orders", 0, 0, 10)
+    shutil.copy(copied, path)
 
     [file] = read(zone)
 
