@@ -390,7 +390,7 @@ AROUND: Final = (
         file="spark/stats.py",
         old='for name in ("timestamp", "landed")]',
         new='for name in ("timestamp",)]',
-        tests=("tests/spark/test_stats.py::test_an_hour_of_landing_is_counted_again_with_all_its_records",),
+        tests=(_SPARK + "test_stats.py::test_a_file_may_have_an_hour_by_its_records_times_or_by_its_landing",),
     ),
     Mutant(
         name="a-plan-goes-on-beside-a-run-that-has-died-in-between",

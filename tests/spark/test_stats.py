@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,10 @@ from consumerd.model import Incarnation, TopicPartition
 from consumerd.spark import stats
 from consumerd.spark.job import Silent
 from consumerd.spark.table.reading import read_table
-from consumerd.wire.records import NO_TIMESTAMP, Record
+from consumerd.wire.records import Record
 from tests.support import landing_zone
 from tests.support.bronze import run_bronze
-from tests.support.landing_zone import FIRST_MS, LandingZone
-from tests.support.record_batches import record
+from tests.support.landing_zone import LandingZone
 
 HOUR_MS = 3_600_000
 
@@ -43,13 +41,13 @@ def test_hours_count_what_has_landed(spark: SparkSession, tmp_path: Path) -> Non
 
     expected: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     keys: dict[tuple[str, int], set[bytes]] = defaultdict(set)
-    for identity, one in zone.expected.items():
-        place = identity.topic, one.timestamp // HOUR_MS * HOUR_MS
-        size = len(one.key or b"") + len(one.value or b"")
-        for column, number in enumerate((1, one.key is None, one.value is None, size)):
+    for identity, record in zone.expected.items():
+        place = identity.topic, record.timestamp // HOUR_MS * HOUR_MS
+        size = len(record.key or b"") + len(record.value or b"")
+        for column, number in enumerate((1, record.key is None, record.value is None, size)):
             expected[place][column] += number
-        if one.key is not None:
-            keys[place].add(one.key)
+        if record.key is not None:
+            keys[place].add(record.key)
     names = "records", "null_keys", "null_values", "bytes", "distinct_keys"
     rows = read_table(spark, lake / "stats").selectExpr("*", "unix_millis(hour) AS at").collect()
     assert {place: (*counts, len(keys[place])) for place, counts in expected.items()} == {
@@ -60,7 +58,7 @@ def test_hours_count_what_has_landed(spark: SparkSession, tmp_path: Path) -> Non
     assert all(0 < row["lag_ms_p50"] <= row["lag_ms_p99"] <= row["lag_ms_max"] for row in rows)
     figures = "records", "bytes", "hours"
     total = 5010, sum(counts[3] for counts in expected.values()), len(expected)
-    assert [total] * 2 == [tuple(told.numbers[name] for name in figures) for told in (summary, again)]
+    assert [total] * 2 == [tuple(one.numbers[name] for name in figures) for one in (summary, again)]
 
 
 def test_only_hours_with_new_records_are_counted_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -87,28 +85,6 @@ def test_only_hours_with_new_records_are_counted_again(spark: SparkSession, tmp_
     assert third.numbers["hours_counted"] == 0
     assert third.notes == ("bronze has nothing new",)
     assert found == rows_of(spark, tmp_path / "anew")
-
-
-def test_an_hour_of_landing_is_counted_again_with_all_its_records(spark: SparkSession, tmp_path: Path) -> None:
-    """Records without a time of their own share a day's file with others, whose times are of another hour."""
-
-    def make(place: TopicPartition, _incarnation: Incarnation, offset: int) -> Record:
-        has_time = place.partition.number == 0 and offset % 2
-        return record(offset, timestamp=FIRST_MS + offset if has_time else NO_TIMESTAMP)
-
-    zone, lake = LandingZone(tmp_path / "landing", make=make), tmp_path / "lake"
-    settings = JobSettings(pipeline=Pipeline(path=str(lake)))
-    landed_s = (FIRST_MS + HOUR_MS) // 1000
-    counted = []
-    for partition in (0, 1):
-        for path in zone.land("orders", partition, 0, 100):
-            os.utime(path, (landed_s, landed_s))
-        run_bronze(spark, [zone], lake / "bronze")
-        stats.run(lambda: spark, settings, Silent())
-        rows = read_table(spark, lake / "stats").orderBy("hour").collect()
-        counted.append([row["records"] for row in rows])
-
-    assert counted == [[50, 50], [50, 150]]
 
 
 def test_all_is_counted_again_where_another_choice_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
