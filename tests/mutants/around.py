@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _TABLE = "tests/unit/spark/table/"
 _GROWTH = "tests/unit/spark/table/test_log_growth.py::"
+_SPARK = "tests/unit/spark/"
 _LANDING = "tests/unit/spark/landing/"
 _RETENTION = "tests/unit/spark/test_retention.py::"
 _ERASE_LANDED = "tests/unit/spark/test_erase_landed.py::"
@@ -310,6 +311,183 @@ AROUND: Final = (
         old="        commit = transaction.commit(progress=counts, counts",
         new="        commit = transaction.commit(counts",
         tests=("tests/spark/test_erase.py::test_later_runs_bring_nothing_back",),
+    ),
+    Mutant(
+        name="clean-up-takes-files-that-older-versions-name",
+        promise=0,
+        file="spark/table/attempts.py",
+        old="            if name in snapshot.files or name in snapshot.removed:\n",
+        new="            if name in snapshot.files:\n",
+        tests=(
+            _TABLE
+            + "test_attempts.py::test_files_that_were_compacted_since_their_job_died_stay_for_readers_of_older_versions",
+        ),
+        dies_of=r"FileNotFoundError",
+    ),
+    Mutant(
+        name="two-jobs-add-columns-at-once",
+        promise=0,
+        file="spark/table/transaction.py",
+        old="    if mine.schema is not None and other.schema is not None:\n",
+        new="    if False:\n",
+        tests=(_TABLE + "test_transaction.py::test_columns_are_not_added_by_two_jobs_at_once",),
+    ),
+    Mutant(
+        name="a-job-writes-into-a-table-in-other-folders",
+        promise=0,
+        file="spark/table/transaction.py",
+        old="    if (record.name, record.partition_by) != (wanted.name, wanted.partition_by):\n",
+        new="    if record.name != wanted.name:\n",
+        tests=(_TABLE + "test_transaction.py::test_a_table_in_other_folders_is_refused",),
+    ),
+    Mutant(
+        name="commits-go-before-the-files-of-their-versions",
+        promise=0,
+        file="spark/table/vacuum.py",
+        old="now_ms - max(keep_ms, keep_log_ms)",
+        new="now_ms - keep_log_ms",
+        tests=(_TABLE + "test_vacuum.py::test_commits_stay_as_long_as_the_files_of_their_versions",),
+    ),
+    Mutant(
+        name="history-begins-with-a-commit-that-has-expired",
+        promise=0,
+        file="spark/table_commands.py",
+        old="max(newest - request.limit, table.log.oldest() - 1, 0)",
+        new="max(newest - request.limit, 0)",
+        tests=(_SPARK + "test_table_commands.py::test_history_begins_with_the_oldest_commit_that_has_not_expired",),
+    ),
+    Mutant(
+        name="notes-of-purged-records-are-restored-alone",
+        promise=0,
+        file="spark/table_commands.py",
+        old="in (QUARANTINE, PURGED):",
+        new="in (QUARANTINE,):",
+        tests=(
+            _SPARK + "test_table_commands.py::test_quarantine_does_not_go_back_by_itself[purged-quarantine_purged]",
+        ),
+    ),
+    Mutant(
+        name="rows-without-a-time-of-landing-are-purged-by-their-age",
+        promise=0,
+        file="spark/quarantine_rows.py",
+        old="pc.fill_null(one, False)",
+        new="pc.fill_null(one, True)",
+        tests=(_SPARK + "test_quarantine.py::test_rows_without_a_time_of_landing_are_not_chosen_by_their_age",),
+    ),
+    Mutant(
+        name="a-chain-of-an-earlier-incarnation-is-no-finding",
+        promise=0,
+        file="spark/landing/chain_checks.py",
+        old="        return latter.incarnation > former.incarnation\n",
+        new="        return True\n",
+        tests=(_LANDING + "test_examine.py::test_chain_of_an_earlier_incarnation_than_the_one_before_is_named",),
+    ),
+    Mutant(
+        name="a-file-of-another-cluster-counts",
+        promise=0,
+        file="spark/landing/footers.py",
+        old='        "cluster": chain.root.record.cluster,\n',
+        new="",
+        tests=(_LANDING + "test_footers.py::test_file_of_another_cluster_is_named",),
+    ),
+    Mutant(
+        name="an-offset-that-two-files-contest-is-taken-twice",
+        promise=0,
+        file="spark/bronze_tasks.py",
+        old="if contested & (other.ranges | other.contested)",
+        new="if contested & other.ranges",
+        tests=(
+            _SPARK
+            + "test_bronze_rows.py::test_contested_offsets_that_an_earlier_file_gave_as_contested_are_not_taken_again",
+        ),
+    ),
+    Mutant(
+        name="an-hour-of-landing-is-counted-in-part",
+        promise=0,
+        file="spark/stats.py",
+        old='for name in ("timestamp", "landed")]',
+        new='for name in ("timestamp",)]',
+        tests=(_SPARK + "test_stats.py::test_a_file_may_have_an_hour_by_its_records_times_or_by_its_landing",),
+    ),
+    Mutant(
+        name="a-plan-goes-on-beside-a-run-that-has-died-in-between",
+        promise=0,
+        file="spark/silver.py",
+        old="        or (quarantined != plan.quarantined and plan.name not in quarantine.base.plans)\n",
+        new="",
+        tests=(_SPARK + "test_silver_runs.py::test_run_that_dies_between_its_commits_while_another_makes_its_plan",),
+        dies_of=r"consumerd\.spark\.table\.errors\.TableError",
+    ),
+    Mutant(
+        name="a-run-is-finished-by-other-settings",
+        promise=0,
+        file="spark/silver.py",
+        old="        if done.rows != quarantined:\n",
+        new="        if False:\n",
+        tests=(
+            _SPARK + "test_silver_runs.py::test_run_that_died_between_its_commits_is_not_finished_by_other_settings",
+        ),
+    ),
+    Mutant(
+        name="bronze-of-a-backup-counts-as-decoded",
+        promise=0,
+        file="spark/undecoded.py",
+        old="    if after > snapshot.version:\n",
+        new="    if False:\n",
+        tests=(
+            _SPARK
+            + "test_undecoded.py::test_all_files_wait_where_bronze_is_an_earlier_copy_than_the_one_that_silver_has_read",
+        ),
+    ),
+    Mutant(
+        name="a-landed-file-outlives-its-metadata",
+        promise=0,
+        file="spark/retention.py",
+        old="    Path(file.path).unlink()\n    if find_line_compression(chain.record.extension) is not None:\n",
+        new="    if find_line_compression(chain.record.extension) is not None:\n",
+        also=(
+            (
+                "                with suppress(FileNotFoundError):\n                    path.unlink()\n",
+                (
+                    "                with suppress(FileNotFoundError):\n                    path.unlink()\n"
+                    "    Path(file.path).unlink()\n"
+                ),
+            ),
+        ),
+        tests=(_RETENTION + "test_run_that_dies_leaves_no_landed_file_without_its_metadata",),
+    ),
+    Mutant(
+        name="a-file-that-retention-has-removed-is-damage-to-erase",
+        promise=0,
+        file="spark/erase_landed.py",
+        old="            elif Path(file.path).exists():  # else",
+        new="            else:  # else",
+        tests=(_ERASE_LANDED + "test_a_file_that_retention_has_removed_meanwhile_is_no_damage",),
+    ),
+    Mutant(
+        name="an-audit-reads-names-before-positions",
+        promise=0,
+        file="spark/audit.py",
+        old="    group, positions = _read_positions(settings, roots, progress)\n",
+        new="",
+        also=(
+            (
+                "    landing = scan_landing(paths, topics=settings.landing_topics())\n",
+                (
+                    "    landing = scan_landing(paths, topics=settings.landing_topics())\n"
+                    "    group, positions = _read_positions(settings, roots, progress)\n"
+                ),
+            ),
+        ),
+        tests=(_SPARK + "test_audit.py::test_positions_are_read_before_names",),
+    ),
+    Mutant(
+        name="a-failed-task-of-the-sink-sends-the-rest",
+        promise=0,
+        file="spark/datasource/sending.py",
+        old="                thread.call(producer.close(timeout_s=0))\n",
+        new="",
+        tests=("tests/component/spark/test_sending.py::test_a_task_that_fails_sends_nothing_more",),
     ),
     Mutant(
         name="a-failed-job-forgets-its-last-success",

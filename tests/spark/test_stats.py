@@ -62,7 +62,7 @@ def test_hours_count_what_has_landed(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_only_hours_with_new_records_are_counted_again(spark: SparkSession, tmp_path: Path) -> None:
-    """And the table is as one that is made anew, though some records are late, and some have no time of their own."""
+    """And the table is as one that is made anew, though some records are late."""
     zone, lake = LandingZone(tmp_path / "landing", make=make_record), tmp_path / "lake"
     settings = JobSettings(pipeline=Pipeline(path=str(lake)))
     zone.land("orders", 0, 0, 20_000)

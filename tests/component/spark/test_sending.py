@@ -55,6 +55,22 @@ def test_a_task_is_done_when_its_last_batch_is_acknowledged(broker: EmbeddedThre
     assert written + 2 == broker.count("t", 1)
 
 
+def test_a_task_that_fails_sends_nothing_more(broker: EmbeddedThread) -> None:
+    """Spark tries it again with the same rows, which would stand in the log once more."""
+    written = broker.count("t", 1)
+    options = parse_write_options(
+        {"kafka.bootstrap.servers": broker.bootstrap, "topic": "t", "kafka.linger.ms": "60000"}
+    )
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": pa.array([b"buffered"], pa.binary())})
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        send_batches(batches(), COLUMNS, options)
+    assert written == broker.count("t", 1)
+
+
 NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1,127.0.0.1:2"}
 
 

@@ -11,9 +11,12 @@ import pytest
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
-from consumerd.model import Gap, GapReason
+from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
+from consumerd.offsets.positions import Position
+from consumerd.offsets.store import Validity
 from consumerd.spark.audit import run
 from consumerd.spark.job import Silent, Summary
+from consumerd.spark.landing.examine import Positions
 from tests.support.landing_zone import LandingZone, truncate_file
 
 
@@ -64,6 +67,29 @@ def test_findings_of_a_damaged_zone(zone: LandingZone) -> None:
     [finding] = audit(zone).findings
 
     assert finding.startswith(f"file damaged: {path}: its metadata cannot be read")
+
+
+def test_positions_are_read_before_names(zone: LandingZone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that are landed and committed in between would look as if nobody had landed them."""
+    partition = TopicPartition.modern("orders", 0)
+
+    def land_and_commit(*_: object, **__: object) -> Positions:
+        zone.land("orders", 0, 70, 150)
+        return {partition: Position(value=150, validity=Validity.VALID, incarnation=Incarnation(7), text="150")}
+
+    monkeypatch.setattr("consumerd.spark.audit.read_positions", land_and_commit)
+    settings = JobSettings.model_validate(
+        {
+            "cluster": {"zookeeper": "127.0.0.1:1"},
+            "group": {"id": zone.group},
+            "pipeline": {"landing": {"roots": [zone.path]}},
+        }
+    )
+
+    summary = run(no_session, settings, Silent())  # type: ignore[arg-type] # it is not to be called
+
+    assert summary.numbers["group"] == zone.group
+    assert summary.findings == ()
 
 
 def test_names_alone(zone: LandingZone) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from consumerd.model import Incarnation, PartitionKey, TopicPartition
+from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.spark.bronze_rows import Piece, read_piece
 from consumerd.spark.bronze_schema import SCHEMA
 from consumerd.spark.bronze_tasks import plan_tasks
@@ -66,6 +66,24 @@ def test_contested_offsets_are_taken_where_neither_file_nor_table_has_them(tmp_p
     )
 
     assert offsets_of(piece) == [0, 1, 3, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18]
+
+
+def test_contested_offsets_that_an_earlier_file_gave_as_contested_are_not_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three chains have the same offsets; of the newer two neither says which of them it lacks."""
+    zone = LandingZone(tmp_path / "landing")
+    zone.land("orders", 0, 0, 60)
+    monkeypatch.setattr("consumerd.sinks.chain.GapLedger.__init__.__defaults__", (5,))
+    for request, step in (("second", 2), ("third", 3)):
+        holes = [Gap(offset, offset + 1, GapReason.COMPACTION) for offset in range(10, 50, step)]
+        zone.land("orders", 0, 5, 55, request=request, gaps=holes)
+    monkeypatch.undo()
+    plan = plan_intake([zone.path])
+    pieces = [piece for group in plan_tasks(plan, [], None, cores=1) for piece in group]
+
+    assert [bool(piece.contested) for piece in pieces] == [False, True, True]
+    assert sorted(offset for piece in pieces for offset in offsets_of(piece)) == list(range(60))
 
 
 def test_contested_offsets_that_no_file_can_have_are_taken(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +197,21 @@ def test_more_gaps_than_a_file_lists_are_summed_up(tmp_path: Path) -> None:
     [one] = listed(zone)
     [summed] = [gap for gap in one.metadata.gaps if gap.reason is GapReason.ERASED]
     assert (1, 2999, 1000) == (summed.start, summed.end, summed.offsets)
+
+
+def test_a_file_that_retention_has_removed_meanwhile_is_no_damage(tmp_path: Path) -> None:
+    """A predicate would be refused for it, and by a key it would be a finding."""
+    zone = LandingZone(tmp_path / "landing")
+    first, _ = zone.land("orders", 0, 0, 20, files=2)
+    landing = scan_landing([zone.path])
+    last = replace(landing.chains[0].files[1], metadata=read_all(landing).chains[0].files[1].metadata)
+    [chain] = landing.chains
+    first.unlink()
+
+    found, damage = list_files(replace(landing, chains=(replace(chain, files=(chain.files[0], last)),)))
+
+    assert [one.content.path for one in found] == [last.path]
+    assert damage == []
 
 
 def test_erased_offsets_count_as_held() -> None:

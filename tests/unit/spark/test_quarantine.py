@@ -167,6 +167,14 @@ def test_counts_say_how_many_were_replayed(table: Table) -> None:
     assert [one.rows for one in count(table, snapshot, chosen)] == [2]
 
 
+def test_rows_without_a_time_of_landing_are_not_chosen_by_their_age() -> None:
+    """A purge of old records must not take one that may have landed a moment ago."""
+    landed = pa.array([1_000_000, None, 9_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    rows = pa.table({"cause": ["late"] * 3, "landed": landed, REPLAYED: pa.nulls(3, MARKS[0].type)})
+
+    assert Choice(before=datetime.fromtimestamp(5, UTC)).find(rows).to_pylist() == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("choice", "gone"),
     [

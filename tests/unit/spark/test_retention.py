@@ -159,3 +159,31 @@ def test_what_nobody_can_intend_is_refused(tmp_path: Path) -> None:
         Retention(quarantine_ms=1)
     with pytest.raises(ConfigError, match=r"pipeline\.retention: nothing is set there"):
         retain(tmp_path)
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+def test_run_that_dies_leaves_no_landed_file_without_its_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be a damaged file to everybody else."""
+    zone = LandingZone(tmp_path / "landing", kind="jsonl")
+    age(zone.land("orders", 0, 0, 30, files=3), days=9)
+    take_over(zone, tmp_path)
+    unlink, left = Path.unlink, iter([True])
+
+    def die_at_the_second(path: Path, missing_ok: bool = False) -> None:
+        if not next(left, False):
+            raise Killed
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", die_at_the_second)
+        with pytest.raises(Killed):
+            retain(tmp_path, landing_ms=DAY_MS)
+    [chain] = read_all(scan_landing([zone.path])).chains
+
+    assert positions(zone) == [10, 20]
+    assert [file.damage for file in chain.files] == [None, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,13 @@ class Interrupted(Table):
 
 
 def decode(
-    session: Callable[[], Any], tables: TopicTables, _: object, plan: TopicPlan, transactions: tuple[Transaction, ...]
+    session: Callable[[], Any],
+    tables: TopicTables,
+    _: object,
+    plan: TopicPlan,
+    transactions: tuple[Transaction, ...],
+    *,
+    bad_one_of: int = 10,
 ) -> object:
     """Be the tasks of a run: every tenth record is bad."""
     session()
@@ -52,7 +59,7 @@ def decode(
     staged: list[list[DataFile]] = []
     for transaction, is_bad in zip(transactions, (False, True), strict=True):
         folders = transaction.table.record.partition_by
-        rows = make_rows([offset for offset in offsets if (offset % 10 == 0) is is_bad])
+        rows = make_rows([offset for offset in offsets if (offset % bad_one_of == 0) is is_bad])
         writer = PartitionedWriter(
             transaction.staging, prefix=transaction.attempt, partition_by=folders, settings=FileSettings()
         )
@@ -247,6 +254,41 @@ def test_run_that_died_between_its_commits_is_finished(tables: TopicTables) -> N
     assert run(tables) == 80
     assert [commit.rows for commit in tables.quarantine.log.read_after(0)] == [5, 3]
     assert_each_once(tables, range(80))
+
+
+def test_run_that_dies_between_its_commits_while_another_makes_its_plan(tables: TopicTables) -> None:
+    """The other's plan has bad records that are in quarantine by then: it goes on with the plan of the dead run."""
+    append(tables.bronze, make_rows(range(50)))
+    others: list[int] = []
+
+    def other() -> None:
+        if not others:
+            append(tables.bronze, make_rows(range(50, 80)))
+            others.append(run(tables))
+            forget_newest(tables.silver)
+
+    assert run(replace(tables, silver=Interrupted(tables.silver, other))) == 80
+    assert others == [80]
+    assert_each_once(tables, range(80))
+
+
+def test_run_that_died_between_its_commits_is_not_finished_by_other_settings(
+    tables: TopicTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record would be in quarantine by the former settings, and decoded or lost by the present ones."""
+    append(tables.bronze, make_rows(range(50)))
+    run(tables)
+    forget_newest(tables.silver)
+    monkeypatch.setattr(silver, "_decode", functools.partial(decode, bad_one_of=5))
+
+    with pytest.raises(
+        TableError, match="has 5 bad records of orders, and now there are 10: its settings have changed"
+    ):
+        run(tables)
+    assert tables.silver.snapshot().version == 0
+    assert run(tables, rebuild=True) == 50
+    assert read_offsets(tables.quarantine) == list(range(0, 50, 5))
+    assert silver.check_counts(tables) == []
 
 
 def test_a_rebuild_from_another_bronze_is_the_beginning_of_its_own(tables: TopicTables, tmp_path: Path) -> None:

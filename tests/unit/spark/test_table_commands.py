@@ -11,6 +11,7 @@ import pytest
 
 from consumerd.spark.cli import main
 from consumerd.spark.job import COMMANDS
+from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.transaction import Table, create_table
 from tests.support.tables import SCHEMA, append, make_rows, read_offsets, stage
@@ -70,6 +71,24 @@ def test_history_says_what_made_the_versions(lake: Path, capsys: pytest.CaptureF
     assert older["notes"] == []
 
 
+def test_history_begins_with_the_oldest_commit_that_has_not_expired(
+    lake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many versions are asked for."""
+    monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 2)
+    bronze = make("bronze", lake / "bronze")
+    for offset in (8, 9, 10):
+        append(bronze, make_rows([offset]))
+    assert bronze.log.expire(2**50) > 0
+    oldest = bronze.log.oldest()
+
+    said = say(capsys, "history", "bronze", "--path", str(lake))
+
+    assert oldest > 1
+    assert [one["version"] for one in said["versions"]] == list(range(6, oldest - 1, -1))
+    assert said["notes"] == []
+
+
 def test_files_are_those_of_a_version(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With what is known of each."""
     said = say(capsys, "files", "bronze", "--version", "2", "--path", str(lake))
@@ -126,11 +145,14 @@ def test_what_is_not_there_is_said(
     assert error in capsys.readouterr().err
 
 
-def test_quarantine_does_not_go_back_by_itself(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It would lack what topics' tables count on."""
-    append(make("quarantine", lake / "quarantine"), make_rows([1]))
+@pytest.mark.parametrize(("name", "folder"), [("quarantine", "quarantine"), ("purged", "quarantine_purged")])
+def test_quarantine_does_not_go_back_by_itself(
+    lake: Path, capsys: pytest.CaptureFixture[str], name: str, folder: str
+) -> None:
+    """It would lack what topics' tables count on; and without the notes purged records would come back."""
+    append(make(name, lake / folder), make_rows([1]))
 
-    assert main(["restore", "quarantine", "--version", "0", "--path", str(lake)]) == 2
+    assert main(["restore", folder, "--version", "0", "--path", str(lake)]) == 2
     assert "restore silver/TOPIC" in capsys.readouterr().err
 
 

@@ -43,3 +43,13 @@ def test_a_file_made_of_decoded_ones_does_not_wait(tmp_path: Path, operation: Op
     [now] = find_undecoded(given, bronze, "orders")
     assert waiting != now
     assert now in bronze.snapshot().files
+
+
+def test_all_files_wait_where_bronze_is_an_earlier_copy_than_the_one_that_silver_has_read(tmp_path: Path) -> None:
+    """Of a backup: what silver has decoded says nothing of the files that it is given now."""
+    bronze = make_table(tmp_path / "lake" / "bronze")
+    append(bronze, make_rows(range(3)))
+    silver = make_table(tmp_path / "lake" / "silver" / "orders")
+    append(silver, make_rows(range(9)), progress={f"bronze:{bronze.record.id}": 5})
+
+    assert bronze.snapshot().files.keys() == find_undecoded(settings(tmp_path), bronze, "orders")

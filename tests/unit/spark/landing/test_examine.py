@@ -191,6 +191,23 @@ def test_unsealed_and_unexplained_chains_are_named(zone: LandingZone) -> None:
     } == set(errors(report))
 
 
+def test_chain_of_an_earlier_incarnation_than_the_one_before_is_named(zone: LandingZone) -> None:
+    """A topic is made again with a later one each time: ZooKeeper was set back, or the folder was copied here."""
+    zone.land("orders", 0, 0, 10, czxid=9)
+    other = zone.replica("b")
+    other.land("orders", 0, 0, 5, czxid=5)
+    other.land("orders", 0, 0, 10, czxid=7)
+    zone.land("orders", 0, 10, 20, czxid=9, request="again")
+    shutil.rmtree(zone.chain("orders", 0, 2))
+    shutil.copytree(other.chain("orders", 0, 2), zone.chain("orders", 0, 2))
+
+    report = audit(zone)
+
+    assert [(FindingKind.CHAIN_UNEXPLAINED, 0, None)] == errors(report)
+    assert "chain=2 begins at 0 of incarnation 7" in report.errors[0].detail
+    assert "of incarnation 9" in report.errors[0].detail
+
+
 def test_operators_jump_is_told(zone: LandingZone) -> None:
     """Offsets that an operator has passed over are not lost, but nobody has them either."""
     zone.land("orders", 0, 0, 10)

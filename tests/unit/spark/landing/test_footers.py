@@ -117,6 +117,20 @@ def test_misplaced_file_is_named(tmp_path: Path) -> None:
     assert "its metadata say position 10, its place says 20" in (files[2].damage or "")
 
 
+def test_file_of_another_cluster_is_named(tmp_path: Path) -> None:
+    """Its offsets are other records, though topic, partition and incarnation may be the same."""
+    zone = LandingZone(tmp_path / "landing")
+    [path] = zone.land("orders", 0, 0, 10)
+    other = LandingZone(tmp_path / "elsewhere", cluster="3-1800000000000")
+    [copied] = other.land("orders", 0, 0, 10)
+    shutil.copy(copied, path)
+
+    [file] = read(zone)
+
+    assert file.metadata is None
+    assert f"say cluster 3-1800000000000, its place says {zone.cluster}" in (file.damage or "")
+
+
 def test_files_published_while_names_are_read(zone: LandingZone) -> None:
     """A listing may show a new file and not the one before it: it is looked at again, and nothing is missing then."""
     paths = zone.land("orders", 0, 0, 90, files=3)

@@ -29,6 +29,7 @@ from tests.support.tables import (
     make_table,
     plain_offsets,
     read_offsets,
+    stage,
 )
 
 pytestmark = pytest.mark.records
@@ -147,6 +148,32 @@ def test_files_of_a_commit_that_has_expired_stay(tmp_path: Path, monkeypatch: py
     assert table.log.oldest() > 1
     append(table, make_rows([5]))
     assert read_offsets(table) == plain_offsets(table) == [1, 2, 3, 4, 5]
+
+
+def test_files_that_were_compacted_since_their_job_died_stay_for_readers_of_older_versions(tmp_path: Path) -> None:
+    """Its staging folder is removed much later, when no job is at work."""
+    files = RecordingFileSystem()
+    table = make_table(tmp_path / "table", files)
+
+    def keep_staging(operation: str, name: str) -> None:
+        if operation == "remove_tree":
+            raise OSError(errno.EIO, "the process is gone")
+
+    with table.begin(plan="long", job="test", operation=Operation.APPEND):
+        files.before = keep_staging
+        append(table, make_rows([1]))
+        files.before = lambda operation, name: None
+        with table.begin(plan="compact", job="compact", operation=Operation.COMPACT) as transaction:
+            stage(transaction, [make_rows([1])])
+            transaction.remove(list(transaction.base.files))
+            transaction.commit()
+    left = list(table.path.glob("_staging/*"))
+    append(table, make_rows([2]))
+
+    assert len(left) == 1
+    assert not left[0].exists()
+    assert read_offsets(table, 1) == [1]
+    assert read_offsets(table) == [1, 2]
 
 
 class MemoryTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,9 +19,9 @@ from consumerd.spark.landing.ranges import RangeSet
 from consumerd.spark.landing.values import LogId
 from consumerd.spark.table.commit import LOG_FOLDER, Operation, commit_name
 from consumerd.spark.table.errors import TableConflict, TableError
-from consumerd.spark.table.transaction import Table, open_table
+from consumerd.spark.table.transaction import Table, create_table, open_table
 from tests.support.faulty_files import RecordingFileSystem
-from tests.support.tables import append, make_rows, make_table, plain_offsets, read_offsets, stage
+from tests.support.tables import SCHEMA, append, make_rows, make_table, plain_offsets, read_offsets, stage
 
 pytestmark = pytest.mark.records
 
@@ -232,6 +233,28 @@ def test_rows_are_not_replaced_by_who_has_not_seen_those_before(table: Table) ->
             first.commit()
 
     assert read_offsets(table) == [1, 2]
+
+
+def test_columns_are_not_added_by_two_jobs_at_once(table: Table) -> None:
+    """The second one's would be the table's, and those of the first be gone with what they hold."""
+
+    def wider(name: str) -> str:
+        kind = json.loads(SCHEMA)
+        return json.dumps({**kind, "fields": [{**kind["fields"][1], "name": name}, *kind["fields"]]})
+
+    with pytest.raises(TableConflict, match="changes the columns as well"):  # noqa: SIM117 - the inner one is entered first
+        with table.begin(plan="mine", job="test", operation=Operation.APPEND) as mine:
+            with table.begin(plan="other", job="test", operation=Operation.APPEND) as other:
+                other.commit(schema=wider("other"))
+            mine.commit(schema=wider("mine"))
+
+    assert table.schema(table.snapshot()) == wider("other")
+
+
+def test_a_table_in_other_folders_is_refused(table: Table) -> None:
+    """Files of a job would lie where readers take other values from their places."""
+    with pytest.raises(TableError, match=r"in folders by topic, day; this job writes 'rows' by day: give it a path"):
+        create_table(table.path, name="rows", schema=SCHEMA, partition_by=("day",))
 
 
 def test_compaction_goes_on_behind_appends(table: Table) -> None:

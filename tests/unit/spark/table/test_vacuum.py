@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.transaction import Table, open_table
 from consumerd.spark.table.vacuum import vacuum
@@ -48,6 +49,20 @@ def test_replaced_files_go_when_their_time_is_over(tmp_path: Path) -> None:
     assert vacuum(table, keep_ms=1000, keep_log_ms=WEEK_MS, now_ms=3000).replaced == 0
     assert vacuum(table, keep_ms=1000, keep_log_ms=WEEK_MS, now_ms=9000).replaced == 2
     assert plain_offsets(table) == read_offsets(table) == [1, 2, 3]
+
+
+def test_commits_stay_as_long_as_the_files_of_their_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a version are of no use to a reader who cannot learn their names."""
+    monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 2)
+    table = make_table(tmp_path / "table")
+    append(table, make_rows([1]), now_ms=1000)
+    compact(table, now_ms=2000)
+    append(table, make_rows([2]), now_ms=3000)
+    append(table, make_rows([3]), now_ms=4000)
+
+    assert vacuum(table, keep_ms=9000, keep_log_ms=0, now_ms=5000).expired == 0
+    assert read_offsets(table, 1) == [1]
+    assert vacuum(table, keep_ms=500, keep_log_ms=0, now_ms=5000).expired > 0
 
 
 def test_commit_is_no_older_than_those_before_it(tmp_path: Path) -> None:
