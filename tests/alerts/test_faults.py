@@ -678,5 +678,11 @@ def _interpolated(expression: str) -> str:
     return expression.replace("$__rate_interval", "20s")
 
 
-MAY_BE_EMPTY: Final = frozenset({"Partition errors of fetches", "consumerd_sink_relieved_total"})
-"""Panels of counters that no fault here touches."""
+MAY_BE_EMPTY: Final = frozenset(
+    {
+        "Partition errors of fetches",
+        "consumerd_sink_relieved_total",
+        "Time since the last commit, the ten longest with records to commit",
+    }
+)
+"""Panels of counters that no fault here touches, and of what is empty while all that has landed is committed."""
