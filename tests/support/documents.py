@@ -53,3 +53,21 @@ def find_blocks(document: Path, language: str | None = None, test: str | None = 
         )
         if language in (None, block.language) and test in (None, block.test):
             yield block
+
+
+_LINK: Final = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
+_FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def find_links(document: Path) -> Iterator[str]:
+    """Yield the targets of a document's links within the repository, images included."""
+    prose = re.sub(r"`[^`\n]*`", "code", _FENCE.sub("", document.read_text()))
+    for match in _LINK.finditer(prose):
+        if not re.match(r"[a-z]+:", match[1]):
+            yield match[1]
+
+
+def find_slugs(document: Path) -> set[str]:
+    """Return the anchors of a document's headings: lower case, hyphens for spaces, no other punctuation."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", document.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
