@@ -19,7 +19,15 @@ _TOP = Path(__file__).resolve().parents[2]
 _PLACE = "repository"
 _CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()([^()\s:#][^()\s:#]*)(?=[#)])")
-_LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".py": "python", ".json": "json", ".sh": "sh", ".toml": "toml", ".service": "ini"}
+_LANGUAGES = {
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".py": "python",
+    ".json": "json",
+    ".sh": "sh",
+    ".toml": "toml",
+    ".service": "ini",
+}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -25,7 +25,17 @@ from consumerd.daemon import events, status
 from consumerd.spark.cli import make_parser as make_spark_parser
 from consumerd.telemetry.hooks import Trouble
 from tests.architecture.test_metric_catalogue import names_in_code
-from tests.support.documents import DOCS, README, TOP, Block, find_blocks, find_documents, find_links, find_slugs
+from tests.support.documents import (
+    DOCS,
+    README,
+    TOP,
+    Block,
+    find_blocks,
+    find_documents,
+    find_links,
+    find_slugs,
+    read_table,
+)
 
 HERE: Final = "tests/architecture/test_documents.py"
 DOCUMENTS: Final = [*find_documents(), TOP / "CONTRIBUTING.md"]
@@ -312,14 +322,6 @@ def test_documented_variables_exist() -> None:
 # -- tables that mirror the code
 
 
-def read_table(document: Path, heading: str) -> list[list[str]]:
-    """Return the cells of the first table under a heading."""
-    text = document.read_text()
-    section = re.split(r"\n#+ ", text[text.index(f"\n{heading}\n") + 1 :], maxsplit=2)
-    rows = [line for line in section[0].splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in rows[2:]]
-
-
 def test_troubles_are_all_explained() -> None:
     """Somebody looks one up at night, and finds it, with a cause and something to do."""
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", (DOCS / "troubles.md").read_text(), re.MULTILINE)
@@ -341,7 +343,7 @@ STATUS_TABLES: Final = {
 
 @pytest.mark.parametrize("heading", STATUS_TABLES)
 def test_status_fields_are_all_documented(heading: str) -> None:
-    """Each with its type; tests/e2e/test_status_api.py holds the page against what a daemon answers."""
+    """Each with its type; tests/e2e/test_status_page.py holds the page against what a daemon answers."""
     kind = STATUS_TABLES[heading]
     hints = get_type_hints(kind)
     rows = {cells[0].strip("`"): cells[1] for cells in read_table(DOCS / "status-api.md", heading)}

@@ -71,3 +71,11 @@ def find_slugs(document: Path) -> set[str]:
     """Return the anchors of a document's headings: lower case, hyphens for spaces, no other punctuation."""
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", document.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def read_table(document: Path, heading: str) -> list[list[str]]:
+    """Return the cells of the first table under a heading."""
+    text = document.read_text()
+    section = re.split(r"\n#+ ", text[text.index(f"\n{heading}\n") + 1 :], maxsplit=2)
+    rows = [line for line in section[0].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in rows[2:]]
