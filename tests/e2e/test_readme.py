@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.daemon import wait_until
 from tests.support.documents import README, TOP, Block, find_blocks
 from tests.support.embedded import EmbeddedThread
@@ -25,7 +26,14 @@ HERE = "tests/e2e/test_readme.py"
 
 
 @pytest.fixture
-def shell(cluster: EmbeddedThread, tmp_path: Path) -> Mapping[str, str]:
+def own_cluster(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[EmbeddedThread]:
+    """A broker of its own, as the README's user has: topic and groups have the README's names."""
+    with EmbeddedThread(tmp_path / "cluster", f"{zookeeper.connect_string}/readme") as broker:
+        yield broker
+
+
+@pytest.fixture
+def shell(own_cluster: EmbeddedThread, tmp_path: Path) -> Mapping[str, str]:
     """An environment in which the commands of the README are those of this checkout, with the README's addresses."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -36,8 +44,8 @@ def shell(cluster: EmbeddedThread, tmp_path: Path) -> Mapping[str, str]:
     return clean | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(TOP),
-        "bootstrap": cluster.bootstrap,
-        "zookeeper": cluster.zookeeper,
+        "bootstrap": own_cluster.bootstrap,
+        "zookeeper": own_cluster.zookeeper,
         # another process may have the port that the README's user has free
         "CONSUMERD_HTTP__LISTEN": "127.0.0.1:0",
     }
@@ -77,9 +85,11 @@ def run_until(
 
 
 @pytest.mark.timeout(180)
-def test_five_minutes_by_hand_go_as_written(cluster: EmbeddedThread, shell: Mapping[str, str], tmp_path: Path) -> None:
+def test_five_minutes_by_hand_go_as_written(
+    own_cluster: EmbeddedThread, shell: Mapping[str, str], tmp_path: Path
+) -> None:
     """The first commands that anybody types of ours."""
-    cluster.create_topic("greetings", 4)
+    own_cluster.create_topic("greetings", 4)
     first, second = find_blocks(README, "sh", HERE)
     produce, consume, lag = commands(first)
     land, reset, land_again = commands(second)

@@ -12,10 +12,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.daemon import Daemon
 from tests.support.documents import DOCS, TOP
 from tests.support.embedded import EmbeddedThread
@@ -55,7 +57,14 @@ def read_size(picture: Path) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def pictures(cluster: EmbeddedThread, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own_cluster(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedThread]:
+    """A broker of its own: the names of topics and group are to be those of the documents."""
+    with EmbeddedThread(tmp_path_factory.mktemp("cluster"), f"{zookeeper.connect_string}/screenshots") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def pictures(own_cluster: EmbeddedThread, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the pictures: of a daemon that lands two topics, and of the audit of what it has landed."""
     require_tool("chromium", "chromium")
     folder = tmp_path_factory.mktemp("screenshots")
@@ -63,11 +72,11 @@ def pictures(cluster: EmbeddedThread, tmp_path_factory: pytest.TempPathFactory) 
     pictures = TOP / wanted if wanted else folder / "images"
     pictures.mkdir(exist_ok=True)
     for topic in TOPICS:
-        cluster.create_topic(topic, 4)
-        cluster.produce(topic, b"".join(b"k%d\tv%d\n" % (number, number) for number in range(RECORDS)))
+        own_cluster.create_topic(topic, 4)
+        own_cluster.produce(topic, b"".join(b"k%d\tv%d\n" % (number, number) for number in range(RECORDS)))
     landing = folder / "landing"
     settings = {
-        "cluster": {"zookeeper": cluster.zookeeper},
+        "cluster": {"zookeeper": own_cluster.zookeeper},
         "group": {"id": "lake", "consumer_id": "lake-1"},  # else it has this machine's name
         "subscriptions": [{"topics": [*TOPICS], "sink": "files"}],
         "sinks": {"files": {"type": "parquet", "path": str(landing), "roll_ms": 500}},
