@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,16 @@ def is_done(daemon: Daemon) -> bool:
     )
 
 
+def make_settings(cluster: EmbeddedThread, folder: Path) -> dict[str, Any]:
+    return {
+        "cluster": {"zookeeper": cluster.zookeeper},
+        "group": {"id": "documented"},
+        "subscriptions": [{"topics": [f"documented-{kind}"], "sink": kind} for kind in KINDS],
+        "sinks": {kind: {"type": kind, "path": str(folder / kind), "roll_ms": 300} for kind in KINDS},
+        "offsets": {"commit_interval_ms": 100},
+    }
+
+
 @pytest.fixture(scope="module")
 def landing(cluster: EmbeddedThread, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `parquet` and `jsonl`: a topic each of 1,000 records, landed in three chains.
@@ -53,13 +64,7 @@ def landing(cluster: EmbeddedThread, tmp_path_factory: pytest.TempPathFactory) -
     for topic in topics:
         cluster.create_topic(topic, 2)
         cluster.produce(topic, b"".join(b"k%d\tv%d\n" % (number, number) for number in range(COUNT)))
-    settings = {
-        "cluster": {"zookeeper": cluster.zookeeper},
-        "group": {"id": "documented"},
-        "subscriptions": [{"topics": [f"documented-{kind}"], "sink": kind} for kind in KINDS],
-        "sinks": {kind: {"type": kind, "path": str(folder / kind), "roll_ms": 300} for kind in KINDS},
-        "offsets": {"commit_interval_ms": 100},
-    }
+    settings = make_settings(cluster, folder)
     moves = (("reset", *topics, "--to", "earliest"), ("set", *(f"{topic}/0=30" for topic in topics)))
     with Daemon(folder, "one", settings) as daemon:
         daemon.wait(lambda: is_done(daemon), "all is landed and committed")
@@ -195,6 +200,48 @@ def find_names(line: str) -> Iterator[str]:
     first, second = line.split("|")[1:3]
     for cell in (first, second if "`broker` besides" in second else ""):
         yield from (part for part in cell.split("`")[1::2])
+
+
+@pytest.mark.timeout(120)
+def test_listed_files_may_be_deleted(cluster: EmbeddedThread, landing: Path, tmp_path: Path) -> None:
+    """On a full disk, by somebody in a hurry: partitions go on where they were, and nothing counts as missing."""
+    (block,) = find_blocks(DOCS / "what-may-be-deleted.md", test=HERE)
+    kept: set[Path] = set()
+    for kind in KINDS:
+        shutil.copytree(landing / kind, tmp_path / kind)
+        text = block.text.replace("/data/landing", str(tmp_path / kind))
+        said = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout
+        listed = {*map(Path, said.splitlines())}
+        newest = {find_newest(folder) for folder in (tmp_path / kind).glob("*/partition=*")}
+        assert {*find_files(tmp_path / kind)} - listed == newest
+        assert len(listed) >= 5
+        kept |= newest
+        for path in listed:
+            path.unlink()
+            for metadata in path.parent.glob(f"_meta/{path.name[:20]}.*"):
+                metadata.unlink()
+        for older in (tmp_path / kind).glob("*/*/chain=1"):
+            shutil.rmtree(older)
+        cluster.produce(f"documented-{kind}", b"".join(b"more%d\tmore\n" % number for number in range(100)))
+
+    with Daemon(tmp_path, "later", make_settings(cluster, tmp_path)) as daemon:
+        daemon.wait(lambda: is_done(daemon), "the rest is landed and committed")
+        assert daemon.terminate() == 0
+        skipped = daemon.events("range_skipped")
+
+    landed = {path for kind in KINDS for path in find_files(tmp_path / kind)}
+    assert skipped == []
+    assert kept < landed
+    assert {path.parent for path in landed - kept} == {path.parent for path in kept}
+
+
+def find_files(root: Path) -> Iterator[Path]:
+    return root.glob("topic=*/partition=*/chain=*/[0-9]*")
+
+
+def find_newest(folder: Path) -> Path:
+    """Return the newest file of a partition's newest chain."""
+    return max(folder.glob("chain=*/[0-9]*"), key=lambda path: (int(path.parent.name[6:]), path.name))
 
 
 @pytest.mark.parametrize(
