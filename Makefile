@@ -14,7 +14,7 @@ PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loads
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full alerts-test simulate verification mutants fuzz fuzz-frames bench wheels package-test constraints coverage new-user image-test clean
+.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full alerts-test simulate verification mutants fuzz fuzz-frames bench wheels package-test constraints coverage docs screenshots new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -138,6 +138,21 @@ constraints: $(VENV)/.installed  ## write constraints.txt: the versions that thi
 coverage: venv  ## branch coverage of unit and property tests
 	$(BIN)/coverage run -m pytest tests/unit tests/property
 	$(BIN)/coverage report
+
+DOCS_VENV := .venv-docs
+read_docs_extra := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
+
+$(DOCS_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -c '$(read_docs_extra)' | xargs -d '\n' $(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check
+	@touch $@
+
+docs: $(DOCS_VENV)/.installed  ## build the documentation as a site into build/site; a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
+	@echo "the documentation is in build/site/index.html"
+
+screenshots: venv  ## take the pictures in docs/images anew (needs chromium)
+	CONSUMERD_SCREENSHOTS=docs/images CONSUMERD_REQUIRE_TOOLS=1 $(PYTEST) -p no:randomly tests/e2e/test_screenshots.py
 
 new-user:  ## the README's commands on a bare Debian (needs root and debootstrap; BARE_SYSTEM is a folder that keeps it; RELEASE=trixie, forky; RUN_AS=root; COMMANDS instead of the README's)
 	RELEASE=$(RELEASE) RUN_AS=$(RUN_AS) tests/newuser/run $(BARE_SYSTEM)

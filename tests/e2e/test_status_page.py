@@ -8,11 +8,17 @@ from typing import Final
 from kazoo.client import KazooClient
 
 from tests.support.daemon import Daemon, settings_for
+from tests.support.documents import DOCS, read_table
 from tests.support.embedded import EmbeddedThread
 
 HOLDER: Final = "lake_elsewhere-1600000000000-12345678-0"
 DURING: Final = (">rebalancing<", "Held by others", "1 owned, 2 assigned", HOLDER)
 AFTER: Final = ("2 owned, 2 assigned", "2 of the group's 2 partitions here", ">orders/0<", ">orders/1<")
+
+
+def documented_fields(heading: str) -> set[str]:
+    """Return the fields of a table of the API's page."""
+    return {cells[0].strip("`") for cells in read_table(DOCS / "status-api.md", heading)}
 
 
 def shows(daemon: Daemon, texts: tuple[str, ...]) -> bool:
@@ -49,3 +55,14 @@ def test_the_page_tells_of_a_rebalance_that_runs_and_who_holds_it_up(cluster: Em
     assert (status["group_partitions"], [one["partitions"] for one in status["sinks"]]) == (2, [2])
     assert all(one["last_progress"]["ago_s"] < 60 for one in status["partitions"])
     assert all(one["lag_seconds"] is not None for one in status["partitions"] if one["lag"] == 0)
+    answered = {
+        "## The process": [status],
+        "## Partitions": status["partitions"],
+        "## Sinks": status["sinks"],
+        "## Rebalances": status["rebalances"],
+        "## Events": status["events"],
+        "## Moment": [one["since"] for one in status["partitions"]],
+    }
+    assert {heading for heading, values in answered.items() if not values} == set()
+    for heading, values in answered.items():
+        assert {key for one in values for key in one} == documented_fields(heading)

@@ -1,0 +1,444 @@
+"""README and docs say nothing that is not so: commands, options, paths, links, settings, metrics, troubles and fields.
+
+Code blocks that a test runs bear the mark ``<!-- tested by PATH -->``; the others are held against the code's own lists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+import pytest
+import trustme
+import yaml
+from pydantic import BaseModel
+
+from consumerd.cli.main import make_parser
+from consumerd.config.load import load_settings
+from consumerd.config.settings import InspectionSettings, Settings
+from consumerd.daemon import events, status
+from consumerd.spark.cli import make_parser as make_spark_parser
+from consumerd.telemetry.hooks import Trouble
+from tests.architecture.test_metric_catalogue import names_in_code
+from tests.support.documents import (
+    DOCS,
+    README,
+    TOP,
+    Block,
+    find_blocks,
+    find_documents,
+    find_links,
+    find_slugs,
+    read_table,
+)
+
+HERE: Final = "tests/architecture/test_documents.py"
+DOCUMENTS: Final = [*find_documents(), TOP / "CONTRIBUTING.md"]
+PROGRAMS: Final = {"consumerd": make_parser, "consumerd-spark": make_spark_parser}
+KAFKAS_KEY: Final = re.compile(r".*\.(ms|bytes|retries|size)")
+"""A setting of brokers or Java consumers, which looks like ours but for its unit."""
+MODULES: Final = {"consumerd_sink_sqlite", "consumerd_spark", "consumerd_job"}
+"""Names of Python modules that look like metrics."""
+
+
+def name(value: object) -> str:
+    return str(value.relative_to(TOP)) if isinstance(value, Path) else str(value)
+
+
+# -- commands
+
+
+def find_commands(document: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield where a command of ours stands, and its words: lines of blocks, and inline code."""
+    text = document.read_text()
+    for block in find_blocks(document):
+        if block.language in ("", "sh", "bash", "console"):
+            for number, line in enumerate(join_lines(block.text), block.line + 1):
+                for command in re.split(r"\s\|\s|&&|;", re.sub(r"\s+# .*|\s{3,}\S.*", "", cut_comment(line))):
+                    yield from as_command(f"{document.name}:{number}", command)
+    for match in re.finditer(r"(?<!`)`(consumerd(?:-spark)? [^`\n]+)`(?!`)", text):
+        yield from as_command(f"{document.name}:{text.count(chr(10), 0, match.start()) + 1}", match[1])
+
+
+def cut_comment(line: str) -> str:
+    """Cut what a document says beside a command: options follow by one or two spaces, words about it by more."""
+    return line.split("  # ", 1)[0]
+
+
+def join_lines(text: str) -> list[str]:
+    return re.sub(r"\\\n\s*", "", text).splitlines()
+
+
+def as_command(where: str, text: str) -> Iterator[tuple[str, list[str]]]:
+    words = re.sub(r"^(\$ |\S*venv/bin/|exec |\./)", "", text.strip()).split()
+    if words and words[0] in PROGRAMS and len(words) > 1:
+        try:
+            yield where, shlex.split(" ".join(words))
+        except ValueError:
+            yield where, words
+
+
+COMMANDS: Final = [found for document in DOCUMENTS for found in find_commands(document)]
+
+
+def subparsers(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return action.choices
+    return {}
+
+
+def explain_command(words: list[str]) -> str | None:
+    """Return what is wrong with a command, if anything is."""
+    parser = PROGRAMS[words[0]]()
+    rest = words[1:]
+    while rest and (choices := subparsers(parser)):
+        if rest[0].startswith("-"):
+            break
+        choice = rest.pop(0)
+        alternatives = [one.strip() for one in choice.split("|")] if "|" in choice else [choice]
+        if unknown := [one for one in alternatives if one not in choices and not one.isupper()]:
+            return f"there is no {' '.join(unknown)}: there is {', '.join(choices)}"
+        known = [one for one in alternatives if one in choices]
+        if not known:
+            return None  # JOB, COMMAND: a word that stands for any
+        parser = choices[known[0]]
+    options = {option for action in parser._actions for option in action.option_strings}
+    given = [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]
+    missing = [option for option in given if option not in options]
+    return f"has no option {', '.join(missing)}" if missing else None
+
+
+def test_commands_are_found() -> None:
+    """A pattern that finds nothing would let everything pass."""
+    first = {words[1] for _, words in COMMANDS if words[0] == "consumerd"}
+
+    assert {"run", "lag", "offsets", "doctor", "produce", "quarantine", "broker", "topics", "check-config"} <= first
+    assert len(COMMANDS) > 80
+
+
+@pytest.mark.parametrize(
+    "bad", ["consumerd rnu", "consumerd lag --grup x", "consumerd offsets move", "consumerd-spark broze"]
+)
+def test_wrong_commands_are_seen(bad: str) -> None:
+    """On commands that nobody has."""
+    assert explain_command(bad.split()) is not None
+
+
+def test_documented_commands_and_options_exist() -> None:
+    """What people type first is what stands in the documents."""
+    wrong = [f"{where}: {shlex.join(words)}: {why}" for where, words in COMMANDS if (why := explain_command(words))]
+
+    assert wrong == []
+
+
+def test_documented_make_targets_exist() -> None:
+    """`make` says "no rule" and nothing else."""
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        (document.name, target)
+        for document in DOCUMENTS
+        for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", document.read_text(), re.MULTILINE)
+    }
+
+    assert sorted(one for one in named if one[1] not in targets) == []
+    assert len(named) > 10
+
+
+# -- links and paths
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_links_lead_somewhere(document: Path) -> None:
+    """Files and folders of the repository, and headings in them."""
+    dead = []
+    for target in find_links(document):
+        path, _, anchor = target.partition("#")
+        place = (document.parent / path).resolve() if path else document
+        if not place.exists():
+            dead.append(f"{target}: there is no such file")
+        elif anchor and place.suffix == ".md" and anchor not in find_slugs(place):
+            dead.append(f"{target}: {place.name} has no such heading")
+
+    assert dead == []
+
+
+PATH: Final = re.compile(
+    r"(?<![\w/.<-])((?:consumerd|tests|docs|deploy|bench)/[\w./*{},-]*[\w*}]|[A-Za-z_.-]+\.(?:py|toml|cfg))(?![\w/])"
+)
+
+
+def expand(pattern: str) -> list[str]:
+    """Return what a shell makes of braces."""
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if match is None:
+        return [pattern]
+    return [
+        one for part in match[1].split(",") for one in expand(pattern[: match.start()] + part + pattern[match.end() :])
+    ]
+
+
+def find_paths(document: Path) -> Iterator[str]:
+    """Yield paths of this repository in inline code."""
+    prose = re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for code in re.findall(r"`([^`\n]+)`", prose):
+        for match in PATH.finditer(code):
+            # A and B stand for any name
+            if "/" in match[1] and not re.search(r"[/_][A-Z](?![A-Za-z])", match[1]):
+                yield from expand(match[1])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_paths_of_the_repository_exist(document: Path) -> None:
+    """Tests and modules that a document names, with their wild cards."""
+    missing = [
+        path
+        for path in find_paths(document)
+        if not any(TOP.glob(path.rstrip("/"))) and not any(TOP.glob(f"{path}.py")) and not is_znode(path)
+    ]
+
+    assert missing == []
+
+
+def is_znode(path: str) -> bool:
+    """Tell whether a path lies in ZooKeeper, below a group: ``consumerd/members``."""
+    return path.split("/")[1] in {"members", "requests", "roots", "landed", "truncations", "quarantine_root"}
+
+
+def test_marks_name_the_test_that_runs_the_block() -> None:
+    """A mark is a promise: the test names the document, or is this one."""
+    marked = [block for document in DOCUMENTS for block in find_blocks(document) if block.test is not None]
+    broken = [
+        str(block)
+        for block in marked
+        if not (TOP / str(block.test)).is_file()
+        or (block.test != HERE and block.document.stem not in (TOP / str(block.test)).read_text())
+    ]
+
+    assert broken == []
+    assert len(marked) > 8
+
+
+# -- settings and metrics
+
+
+def find_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for key, field in model.model_fields.items():
+        yield f"{prefix}{key}"
+        kinds = [field.annotation, *get_args(field.annotation)]
+        for kind in kinds:
+            for inner in (kind, *get_args(kind)):
+                if isinstance(inner, type) and issubclass(inner, BaseModel):
+                    yield from find_keys(inner, f"{prefix}{key}.")
+
+
+def known_keys() -> set[str]:
+    return {*find_keys(Settings), *find_keys(InspectionSettings)}
+
+
+SECTIONS: Final = "|".join(key for key in Settings.model_fields if key != "sinks")
+KEY: Final = re.compile(rf"(?<![\w./-])((?:{SECTIONS})(?:\.[a-z_]+)+)(?![\w/(*-])")
+
+
+def test_documented_settings_exist() -> None:
+    """A key that was renamed sends people to a refusal."""
+    known = known_keys()
+    unknown = []
+    for document in DOCUMENTS:
+        for code in re.findall(r"`([^`\n]+)`", document.read_text()):
+            # attributes of modules and file names look alike
+            unknown += [
+                f"{document.name}: {key}"
+                for key in KEY.findall(code)
+                if key not in known
+                and not KAFKAS_KEY.fullmatch(key)
+                and not is_module(key)
+                and not key.endswith((".json", ".py", ".yaml"))
+            ]
+
+    assert unknown == []
+    assert "fetch.memory_budget_bytes" in known
+
+
+def is_module(key: str) -> bool:
+    """Tell whether a dotted name is one of our modules or of what is in one."""
+    parts = key.split(".")
+    package = TOP / "consumerd"
+    return any(
+        (package / Path(*parts[:depth])).with_suffix(".py").is_file() or (package / Path(*parts[:depth])).is_dir()
+        for depth in range(2, len(parts) + 1)
+    )
+
+
+@pytest.mark.parametrize("block", [one for doc in DOCUMENTS for one in find_blocks(doc, "yaml", HERE)], ids=str)
+def test_documented_settings_load(block: Block, tmp_path: Path) -> None:
+    """The first config, and those of single sections, which are merged with it."""
+    (first,) = find_blocks(README, "yaml", HERE)
+    merged = yaml.safe_dump({**yaml.safe_load(first.text), **yaml.safe_load(block.text)})
+    write_credentials(tmp_path)
+    (tmp_path / "config.yaml").write_text(re.sub(r"/(etc/consumerd|run/secrets)/", f"{tmp_path}/", merged))
+
+    settings = load_settings(config=tmp_path / "config.yaml", environment={})
+
+    assert settings.group.id == "lake"
+
+
+def write_credentials(folder: Path) -> None:
+    """Write the files that documented settings name: settings with files that are not there may be refused."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("client.example")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    certificate.private_key_pem.write_to_path(folder / "client.key")
+    for blob in certificate.cert_chain_pems:
+        blob.write_to_path(folder / "client.pem", append=True)
+    (folder / "zookeeper").write_text("user:password")
+
+
+def test_the_first_config_is_short() -> None:
+    """It is meant to be read at a glance."""
+    (first,) = find_blocks(README, "yaml", HERE)
+
+    assert len(first.text.splitlines()) <= 11
+
+
+def test_documented_metrics_exist() -> None:
+    """A query on a series that does not exist is empty, and looks like good news."""
+    known = names_in_code()
+    parts = {f"{one}{end}" for one in known for end in ("_sum", "_count", "_bucket")}
+    named = {
+        (document.name, metric)
+        for document in DOCUMENTS
+        for metric in re.findall(r"\bconsumerd_[a-z_]+\b", document.read_text())
+        if metric not in MODULES and not metric.endswith("_")
+    }
+
+    assert sorted(one for one in named if one[1] not in known | parts) == []
+    assert len(named) > 30
+
+
+def test_documented_variables_exist() -> None:
+    """Of the environment: settings, and switches that the sources read."""
+    done = subprocess.run(
+        ["git", "grep", "-hoE", r"CONSUMERD_[A-Z_]+", "--", "*.py", "Makefile", ".ci", "tests", "deploy", "Dockerfile"],
+        cwd=TOP, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip("this is no git checkout")
+    settings = {key.upper().replace(".", "__") for key in known_keys()}
+    known = set(done.stdout.split()) | {f"CONSUMERD_{layer}{key}" for layer in ("", "DEFAULT__") for key in settings}
+    named = {one for document in DOCUMENTS for one in re.findall(r"\bCONSUMERD_[A-Z_]+\b", document.read_text())}
+
+    assert sorted(named - known) == []
+
+
+# -- tables that mirror the code
+
+
+def find_figures(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield figures with a unit that stand before a date and a commit, with both."""
+    for part in re.finditer(r"([^:()]*)\((2\d{3}-\d\d-\d\d), `([0-9a-f]{7,})`", text):
+        for figure in re.findall(r"\d+\.\d+ (?:M|%|s|MiB)|\d+ MiB", part[1]):
+            yield figure, part[2], part[3]
+
+
+def test_figures_are_those_of_the_record_of_measurements() -> None:
+    """A figure that is copied stays when it is measured again."""
+    measured = (DOCS / "performance.md").read_text().splitlines()
+    found = [*find_figures(" ".join((DOCS / "sizing.md").read_text().split()))]
+
+    wrong = [
+        (figure, date, commit)
+        for figure, date, commit in found
+        if not any(figure in line and f"{date}, `{commit}`" in line for line in measured)
+    ]
+    assert wrong == []
+    assert [figure for figure, *_ in found] == ["4.43 M", "1.02 M", "4.8 %", "248 MiB", "0.78 s"]
+
+
+def test_troubles_are_all_explained() -> None:
+    """Somebody looks one up at night, and finds it, with a cause and something to do."""
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", (DOCS / "troubles.md").read_text(), re.MULTILINE)
+
+    assert sorted(kind for kind, *_ in rows) == sorted(Trouble)
+    assert [kind for kind, cause, action in rows if len(cause) < 20 or not action] == []
+
+
+STATUS_TABLES: Final = {
+    "## The process": status.DaemonStatus,
+    "## Partitions": status.PartitionStatus,
+    "## Sinks": status.SinkStatus,
+    "## Requests": status.RequestStatus,
+    "## Rebalances": status.RebalanceStatus,
+    "## Events": events.EventStatus,
+    "## Moment": status.Moment,
+}
+
+
+@pytest.mark.parametrize("heading", STATUS_TABLES)
+def test_status_fields_are_all_documented(heading: str) -> None:
+    """Each with its type; tests/e2e/test_status_page.py holds the page against what a daemon answers."""
+    kind = STATUS_TABLES[heading]
+    hints = get_type_hints(kind)
+    rows = {cells[0].strip("`"): cells[1] for cells in read_table(DOCS / "status-api.md", heading)}
+
+    assert rows.keys() == {one.name for one in fields(kind)}
+    assert {key: text for key, text in rows.items() if text != describe(hints[key])} == {}
+
+
+def describe(hint: Any) -> str:
+    """Return a type in the page's words."""
+    parts = [one for one in get_args(hint) if one is not type(None)] if get_origin(hint) is not tuple else []
+    if type(None) in get_args(hint):
+        return f"{describe(parts[0])} or null"
+    if get_origin(hint) is tuple:
+        return "list of strings" if get_args(hint)[0] is str else "list"
+    if get_origin(hint) is not None:
+        return "object"
+    if is_dataclass(hint):
+        return "moment"
+    return {str: "string", bool: "bool", int: "number", float: "number"}[hint]
+
+
+WIDTH: Final = 120
+WRAPPED: Final = [
+    document
+    for document in find_documents()
+    # written when lines were longer; whoever rewrites one takes it out of here (python docs/site/wrap.py FILE)
+    if document.name not in {"metrics.md", "operations.md", "performance.md", "spark.md", "verification.md"}
+]
+
+
+@pytest.mark.parametrize("document", WRAPPED, ids=name)
+def test_lines_are_no_longer_than_an_editor_shows(document: Path) -> None:
+    """But for tables, and for blocks of code, which have lines of their own. ``python docs/site/wrap.py FILE`` wraps."""
+    text = re.sub(
+        r"^ *```.*?^ *```$",
+        lambda block: "\n" * block[0].count("\n"),
+        document.read_text(),
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    lines = enumerate(text.splitlines(), 1)
+
+    assert [number for number, line in lines if len(line) > WIDTH and not line.lstrip().startswith("|")] == []
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    """A page that nobody links to is read by nobody."""
+    listed = {(DOCS / target.partition("#")[0]).resolve() for target in find_links(DOCS / "index.md")}
+
+    assert [
+        name(page) for page in sorted(DOCS.glob("*.md")) if page.resolve() not in listed | {DOCS / "index.md"}
+    ] == []
+
+
+def test_readme_first_screen_says_what_it_does_not_do() -> None:
+    """Whoever evaluates it must not find out in the evening."""
+    screen = README.read_text().partition("## The first two minutes")[0]
+
+    assert [word for word in ("SASL", "KRaft", "0.6 and 0.7", "object stores", "macOS") if word not in screen] == []
