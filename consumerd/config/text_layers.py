@@ -27,7 +27,8 @@ SWITCHES: Final = frozenset({
     "FAIL_POINTS", "JAVA", "KERNEL", "UVLOOP",
     # of its build and its tests
     "BRONZE_SEEDS", "DRIVERS_OWN", "FAILURES", "FULL_MATRIX", "GROUP_SEEDS", "KAFKA_CACHE", "KILLS", "REQUIRE_KAFKA",
-    "REQUIRE_KERNEL", "REQUIRE_TOOLS", "RUN", "SEED", "SIMULATION_SEEDS", "VERIFICATION", "ZOOKEEPER_OF",
+    "REQUIRE_KERNEL", "REQUIRE_TOOLS", "RUN", "SCREENSHOTS", "SEED", "SIMULATION_SEEDS", "VERIFICATION",
+    "ZOOKEEPER_OF",
 })  # fmt: skip
 """Variables of the prefix that are no settings. A test finds those that are missing here."""
 

@@ -49,7 +49,7 @@ def test_the_operators_rules_are_the_shipped_ones() -> None:
 )
 def test_manifests_select_the_pods_of_the_deployment(name: str, selector: Any) -> None:
     """A selector that matches nothing is no error anywhere."""
-    pods = yaml.safe_load((DEPLOY / "kubernetes" / "deployment.yaml").read_text())["spec"]["template"]
+    pods = yaml.safe_load((DEPLOY / "kubernetes" / "base" / "deployment.yaml").read_text())["spec"]["template"]
 
     assert selector(manifest(name)["spec"]) == POD_LABELS
     assert POD_LABELS.items() <= pods["metadata"]["labels"].items()
@@ -57,7 +57,7 @@ def test_manifests_select_the_pods_of_the_deployment(name: str, selector: Any) -
 
 def test_everything_goes_to_the_port_of_the_status_pages() -> None:
     """By its name, which the pods give it."""
-    pods = yaml.safe_load((DEPLOY / "kubernetes" / "deployment.yaml").read_text())["spec"]["template"]
+    pods = yaml.safe_load((DEPLOY / "kubernetes" / "base" / "deployment.yaml").read_text())["spec"]["template"]
     (port,) = pods["spec"]["containers"][0]["ports"]
     (served,) = manifest("service")["spec"]["ports"]
     (allowed,) = manifest("networkpolicy")["spec"]["ingress"][0]["ports"]
