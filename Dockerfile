@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Two stages: the package and its dependencies are installed in the first, only the result is in the image: the native
 # kernel, and no compiler. BASE is any image of Debian's kin with Python 3.11 to 3.14, venv included; both stages need the
 # same one, since a virtual environment belongs to the interpreter that made it.

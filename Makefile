@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Works from a clean clone with Python 3.11 to 3.14 and make; `make help` says what a target needs beyond that.
 
 PYTHON ?= python3

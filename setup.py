@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the native kernel, ``consumerd/wire/_kernel``, and copies ``config.example.yaml`` into the package, where
 ``consumerd config example`` finds it. Everything else about the package stands in pyproject.toml.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon beside its peers, in one run on this machine: ``python -m bench`` (``make bench``).
 
 Every reader of a case reads the same topic of one broker, which shares the cores, from its beginning, in turns, round

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker beside a real Kafka 1.1.1, in one run: serving records, and taking them.
 
     python -m bench.broker [--records 2000000] [--rounds 5] [--batches 3000]

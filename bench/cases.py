@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is measured, by whom, and what is aimed at: declarations, and how ``--cases`` selects among them.
 
 A case is one topic and everybody who reads it, in turns; all that is said of that topic's kind of data comes from the same

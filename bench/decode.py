@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoding alone, in memory, one thread: our decoder, with the native kernel and without, and aiokafka's compiled parser,
 alternately.
 

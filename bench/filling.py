@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filling a topic fast with what Kafka's own producer makes of the values.
 
 ProducerPerformance of the same release sends the first records. What the broker then holds of them, but for a first third

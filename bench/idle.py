@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the daemon costs while nothing happens: ``python -m bench.idle [--release 1.1.1] [--topics 100] [--partitions 100]``.
 
 One broker leads ``topics`` times ``partitions`` partitions that nobody produces into; one daemon with the null sink and its

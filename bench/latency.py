@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From producing to the reader: ``python -m bench.latency [--release 1.1.1] [--partitions 1 8] [--rate 1000] [--rounds 5]``.
 
 A producer of its own writes ``--rate`` values a second, each saying when it was handed over, one at a time and in turn to the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Appends to a partition's log, one thread: record sets of 64 KiB as producers send them, on this disk, unflushed.
 
     python -m bench.log [--seconds 2] [--directory DIR]

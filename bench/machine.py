@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On what was measured: the machine, and the versions of everything."""
 
 from __future__ import annotations

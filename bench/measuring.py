@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Having a case's readers read, in turns, round after round, and keeping what each reading was."""
 
 from __future__ import annotations

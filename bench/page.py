@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the tables of docs/performance.md anew from the results kept beside it: ``python -m bench.page``. Measures nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is measured without a topic that everybody reads: decoding alone, latency, idling, rebalancing. Rows for the report."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values that look like something: JSON documents of changing length, some of it text, some of it noise."""
 
 from __future__ import annotations

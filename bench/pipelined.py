@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A blocking connection to a broker that keeps it busy: pipelined fetches whose batches are only walked, pipelined produces."""
 
 from __future__ import annotations

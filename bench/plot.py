@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results as a picture: a row of bars a case, one for each reader, with the least and the most of the rounds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producing, side by side with aiokafka's producer: ``python -m bench.produce [--records N] [--rounds N] [--release R]``.
 
 Values of 100 bytes into one topic of several partitions on a real broker, acknowledged (acks 1), with the same size of batches

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the time of a record goes in the daemon: ``python -m bench --profile CASE``.
 
 py-spy samples all threads of a daemon that reads the case's topic into the null sink, native frames included, and holds it for each sample, so that it is slower meanwhile; a sample

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a rebalance costs, on a real ZooKeeper: time, and operations by kind.
 
     python -m bench.rebalance members [--members 4] [--join 1] [--topics 10] [--partitions 100]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results as Markdown: figures beside targets, everybody's rates, and the runs that they are of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What came out, as it is kept in ``results.json``: runs, and for each case the run that measured it last."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throughput of each sink over batches in memory: ``python -m bench.sinks [--rounds N] [--value-bytes N...] [SINK...]``.
 
 One partition, one writer: what a sink costs in front of which fetching and decoding take their part. Batches are of 4 MB, as

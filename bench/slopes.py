@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast somebody reads, from how much had been read when: the slope between two marks, the same rule for everybody.
 
 A series is what a reader has read at moments that it tells itself (``(seconds, records)``, neither ever less). Only the

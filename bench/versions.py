@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two versions of the daemon side by side: ``python -m bench.versions --before COMMIT [--cases 1.1.1-none-json latency idle]``.
 
 The earlier version is taken out of git into a folder of its own, and its native kernel is built there. Both read the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """consumerd: an asyncio consumer-group daemon for ZooKeeper-era Kafka clusters."""
 
 __version__: str

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd`` and ``python -m consumerd``: takes the signals before anything else is loaded.
 
 As the first process of a container a program that has no handler for SIGTERM does not even get it; the modules take

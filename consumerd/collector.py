@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python's garbage collector, told what stays for the life of a process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Named places in the code where a test may kill, stop or fail the process; nothing in a process that sets none.
 
 ``CONSUMERD_FAIL_POINTS`` is read once, when the process starts: ``<point>=<action>[@<n>]``, joined by commas. The action

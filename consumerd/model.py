@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The vocabulary: partitions, members, sessions, claims.
 
 Values only, shared by every layer; nothing here knows a wire format, a znode path or a clock. A partition's key holds

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all tests share: how property tests are run, that no test's logging is another's, and that nothing dies unseen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """aiokafka's ``getmany`` loop from the topic's end, and when it returned each value: ``bootstrap topic partitions path``."""
 
 from __future__ import annotations

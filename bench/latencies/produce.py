@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes values that say when they were written, at a steady pace, until it is ended: ``bootstrap topic partitions rate``.
 
 One at a time, as soon as it is due, with librdkafka and no lingering; the partitions take turns.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a value was written, in the value; and the arrivals that a reader has seen, as a file of lines.
 
 Times are microseconds of the wall clock, which all processes of a machine share.

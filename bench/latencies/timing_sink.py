@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sink that writes down when it was given each record; :func:`install` makes it known to a daemon."""
 
 from __future__ import annotations

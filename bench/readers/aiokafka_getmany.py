@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """aiokafka: ``getmany``, its C extension, CRCs checked, no group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A reader that is a command and writes down how far it is, a line at a time: Java's tools, and our loops over libraries."""
 
 from __future__ import annotations

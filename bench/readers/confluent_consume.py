@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """confluent-kafka (librdkafka): ``consume(10000)`` with queues that hold a million messages, no commits, no CRCs checked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole daemon with its defaults, as users run it: a group of one in ZooKeeper, positions committed, metrics served.
 
 Into the null sink, records are counted by its own metric, read five times a second over one connection. Into Parquet only

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's own ConsumerPerformance, which reports ten times a second how much it has read.
 
 With the new consumer it does not check CRCs (it sets ``check.crcs`` to false and cannot be told otherwise), which is in

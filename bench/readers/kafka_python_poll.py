@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kafka-python: ``poll`` of up to 10,000 records, CRCs checked, no group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The raw socket: what a broker gives to whoever asks for the next 8 MB in time and does nothing with them."""
 
 from __future__ import annotations

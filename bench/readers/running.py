@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A reader while it runs, and what it costs."""
 
 from __future__ import annotations

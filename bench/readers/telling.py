@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What our loops over client libraries print: a moment and a count, every twentieth of a second."""
 
 from __future__ import annotations

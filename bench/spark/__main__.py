@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data pipeline beside Spark's own ways, in one run on this machine: ``python -m bench.spark``.
 
 Everybody does the same work in turns, each alone but for the broker, in sessions that are warm: a first round does not

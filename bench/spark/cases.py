@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is measured of the pipeline, by whom, and what is aimed at: declarations.
 
 A case is a piece of work that everybody named does in turns. ``targets`` hold one of them against another (``times`` as fast, at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Landing zones to measure by: real files of many rows, and as many names as anybody has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables with long logs, for the case ``log``.
 
 Commits are those of a stream, published one by one, without fsync. A million of them take hours, and add nothing: a log

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Having cases' workers work, in turns, round after round."""
 
 from __future__ import annotations

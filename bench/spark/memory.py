@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of a driver that plans: ``python -m bench.spark.memory FOLDER FILES HOLES``.
 
 It prints its peak as JSON. The landing zone is made up of values as footers have them: a topic of many small files,

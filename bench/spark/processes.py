@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a process and all its children have had of the processor."""
 
 from __future__ import annotations

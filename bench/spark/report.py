@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of the pipeline as Markdown, and as they are kept beside the page."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Spark session in a process of its own, that is asked for one piece of work after the other.
 
 ``python -m bench.spark.session SETTINGS`` takes orders as lines of JSON and answers each with a line: what was done, or

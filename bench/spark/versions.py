@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two versions of the pipeline side by side: ``python -m bench.spark.versions --before COMMIT [--cases bronze-* audit]``.
 
 The earlier version is taken out of git into a folder of its own, and its native kernel is built there. Both do the same work

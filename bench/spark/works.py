@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What sessions do while they are measured. Each function does its work once, and returns how many rows there were and a
 proof of what they were, which is the same for whoever does the same work; what finding that out takes does not count.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exponential backoff with jitter; the random source is given."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A value that others wait on: the last state wins, no change is missed, none is queued."""
 
 from __future__ import annotations

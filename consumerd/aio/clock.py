@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clocks, as functions to be passed in. Seconds, as floats; never the calendar."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which event loop ``consumerd run`` runs on: uvloop where it is installed (extra ``speed``), asyncio's own otherwise.
 
 The environment variable ``CONSUMERD_UVLOOP`` switches uvloop off by the value ``off``. Everything works on either.

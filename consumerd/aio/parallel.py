@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many small reads or writes at once, but not too many."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One read for all who ask for the same thing at the same time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SIGINT, SIGTERM and SIGHUP (a terminal that was closed) as an event, for commands that clean up before they end."""
 
 from __future__ import annotations

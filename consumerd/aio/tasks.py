@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Supervised tasks: a TaskGroup for work that comes and goes by key.
 
 ``asyncio.TaskGroup`` covers work that lives as long as a block. :class:`TaskSet` covers work that is started and ended

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``timeout`` and ``timeout_at`` as asyncio has them, right on every Python from 3.11.0 on.
 
 Before 3.11.3 an ``asyncio.timeout`` counts cancellations from zero: in a task that has one pending already (it cleans up

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd broker``: a broker in the foreground, with a ZooKeeper of its own if there is none."""
 
 from __future__ import annotations

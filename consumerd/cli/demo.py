@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd demo``: the first two minutes, from a cluster that is started to files that were audited."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process's limit of open files and connections."""
 
 from __future__ import annotations

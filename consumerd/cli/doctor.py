@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd doctor``: what is wrong with a group, and what to do about it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one-shot commands: connect, ask, print, leave."""
 
 from __future__ import annotations

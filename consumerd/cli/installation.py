@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd version``: the versions of everything that matters in a bug report."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines of a file, a pipe or a terminal, read in a thread so that the event loop goes on.
 
 A thread of its own rather than the loop's: one that waits for a terminal cannot be interrupted, and the process must be able to

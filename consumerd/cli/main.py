@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd``: parses the command line and turns errors into exit codes.
 
 0 done, 1 failed, 2 configuration, 3 could not reach what a one-shot command needs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd offsets show | export | set | reset | cancel``."""
 
 from __future__ import annotations

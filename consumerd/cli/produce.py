@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd produce``: lines into a topic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far ``consumerd produce`` is, on stderr: a line that moves on a terminal, lines now and then elsewhere."""
 
 from __future__ import annotations

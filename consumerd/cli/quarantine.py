@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd quarantine``: what was passed over, from the files alone; neither daemon nor ZooKeeper is asked."""
 
 from __future__ import annotations

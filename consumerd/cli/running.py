@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands ``run``, ``check-config`` and ``config example``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables for people and JSON for programs, on stdout."""
 
 from __future__ import annotations

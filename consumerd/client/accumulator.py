@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records on their way: batches by partition, in order, within a bound of bytes.
 
 Pure: times are given to each call. Owns which record is in which batch, which batch may be sent now, and how much memory

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of a record that was given to a producer: :class:`Delivery`, and where it stands then."""
 
 from __future__ import annotations

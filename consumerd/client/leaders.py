@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the client pieces need to know of the cluster: who leads a partition, and how to ask again."""
 
 from __future__ import annotations

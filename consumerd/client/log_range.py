@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What offsets a partition's log holds: its first, its next one, and the first from a time on.
 
 Asks each partition's leader (ListOffsets v0 to v2), all partitions of a leader in one request, all leaders at once. Calls

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A producer from addresses: joins dialer, connections, directory and producer, for whoever has no cluster access yet."""
 
 from __future__ import annotations

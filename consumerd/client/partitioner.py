@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which partition of its topic a record goes to.
 
 Pure. A record with a key goes where Java's producers send that key, so that one key has one partition whoever writes:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends batches to a partition's leader as Produce requests: the :class:`EventHandler` that producers have by default.
 
 The request's version is the newest that both sides speak, and the format of the records the one that goes with it, which is

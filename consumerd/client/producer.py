@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer: records in, acknowledgements out.
 
 One :class:`Producer` for both of Kafka's modes: ``await producer.send(...)`` returns once the record is acknowledged (sync),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a producer has done and what it holds, in numbers: for a program's own metrics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a producer can be joined into: encoders, hooks at each stage of a record's way, and who sends.
 
 The stages are those of the Kafka producer's ``CallbackHandler`` and ``EventHandler`` (``kafka.producer.async``, 0.7 and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a producer works: what may be set, and what it is where nobody says."""
 
 from __future__ import annotations

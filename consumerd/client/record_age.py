@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lag in seconds: the age of the oldest record that is not acknowledged. One definition for daemon and commands.
 
 Example: records were appended at 12:00:00 and 12:00:30, none is acknowledged, and it is 12:01:00: the lag is 60 s. After

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who waits for room in a producer's buffer: first come, first served."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends what an accumulator holds: which batches now, to whom, what follows from the answer.
 
 Order. A partition has one batch in flight; one that failed and may be sent again stays its partition's first, so that

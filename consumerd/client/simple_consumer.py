@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads single records: enough to tell how old the next record of a group is.
 
 Not a way to consume: no session, no pipelining, one small fetch a call. ``fetch`` is for that.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a producer needs to know of the cluster, and how it is kept true: topics, their partitions, and who leads them.
 
 :class:`MetadataDirectory` asks the brokers alone, as Kafka's producers do, so that addresses suffice. Where there is a

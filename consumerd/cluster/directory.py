@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What everybody in the process believes of the cluster, and how it is kept true.
 
 Owns the one :class:`~consumerd.cluster.view.ClusterView`, and the only task that reads it anew: every few minutes, when

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster as a broker tells it: Metadata.
 
 Topics are never named where that could make one: up to version 3, a broker with ``auto.create.topics.enable`` (its

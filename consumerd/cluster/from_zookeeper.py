@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster as ZooKeeper has it: registered brokers, topics, partitions, leaders.
 
 Reads ``/brokers/ids/*``, ``/brokers/topics/T`` and ``/brokers/topics/T/partitions/P/state`` ("Kafka 0.10

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generation of a cluster, by the brokers that are registered in ZooKeeper.
 
 Kafka 0.6/0.7 and Kafka 0.8+ keep groups, owners and positions under the same paths in different forms. A member of one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The port to whoever can tell what a cluster is made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster as values: brokers, topics, partitions, leaders; and how two accounts of it are merged and compared.
 
 Pure. Two sources tell about a cluster, and they differ for moments, on every change:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Named warnings: settings that work, and that a user hardly means. Pure but for resolving paths."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documented example of all settings, ``config.example.yaml``, as it is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The types that a field of a decoded record may have, written as in Spark's DDL. Pure.
 
 ::

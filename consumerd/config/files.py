@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files and folders that settings name: whether they are there, and are what is meant. Reads, and changes nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Java consumer's own ``consumer.properties``, mapped onto our settings.
 
 Every key of the high-level consumer (kafka.consumer.ConsumerConfig and kafka.utils.ZKConfig, 0.7 to 1.1) is either

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of a pipeline job, and the paths of the landing zone and the tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The effective settings as a list: key, value and origin, for ``check-config``. Secrets are left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads settings: reads all sources, merges them, checks the result, and reports every mistake with its place.
 
 Later wins: defaults, defaults of the image (``CONSUMERD_DEFAULT__HTTP__LISTEN``), ``consumer.properties``, the YAML

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Origins of settings: which source sets a key, and the file and line where it does.
 
 Each source (command line, environment, files, defaults of an image) is read into one ``Layer``. ``Layers`` orders

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The section ``pipeline``: settings of the jobs of ``consumerd-spark``.
 
 Models only. ``config.job`` adds the other sections that a job reads, and finds the tables' paths. The daemon checks the

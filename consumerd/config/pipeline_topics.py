@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a topic's records are decoded into its silver table: the values of ``pipeline.silver.topics``.
 
 Models only, as in ``settings``. Whether a schema's file can be read, and what is in it, is found when a job starts.

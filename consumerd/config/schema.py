@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys that the models of settings have: what stands beside an unknown one, and what type a key takes. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base class and common types of all models of settings, and the errors that their validators raise."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every setting there is, with its default; ``config.example.yaml`` documents each one.
 
 Models only: where values come from is ``config.load``. Unknown keys are refused, and so is a value whose feature this

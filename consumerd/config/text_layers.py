@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings from texts: environment variables, defaults of an image, and ``--set``.
 
 ``CONSUMERD_GROUP__ID=lake``

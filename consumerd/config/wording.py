@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words for what pydantic finds: one line a mistake, with the value that was given and what to write instead."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings from a YAML file, with the line of each key. A key that is given twice is an error, not the last one's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Access to one cluster: the ZooKeeper session, the brokers' connections, the directory, ListOffsets.
 
 Shared by the daemon and by one-shot commands. Concrete classes are joined here and in ``assemble``, nowhere else.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What comes before joining the group in a new session: is this still our cluster; and the sign that we are one of ours.
 
 A session is lost with whatever ZooKeeper answered it. The next one may be with an ensemble that was set up anew, or with

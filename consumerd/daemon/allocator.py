@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How memory is given back by the C library: glibc's only, anything else is left as it is.
 
 glibc serves what is large from memory that it maps for it alone, and unmaps it when it is freed: but where "large"

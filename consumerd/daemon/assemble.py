@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon: makes the parts, joins them, owns them, and ends them in order.
 
 The only place, with ``access``, that knows concrete classes. Everything runs inside the block of :meth:`Daemon.run`; a

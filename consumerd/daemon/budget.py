@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the memory budget is shared out between sinks, and for each of them between fetching, files, and libraries.
 
 Each sink has a part of its own: what it fetches, what it has not acknowledged, and what it keeps in open files count against

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wait for the cluster before anything is joined: registered brokers of a known generation, and the topics' parent node.
 
 Writes nothing to ZooKeeper. What is missing is told once in the log and as a trouble, and stands in the status meanwhile.

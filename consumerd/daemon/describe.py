@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delivery as the status shows it: partitions, sinks, and the partitions in trouble."""
 
 from __future__ import annotations

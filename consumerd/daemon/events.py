@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last events, for display: one lasting or repeated event is one row, and no kind pushes all others out.
 
 Example: a broker with 200 partitions dies. Each partition tells of it, with the same reason; the history has one event

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Questions about a cluster and its groups, asked once: what the one-shot commands show.
 
 Read only. Answers are rows of plain values; None where something is not known.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group's positions as one JSON document: to keep, to compare, and to set again, of this group or of another.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moving a group's positions on purpose: what ``consumerd offsets set | reset`` plan and carry out.
 
 Who moves a partition depends on who has it:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The status page: one HTML document, rendered from the status, that a person can read without any other tool.
 
 It asks for nothing else: no script, no font, no picture. On a narrow screen each row of a table becomes a block whose

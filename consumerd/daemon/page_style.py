@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the status page looks: by daylight and in the dark, on a wide screen and on a phone. One style sheet, nothing loaded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group's positions as commands show, export and name them. Read only."""
 
 from __future__ import annotations

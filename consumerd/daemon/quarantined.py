@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in a quarantine, for people who look at it: units found, and their bytes read as far as they can be.
 
 Read only; needs nothing but the folder.

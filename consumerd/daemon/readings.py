@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the status says as gauges. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which sink a partition's records go to, and what the process registers for that."""
 
 from __future__ import annotations

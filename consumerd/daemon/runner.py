@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One daemon in one process: signals, and how it ends.
 
 The first SIGTERM or SIGINT asks for an orderly end; a second one, or ``shutdown.timeout_ms``, cuts it short.

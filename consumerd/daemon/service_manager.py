@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Notifications to systemd by its sd_notify protocol: started, status, stopping, and the watchdog.
 
 A message is one datagram of ``NAME=value`` lines to the Unix socket that ``NOTIFY_SOCKET`` names; ``@`` at its beginning stands

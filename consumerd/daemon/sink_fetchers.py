@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One fetcher for each sink, so that a sink which stands still holds up no other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sinks of one process: whether their settings go together, and a first look at where they lead."""
 
 from __future__ import annotations

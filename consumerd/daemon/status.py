@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the daemon is doing, as one frozen value: the status page, the API, readiness and the gauges all read it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the owner of a pipeline wants of it while it works or waits: that it ends, or that it looks up.
 
 Set from outside at any time; the pipeline looks at it between its steps, and whatever it waits for is cut short.

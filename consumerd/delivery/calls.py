@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls into a sink, or into the quarantine, under a claim: guarded, repeated where that may help, and no error let
 through but our own.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commits acknowledged positions: the newest of each partition, all in one call, no more often than the interval.
 
 A commit that fails is not repeated as it was: the next pass sends whatever is acknowledged by then. Passes never overlap,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How one partition fares: what it is stopped by, what fails, and since when; told to the log and to the hooks.
 
 A failure is told twice, when it begins and when it is over, however often it is met in between; a stop likewise. The

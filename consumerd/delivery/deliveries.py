@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All partitions of this process: pipelines come with claims and go with them.
 
 What is remembered of a partition beyond its claim is one small value (:class:`~consumerd.delivery.policy.Former`).

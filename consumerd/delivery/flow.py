@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records on their way from one feed to one writer: steps, in order, until somebody wants something else.
 
 Batch after batch goes to the writer; what the writer acknowledges goes to the tracker, and from there the committer

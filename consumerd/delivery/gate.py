@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets only so many partitions look up where they start at the same time.
 
 A member may be given ten thousand partitions at once, and each asks ZooKeeper and brokers several things before it can be

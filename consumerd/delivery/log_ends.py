@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends of the logs that no feed tells of: of partitions that are stopped, failing, or whose buffers are full.
 
 A feed learns the end of its log with every answer. Without a feed the brokers are asked from time to time, so that the lag

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Units that a policy may pass over: what is known of one, and where reading can go on behind it.
 
 A unit is the smallest piece that can be told apart: a message, a compressed wrapper or a batch where it cannot be read

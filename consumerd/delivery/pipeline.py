@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One partition's way from its feed to its sink, for one claim.
 
 The pipeline is one task. It reads the committed position (after the claim, never before), opens a writer, fixes the

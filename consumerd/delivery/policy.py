@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a partition starts, and where it goes on when its position is not in the log. Pure.
 
 Sources of a start, in order: an operator's request; the sink's own durable record (the newest chain's end) and the

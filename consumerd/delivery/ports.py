@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What delivery needs of its siblings and of whoever assembles it: the shapes only, joined in ``daemon``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells pipelines that an operator may have asked for something: one watch a topic, for as long as any of its
 partitions is claimed.
 """

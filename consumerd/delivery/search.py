@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where records can be read again behind a unit whose end nobody knows, found out by asking the broker at later offsets.
 
 Pure but for the asking. What makes the search cheap is that brokers seek in one direction: a later offset never leads to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds where a claimed partition starts: reads what :mod:`consumerd.delivery.policy` decides upon.
 
 Everything is read after the claim. A member that held the partition before has committed for the last time by then, so

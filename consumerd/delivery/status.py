@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How each partition's delivery stands, as values for the status page and for readiness. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Judges landed files by the producer's ledger, as a stranger would: with pyarrow and json alone.
 
 Nothing of the code that wrote the files is used, so that a mistake in it cannot hide here; where a record should be is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The processes that the demo starts: commands of ours, each with a log, none of which outlives the demo.
 
 They run in sessions of their own, so that Ctrl-C on the terminal is the demo's to deal with, and are killed by the kernel

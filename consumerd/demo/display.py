@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo shows while it runs: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much the set-up has downloaded, by pip's own log (``pip install --log FILE``)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo knows of its group while it runs: who owns what, and how much has landed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of the demo: what has landed, through the jobs of the data pipeline, and the first rows of what comes out.
 
 Runs as a process of its own (``python -m consumerd.demo.lake SETTINGS``), on a member's settings file: audit, bronze and silver in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer's ledger: what was acknowledged, and where.
 
 It is written from what brokers have answered to the producer alone, and is all that the audit believes. Of each record it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemons of the demo: ``consumerd run`` as users run it, seen through its log and its status API."""
 
 from __future__ import annotations

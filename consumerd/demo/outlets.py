@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producers of the demo: one a service, each with its codec."""
 
 from __future__ import annotations

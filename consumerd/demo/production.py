@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends the stream at its pace, and enters what was acknowledged into the ledger."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo itself: a cluster, a stream, a group that is disturbed twice, and the audit of what has landed.
 
 Everything runs in children that do not outlive it. What is shown while it runs goes through a display; what came of it is

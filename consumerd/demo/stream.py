@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stream that the demo produces: orders and clicks of a shop, as four services would send them.
 
 Customers and visitors are drawn by Zipf's law, so that some keys, and with them some partitions, get far more than

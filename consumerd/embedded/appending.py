@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one way into a log: changes in threads, in order for each partition, and whoever waits is told.
 
 A log is synchronous and takes one writer at a time. Whoever appends (Produce, the offset manager) or tends a log does so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One broker in this process: how log, network, handlers, coordinator and registration are put together.
 
 For the demo, for tests and for development: one node, no replication, no security. What it passes for is

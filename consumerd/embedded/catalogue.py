@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The topics that ZooKeeper says there are, as open logs: what a broker and its controller do about topics.
 
 One pass compares ZooKeeper with what is open, and brings what is open in line. It runs when something changes there

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A ZooKeeper and one broker, together: for the demo, for tests and for development; not for production."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One accepted connection: requests in, cut into frames as they arrive, replies out.
 
 A little is read ahead of the request that is worked on, in frames and in bytes; then nothing more is read, and the peer's

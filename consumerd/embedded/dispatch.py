@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a request's frame to the frame of its answer: reading, the handler, faults, writing. Knows no socket.
 
 What a broker makes of a request that it cannot handle is decided here, for each release that it passes for

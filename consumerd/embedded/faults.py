@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults on purpose: what a test, or somebody who tries a client, can make a broker do wrong.
 
 A fault is armed for the next ``times`` requests of an API and then over; :meth:`Fault.remove` takes back what is left of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of logs on a disk that can be full on purpose."""
 
 from __future__ import annotations

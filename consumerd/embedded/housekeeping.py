@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker does to its logs by the clock: flushes, retention, compaction, checkpoints.
 
 One partition after the other, each in its turn among the appends (``appending``), so that tending many logs never takes

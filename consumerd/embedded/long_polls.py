@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches that wait for records: found by partition, woken by appends, ended by one timer each.
 
 Nothing is looked at again and again: an idle consumer costs an entry a partition and a timer in the loop's heap. What a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker in ZooKeeper: its registration, and what it holds as the controller of a cluster of one.
 
 Ephemeral nodes live in one ZooKeeper session. When another session begins (``epoch``), they are made again, and the broker is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which release of Kafka a broker passes for: what it speaks, how it stores, and what it does on an ApiVersions request.
 
 Ranges are those of ``net.versions.RELEASES``, cut by what is served here. Brokers of 0.8 close the connection on a request

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An answer as pieces of a frame: bytes, and ranges of log files that are sent without a copy.
 
 A frame that is not all bytes cannot be joined: it stays a list of pieces until it is on the wire. Who makes a

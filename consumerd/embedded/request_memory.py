@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory for the requests of all connections together: what is being received, what waits, and what is worked on.
 
 Kafka's ``queued.max.request.bytes`` (SimpleMemoryPool), but reserved as bytes arrive: a peer that announces 100 MiB and

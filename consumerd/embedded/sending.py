@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends a reply on a non-blocking socket: bytes by ``send``, ranges of files by ``sendfile``.
 
 ``sendfile`` moves pages from the file to the socket inside the kernel, as Kafka's ``FileRecords.writeTo`` does ("The

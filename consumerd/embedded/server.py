@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Listens, and serves each connection in a task of its own: one request after the other, answered in order.
 
 Kafka's documentation, Implementation: Network Layer. What a request means is ``dispatch``'s.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The directory of logs as a running broker uses it: from several threads, with topics that go and come again.
 
 ``log.LogDirectory`` takes one caller at a time; here calls take turns. A folder that stands where a new topic of the same name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands for children that do not outlive us, however we end."""
 
 from __future__ import annotations

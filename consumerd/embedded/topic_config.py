@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic's own settings, in Kafka's words, as the settings of its logs. Pure.
 
 What is known of a setting is its name and how its value is read; what a topic does not set is the broker's. Settings that

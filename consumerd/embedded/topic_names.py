@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of topics that mean something to brokers. Pure; which names are legal is :func:`consumerd.model.find_topic_fault`'s.
 
 Two names that differ in ``.`` and ``_`` only would have metrics of one name, so that the second of them is refused

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics in ZooKeeper, as a broker, its controller and the admin tools write and read them.
 
 Every method makes ZooKeeper calls, each bounded by the session's own deadline, and raises CoordinationError. All of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The topics of the embedded broker: what ZooKeeper says there is, as open logs.
 
 ZooKeeper is the truth; this is what the broker has made of it. The logs of a topic are open from the moment its

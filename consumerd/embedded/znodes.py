@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker writes into ZooKeeper, as each release writes it. Pure; reading is ``zk.znodes``'.
 
 The keys of a JSON object stand in the order in which the release's Scala maps print them, where that does not depend

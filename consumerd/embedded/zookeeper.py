@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real ZooKeeper server as a child process, for the demo, for tests and for development; not for production.
 
 The server comes out of the jars in the ``pyspark`` package, so that PyPI suffices; nothing of pyspark is imported. It

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches from one broker: all its partitions in one request, one request at a time.
 
 The loop asks for what its feeds can take, long-polls on the broker's fetch connection, hands the answer's record sets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process's memory account: who holds how many bytes, and who waits for room.
 
 Pure: no tasks, no clock; whoever waits gives a callback. All kinds of bytes (:class:`Kind`) are held against one limit:

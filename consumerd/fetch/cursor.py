@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where one partition's fetching stands: position, fetch size, and whether it may be asked for now.
 
 Pure: time and delays are given. A cursor belongs to one feed. ``generation`` changes whenever what is in flight stops

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a partition cannot be fetched, in words that say what to do. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One partition's records, in order, from fetched record sets: what a pipeline reads.
 
 A feed owns its partition's cursor, the record sets that came and were not decoded yet, and the memory of both. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds each feed's leader, keeps a loop for each broker that leads any, and deals with what goes wrong.
 
 A feed is in one of these places: in the loop of its partition's leader; *homeless*, waiting until it is due or until

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which partitions the next request to a broker names, in which order, and for how many bytes each.
 
 Pure. An :class:`Agenda` keeps the request's lines from one request to the next. Of ten thousand partitions few have changed

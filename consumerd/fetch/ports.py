@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What fetching needs of the rest, as small protocols, and the settings that it is given.
 
 ``cluster.directory``, ``net.pool`` and ``client.log_range`` fit them as they are.

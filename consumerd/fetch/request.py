@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says a plan in the words of a Fetch version.
 
 Pure. Fields that a version lacks keep their defaults, so that nothing is claimed that the broker would not hear.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting for memory: the bridge from the memory account's callbacks to a task."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client's half of a fetch session (KIP-227): send only what changed, name what is left out.
 
 Pure. A session lives on one connection's broker: the broker remembers each partition's offset and size, a request names

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cuts a fetched record set into pieces that are quick to decode, by reading headers only.
 
 Pure. Knows of the stored formats no more than where a unit (a message, a compressed wrapper, a batch) ends, which

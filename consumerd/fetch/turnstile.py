@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets only so much work happen in one turn of the event loop, whoever asks for it.
 
 Each pipeline's decoding takes a few milliseconds at a time. Were hundreds of them served in one turn, whatever else the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who consumes what: the Java consumer's own assignments, computed here bit for bit.
 
 Pure. Every member computes the assignment for itself from the same registry, so one that computes another one overlaps

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claims: the proof of ownership that delivery holds, fenced by the session.
 
 A claim looks at the session itself each time it is asked, never at what some task has been told: a process that was

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws ``docs/group-machine.md`` from the tables: ``python -m consumerd.group.diagram > docs/group-machine.md``.
 
 Pure but for the last line. A test compares the file with what this renders.

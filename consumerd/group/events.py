@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the machine is told, and what it asks for: plain values.
 
 Pure. Every effect that has an outcome carries a ``serial``, and the event that reports the outcome carries it back. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who would own what: rebalances that do not happen, for people who plan one.
 
 Pure.

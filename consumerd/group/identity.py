@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of members and of their threads, as the Java consumer forms them.
 
 Pure. ``ZookeeperConsumerConnector.scala``: the id is ``<group>_<consumer.id>`` where one is configured, otherwise

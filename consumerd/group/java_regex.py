@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 r"""Java's regular expressions, matched in time that grows with the expression and the name, never exponentially.
 
 Pure. Members of a group must agree on which topics an expression matches, so an expression is read here token by token as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What membership tells whoever delivers: what is ours, what is to go, what is lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a member moves: events in, effects out.
 
 Pure: no IO, no clock (``now`` is passed in) and no chance but what is passed in. :mod:`consumerd.group.transitions` has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Owner nodes: ``/consumers/G/owners/T/P``, ephemeral, one owner at a time.
 
 Each is claimed and released on its own: many are written in one transaction, but where that fails, one by one. Whose a

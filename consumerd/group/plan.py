@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The group as read from ZooKeeper, and what follows from it.
 
 Pure. A :class:`GroupSnapshot` holds what was read, with a :class:`Stamp` by which it is told whether it still holds.

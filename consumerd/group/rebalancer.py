@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes part in a group: joins the machine to ZooKeeper and to whoever delivers.
 
 One loop feeds events to the machine and carries out its effects. What waits is a task of its own that reports back by an

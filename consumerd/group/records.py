@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the machine remembers: of each partition, of the rebalance under way, of the effects of one step.
 
 Pure; changed by :mod:`consumerd.group.machine` alone.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The group's registry: our own node under ``ids``, and views of everybody's.
 
 What it writes is what the Java consumer writes: ``/consumers/G/ids`` as far as it is missing, and one ephemeral node.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The proof that a member may claim and commit, made before it registers.
 
 A registered member is given partitions. One that may not create ``owners/T/P`` or write ``offsets/T/P`` takes them from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a person, a probe or a metric may know of a member: values, read-only.
 
 Pure.

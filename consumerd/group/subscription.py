@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What members subscribe to: topics with stream counts, or one expression over all topics.
 
 Pure. A process registers one payload: either static topics, or a white or black list. Several expressions are joined

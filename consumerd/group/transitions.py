@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The states of a member and of a partition, and every transition there is.
 
 Pure, and nothing but tables. Two rules hold:

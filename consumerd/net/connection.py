@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One connection to one broker: requests out, their answers to whoever asked.
 
 Owns which caller waits for which answer, each request's deadline, and what happens when the connection ends. Bytes are

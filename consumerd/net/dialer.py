@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opens connections to brokers, and finds out what a broker speaks before anybody asks it something.
 
 How releases are told apart (``net.versions`` says what each speaks)::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Length-prefixed frames out of a byte stream, received straight into the buffers that they stay in.
 
 Sans-IO: :meth:`FrameAssembler.buffer` says where the next bytes are to be written and :meth:`FrameAssembler.advance`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connections to a cluster's brokers: one for control, one for producing and one per sink for fetches, per broker.
 
 - Connecting is single-flight: who asks meanwhile shares the attempt, and its failure.

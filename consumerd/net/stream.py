@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The port to a connection's bytes, and TCP and TLS behind it.
 
 A :class:`Stream` hands every whole frame to its :class:`FrameReceiver` the moment it is complete: no task, no queue and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TLS contexts of files in PEM, for whoever connects to brokers."""
 
 from __future__ import annotations

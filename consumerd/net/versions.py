@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which version of each request a broker and we speak: negotiated, assumed of an old release, or pinned.
 
 Pure. A broker of 0.10 or later lists its ranges when asked (ApiVersions, KIP-35). Older ones do not know the question:

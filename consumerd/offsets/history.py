@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which came first, a partition or the group's interest in its topic, by the transactions that made their nodes."""
 
 from __future__ import annotations

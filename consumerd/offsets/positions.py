@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a group's positions, and says which of them belong to today's topics.
 
 A position outlives its topic: deleting a topic leaves ``/consumers/G/offsets/T`` alone. A topic created again under the same

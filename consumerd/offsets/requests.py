@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators' requests: where a partition is to go on, kept in ZooKeeper until a member carries them out.
 
 A request is a JSON object at ``/consumers/G/consumerd/requests/T/P``. It goes in the ``multi`` that commits its position

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a group remembers of its file sinks' paths, in ZooKeeper: their roots, and how far each partition was landed.
 
 ``/consumers/G/consumerd/roots/<sink>`` holds the random id that stands in ``_consumerd.json`` at the sink's path; where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The port to where a group's positions are kept.
 
 A position is the offset of the *next* record to read. ``zookeeper`` implements it; ``kafka`` and ``dual``

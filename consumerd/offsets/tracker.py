@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far one partition has got, within one claim.
 
 Three positions, each the offset of the *next* record: ``delivered`` (handed to the sink), ``acknowledged`` (everything

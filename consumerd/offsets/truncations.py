@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often a partition's log has lost its end, in state that all members of the group share.
 
 After an unclean leader election the same offsets are other records, so that what is landed from there on is of the

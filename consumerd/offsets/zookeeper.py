@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions under ``/consumers/G/offsets``, as the Java high-level consumer keeps them: decimal text, the next offset.
 
 Writes are fenced. A commit goes out in the session that holds the claim or not at all (the epoch is part of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A batch as Arrow columns, in as many pieces as they take; names the record that cannot be one of them. No IO.
 
 What Arrow and Parquet can hold, as measured with pyarrow 26: a column of ``binary`` has int32 offsets, so that its values

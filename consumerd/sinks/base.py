@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The port to where records go.
 
 A :class:`Sink` is one configured destination; :meth:`Sink.open` gives a :class:`PartitionWriter` for each partition

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains on paper: the names, records and metadata of landed files. Pure; nothing here touches a disk.
 
 ``<path>/topic=<T>/partition=<P>/chain=<n>/<position>.<extension>``. A chain is a run of files without overlap: a file is

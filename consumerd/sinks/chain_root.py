@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose path it is (a sink's, or the quarantine's), and whether the volume that is there now is the one that was there before.
 
 ``_consumerd.json`` says whose a path is and holds a random id, its *root*. The group remembers the root of each sink

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sink behind ``jsonl`` and ``parquet``: what their settings share, and how a partition is opened."""
 
 from __future__ import annotations

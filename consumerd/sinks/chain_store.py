@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all chain writers of one sink share: the path and whose it is, the format, limits, threads and memory."""
 
 from __future__ import annotations

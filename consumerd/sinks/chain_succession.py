@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of a partition's chains is the one to write to, and how the next one begins.
 
 A chain ends for good by a seal, and begins by its record; both are names that only one writer can take. In order:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The writer behind every sink that lands files: one chain, one partition, one claim.
 
 Life of a file: opened with the first batch that moves the position, filled, and rolled when it is large enough, when

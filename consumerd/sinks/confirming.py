@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last look at a claim before something is published under it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replacement of a landed file by one without some of its records. Blocks.
 
 Position, ``next_offset``, and the time of modification stay: to daemons and to bronze it is the same file. What was

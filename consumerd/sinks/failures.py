@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What to say about a system call that failed: where, why, and what to do."""
 
 from __future__ import annotations

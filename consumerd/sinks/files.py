@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One data file of a chain, from its first byte to its final name, in any format.
 
 A :class:`FileFormat` knows how bytes are made of batches; :class:`OpenFile` knows the order of the steps. The steps

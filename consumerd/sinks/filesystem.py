@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File system calls behind landed files and tables, as a port: a test can make any of them fail or be the last.
 
 Every method blocks and raises OSError; they are called in threads only.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which format a landed file's extension means."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of JSON lines, exactly once.
 
 What a file says of itself cannot stand within lines that everybody reads, so it stands beside them, in

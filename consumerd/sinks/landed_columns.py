@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Columns of landed Parquet files: where a record is from, and those of ``wire.arrow``.
 
 ``topic``, ``partition`` and ``broker`` are constant within a file. ``broker`` is null but for partitions of Kafka 0.7, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compression of JSON lines: whole gzip members or zstd frames of about 1 MiB of lines, one behind the other.
 
 An open file keeps no compressor, which would be 1.4 MB for each partition: lines are collected, and compressed together when there

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records as JSON lines. Pure.
 
 The native kernel writes them without an object a record. Without it a line is written piece by piece around the standard

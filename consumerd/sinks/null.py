@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sink that reads everything and delivers nothing: for measuring, and for checking that two runs saw the same.
 
 Checksums of the wire formats were verified by the decoder. What is folded here are the records themselves, as streams of

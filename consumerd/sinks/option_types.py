@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of settings and sink options: sizes and durations with units, whole numbers, folders and files.
 
 A number without a unit counts in the unit of the key's name (``_ms``, ``_bytes``). Also understood are ``60s``,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings that sinks share; each sink has its own model, ``<Sink>.Options``, which refuses keys it does not know."""
 
 from __future__ import annotations

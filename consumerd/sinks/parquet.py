@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parquet files, exactly once.
 
 Columns are those of ``landed_columns``; what a file says of itself is one JSON object under ``consumerd`` in the footer's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a name becomes public exactly once, and where a chain ends.
 
 Everything here blocks and runs in threads. One rule carries it all: **a file gets its final name by link(2) once its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where units that a policy passes over are kept: one file each, published as landed files are.
 
 Hidden name, fsync, ``claim.confirm()``, link, fsync of the folders; only then does :meth:`FileQuarantine.put` return, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quarantined units on paper: the names of their files and what these say. Pure; nothing here touches a disk.
 
 ``<topic>/<partition>/<incarnation>/<first offset>-<index>.jsonl`` below the quarantine's path: one file a unit, one JSON

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The JSON objects that lie beside and among landed files: one object, a format version, fields of known types. Pure.
 
 Keys that a reader does not know are passed over, so that a later release may add some; a change that an older release

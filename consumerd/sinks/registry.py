@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds sinks by name among what is installed: the entry-point group ``consumerd.sinks``.
 
 Another distribution adds a sink by an entry point of that group which names a class with the two attributes of

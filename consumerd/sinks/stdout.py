@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON lines on stdout, the same as in files; logs go to stderr.
 
 There is no fence and no memory here: delivery is at least once. One thread writes, so that lines are never mixed, and a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads for work that blocks on a disk or a pipe.
 
 Each sink has its own few, so that a destination that hangs stalls no other sink and none of what the process does in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data pipeline on Spark: a data source for brokers, and the jobs that take over what daemons have landed.
 
     from consumerd import spark as consumerd_spark

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd-spark`` and ``python -m consumerd.spark``: takes the signals before anything else is loaded."""
 
 from __future__ import annotations

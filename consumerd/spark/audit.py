@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job ``audit``: is everything there that should be?
 
 From names and footers alone, which takes no Spark, and with ``pipeline.audit.proof`` from the data, read by Spark's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An audit as one HTML page: nothing is loaded, so that it can be mailed, or kept for years. Pure.
 
 Everything that comes from outside (topics, paths, what files say) is escaped.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An audit's plots, as inline SVG whose colours are those of the page's style sheet. Pure.
 
 However large the zone is, a plot stays small: offsets are drawn by the pixel, files by the time in which they landed.

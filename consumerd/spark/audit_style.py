@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How an audit's page looks, by daylight and in the dark. One style sheet, nothing loaded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Micro-batches of a stream into a table, each once: a function for Spark's ``foreachBatch``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job ``bronze``: a table that holds each landed record once.
 
 Names and footers say what is new: a plan (``landing.plan``) lists which offsets to take from which file, given the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of bronze from landed files, within one of Spark's tasks.
 
 A task has pieces: each is a file with the offsets to take from it. There is no shuffle, because the plan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Columns of bronze, and the results of its commits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bronze table, and the execution of plans on it."""
 
 from __future__ import annotations

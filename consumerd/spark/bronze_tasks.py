@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans executed by Spark's tasks: returned as a DataFrame, or copied into a table's files."""
 
 from __future__ import annotations

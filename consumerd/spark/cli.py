@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd-spark``: runs one job of the pipeline, on this machine or where ``spark-submit`` says; or a command over its tables.
 
 Progress and errors go to stderr, what came of it to stdout. Exit codes: 0 done, 1 failed or found something, 2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job ``compact``: merges small files into larger sorted ones, and vacuums all tables.
 
 In each folder of a table (a topic's day), files below half of the target size are merged, neighbours by offset first,

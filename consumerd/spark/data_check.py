@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds a landed file's rows against what the file says of itself. Reads every column of every row; no Spark in here.
 
 Offsets are looked at as arrays, 24 bytes a record, whatever the records are. A record covers ``[offset, next_offset)``;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job ``erase``: removes records by key or predicate from tables and landed files.
 
 What is erased is a set of identities (incarnation, broker, partition, offset, index) of one topic.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search for records in landed files, and removal of them.
 
 Searching is done in Spark's tasks, which see the landing folders as those of bronze do. Removal rewrites the files that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests of the job ``erase``: a topic, and keys or a predicate.
 
 Pure, except that it reads the file of keys.

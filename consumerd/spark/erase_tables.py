@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search for records in a table's files, and removal of them, in Spark's tasks.
 
 Files are read with pyarrow: identities, and the key where it is searched for. A file that holds wanted records is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Spark's errors come to for whoever runs a job: the cause, without the frames of two languages around it.
 
 An error that our code raises in a Python worker reaches the driver as text within the text of Spark's own, and twice at

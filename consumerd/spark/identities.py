@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets of record identities of one topic: incarnation, broker, partition, offset, index.
 
 Held as sorted arrays by log, 12 bytes a record, and matched against rows as arrays. Pickled into Spark's tasks.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface of the pipeline's jobs: names, arguments, results.
 
 Each job is a module of this package with a function ``run`` of the type :data:`Run`. It asks for the Spark session only

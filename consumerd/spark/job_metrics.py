@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of jobs: a text file for Prometheus's node_exporter, or a Pushgateway, after each run.
 
 A job is no server that could be scraped. Each run writes the same series, with the time of the last success among them,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads landed files as Arrow batches, of both formats and the same columns: what Spark's tasks do with them.
 
 Columns are those of ``wire.arrow``. Topic, partition and broker, which files of format 2 have as columns, are known

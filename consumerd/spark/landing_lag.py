@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Landed files that bronze has not taken over, for its metrics.
 
 They are those of a plan made from the table's present coverage: files with rows to take, and damaged ones. Reads all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table ``latest`` of a topic: one row per key, with its newest value.
 
 Order of two records with the same key

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the positions of a whole group for an audit, over a ZooKeeper session of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a job is, on stderr: one line that changes on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An audit's proof: every landed file is read by Spark's tasks and held against what it says of itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts of the quarantine by topic and cause, and its purge. Needs no Spark.
 
 A purge rewrites files without the chosen rows, and drops files that have no others. Each commit deals with at most

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Marks of replayed records in the quarantine, by Spark's tasks.
 
 A mark rewrites the files that have marked rows, with the same rows in the same order: ``Operation.UPDATE``. Rows are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Identities of purged records: a Delta table beside the quarantine, ``<quarantine>_purged``. Needs no Spark.
 
 Bronze still has the records of a purge. If its log no longer tells which records silver has decoded, silver compares

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of the quarantine's files: identities, marks, and choices. Needs no Spark.
 
 A record that was replayed is marked in two columns: ``replayed``, when the brokers had acknowledged it, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job ``replay``: sends records of bronze, or of the quarantine, into a topic.
 
 They are chosen by a range of offsets, a window of time, or the cause of their quarantine. Nothing is sent without a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job says at its end: for people, or one JSON object for what has started it. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job ``retention``: removes old landed files and old rows of tables.
 
 Landed files

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Spark session for one machine, quiet and on loopback; or the one that ``spark-submit`` gives.
 
 What a local session is given, and why:

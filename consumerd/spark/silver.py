@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job ``silver``: decodes bronze into a table per topic and the quarantine.
 
 A run decodes the records that were appended to bronze since the last run, in steps of about ``commit_bytes``

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of the job ``silver``: the files that a topic's next commit decodes.
 
 A commit takes files of about ``commit_bytes``. Of versions that were appended since the last commit it takes as many as

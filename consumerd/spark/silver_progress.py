@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Progress of bronze, silver and the quarantine: keys, places, counts. Pure."""
 
 from __future__ import annotations

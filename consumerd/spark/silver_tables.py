@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of decoded records: one a topic, and the quarantine of all topics. Their columns, and whether they still fit."""
 
 from __future__ import annotations

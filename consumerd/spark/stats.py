@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job ``stats``: records, bytes, lag, sizes and keys of bronze, by topic and hour.
 
 The table has one row per topic and hour (UTC) of the record's timestamp, or of its landing time without one. A run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands ``describe``, ``history``, ``files``, ``quarantine``, ``vacuum`` and ``restore``. None needs Spark.
 
 A table is named by its place below ``pipeline.path`` (``bronze``, ``silver/orders``), or by its folder.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of bronze that silver has not decoded yet. Needs no Spark.
 
 Silver decodes what was appended after the version of bronze that its progress names. A file that a compaction, or a job

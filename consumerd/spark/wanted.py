@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search for records in one Parquet file, by identity or by key.
 
 Reads no other columns. No Spark in here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens inside, told to whoever measures or logs it.
 
 Components call hooks; ``telemetry.metrics`` turns them into Prometheus series and ``daemon`` into the status page, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logging: structlog on stderr; JSON in a container, readable on a terminal.
 
 Standard-library loggers (aiohttp, aiozk) go the same way. Event names are ``noun_verbed`` constants, data are keys.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prometheus series, fed by the hooks; the registry is made here and passed on, never the library's global one.
 
 Counters and histograms count what the hooks tell. Gauges are not kept: each scrape reads them from a status snapshot,

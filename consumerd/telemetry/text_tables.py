@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values in rows and columns, for people. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers, lists and times as texts for people. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The numbers of the protocol's requests (Kafka protocol guide, "Api Keys")."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A :class:`RecordBatch` as an Arrow record batch, with no Python object a record.
 
 Owns the columns that files and data frames have. Offsets, timestamps and types are the batch's own arrays, not copied.

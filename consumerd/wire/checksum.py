@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checksums of stored messages.
 
 CRC-32 (IEEE 802.3) guards messages of magic 0 and 1, CRC-32C (Castagnoli) the record batches of magic 2. The first is

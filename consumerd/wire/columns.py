@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The columns of a :class:`RecordBatch` while they are filled, unit by unit.
 
 A *unit* is the smallest piece of a record set that can be told apart: a message, a compressed wrapper or a record

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compression of message sets and record batches, and decompression with a limit that holds while it runs.
 
 Owns the four codecs as Kafka's clients write them, not what is inside. The bytes to be decompressed have passed their checksum before they

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a message is declared: wire types, the versions that have a field, and the dataclass made of both.
 
 A message is one class for all its versions::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every error code that a broker answers with, as one table.
 
 The codes -1 to 33 are those of the protocol guide of 0.8 and 0.9; the rest are what brokers up to 2.8 add. Names are

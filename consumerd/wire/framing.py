@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames: an int32 size, then so many bytes (Kafka protocol guide, "Common Request and Response Structure").
 
 Owns how a frame begins, and how large it may be. Knows nothing of what is inside, nor how it arrives (``net.frames``).

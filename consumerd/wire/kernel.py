@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The seam to the native kernel: which of its parts are there, and what each promises.
 
 The kernel is optional. Every part is a compiled module of ``consumerd.wire._kernel``, and is None here where it was not

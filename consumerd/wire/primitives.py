@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The protocol's primitive types: readers and writers of strings, bytes and arrays of numbers.
 
 Owns how they stand on the wire (Kafka protocol guide, "Protocol Primitive Types"): big-endian, strings with an int16

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records as columns: what the decoders produce and every sink consumes.
 
 A :class:`RecordBatch` holds the records of one fetched record set of one partition. Columns are flat arrays of int64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Codecs, compiled from declared messages, and what every request has in common.
 
 Owns how a declaration (``wire.declaration``) becomes a reader and a writer. Invariants:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server's side of the protocol, without the connection: a frame's request in, the frame of its answer out.
 
 Owns what a broker makes of a frame before anybody handles it. A request that cannot be handled is told apart by how far

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One connection's worth of protocol, without the connection: requests out, the answers that belong to them in.
 
 Owns the request header, correlation ids, and which requests are still waiting for their answer. Knows no socket, no

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variable-length integers of record batches: zigzag, seven bits a byte, the lowest first.
 
 Source: Kafka's ByteUtils.readVarint and readVarlong (KIP-98); a varint has at most 5 bytes, a varlong at most 10.

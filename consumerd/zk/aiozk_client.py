@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ZooKeeper client: :class:`~consumerd.zk.port.ZkClient` over the protocol classes of aiozk.
 
 The only module that knows aiozk, and it takes of it what is sound: the serialisation of requests and responses. Its

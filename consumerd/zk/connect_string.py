@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper connect strings: ``host:port,host:port/chroot``, as every Java client takes them. Pure."""
 
 from __future__ import annotations

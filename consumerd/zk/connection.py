@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One TCP connection to one ZooKeeper server: frames, answers in order, and its end noticed at once.
 
 Knows the framing (int32 length; an answer begins with int32 xid, int64 zxid, int32 error) and nothing of the requests

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where things lie in ZooKeeper: the paths that both generations share.
 
 Pure; without the chroot, which the client adds. Sources: "Kafka 0.10 implementation", ZooKeeper

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where 0.8 and later keep topics, partitions and the controller in ZooKeeper; what both generations share is in layout.
 
 Pure; without the chroot. Source: Kafka's ``ZkUtils.scala`` (0.8 to 1.0) and ``ZkData.scala`` (1.1 on), and registries

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long the server is sure to keep our session: the lease, on our own clock. Pure.
 
 The ensemble ends a session one timeout after its *leader* last heard of it. What it last heard is at least as late as

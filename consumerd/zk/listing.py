@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names below a node that need not be there."""
 
 from __future__ import annotations

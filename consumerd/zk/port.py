@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The port to ZooKeeper: what consumerd asks of it, and how session identity shows.
 
 Implemented by ``zk.aiozk_client`` over real servers and by ``tests.support.fake_zookeeper``. Paths are absolute and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds out what ACLs let this session do, and says so in words.
 
 The server is the only judge: identities are mapped by rules of its own (SASL, x509, a superuser), so none is computed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A ZooKeeper session over connections that come and go: identity, lease, reconnecting, deadlines, standing watches.
 
 Theory

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Standing watches, made of ZooKeeper's one-shot ones.
 
 ZooKeeper's watch fires once and has to be set again; what changes between the firing and the setting is seen by the

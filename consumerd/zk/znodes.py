@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the nodes of a modern (0.8 and later) registry hold: values to bytes and back.
 
 Pure. What is written is byte for byte what the Java clients of 0.8 to 1.1 write, with one exception: a pattern is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the Grafana dashboard from the catalogue of series: ``python deploy/grafana/make_dashboard.py > consumerd.json``.
 
 Every series of ``consumerd.telemetry.metrics`` is on it once at least: those that answer a question in the panels that

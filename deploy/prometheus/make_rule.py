@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the operator's form of the alert rules: ``python deploy/prometheus/make_rule.py > FILE``.
 
 The file is deploy/kubernetes/monitoring/prometheusrule.yaml. A test makes it again and compares.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The jobs of the data pipeline on a Spark cluster:
 #
 #     deploy/spark/spark-submit.sh WHERE JOB [OPTIONS]       such as: yarn bronze --config config.yaml

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hook of mkdocs: what the pages link to outside of docs becomes part of the site, below ``repository/``.
 
 Pages link to ``../README.md``, ``../config.example.yaml`` or ``../deploy/kubernetes``, as they stand in the repository. Text files

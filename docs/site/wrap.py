@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wraps the prose of documents: ``python docs/site/wrap.py FILE...``.
 
 Only paragraphs and list items with a line of more than 120 columns are filled anew. Tables, headings, blocks of code and

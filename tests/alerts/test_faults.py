@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each alert fires from the fault that it is for, as one page or one ticket, and is quiet otherwise.
 
 Real daemons, scraped by a real Prometheus with the shipped rules, and a real Alertmanager with the shipped routes and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What alerts and dashboards may ask for: the series that there are, with the labels that they have."""
 
 from __future__ import annotations

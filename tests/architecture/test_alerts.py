@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The alert rules ask for what there is, do what they say, and lead to a section that says what to do."""
 
 from __future__ import annotations

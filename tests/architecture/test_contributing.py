@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worked example of CONTRIBUTING.md goes with the code, and each path that the page names exists."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The dashboard is what its script makes, and shows every series that there is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stands in deploy/ and in the Dockerfile goes with the code: settings, routes, ports, times, sizes, versions."""
 
 from __future__ import annotations

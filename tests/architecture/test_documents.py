@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """README and docs say nothing that is not so: commands, options, paths, links, settings, metrics, troubles and fields.
 
 Code blocks that a test runs bear the mark ``<!-- tested by PATH -->``; the others are held against the code's own lists.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """config.example.yaml documents every setting with its default."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Promise 5: every failure is visible in the log, in a metric and on the status page.
 
 Every warning and error that the code logs is found by parsing it, and so is every line of any level that is logged where an

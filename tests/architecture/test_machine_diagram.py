@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The document of the state machine says what its tables say."""
 
 from __future__ import annotations

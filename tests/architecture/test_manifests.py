@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Manifests of deploy/ as kustomize renders them: valid for the Kubernetes API, and whole."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/metrics.md lists every series that there is, and no other."""
 
 from __future__ import annotations

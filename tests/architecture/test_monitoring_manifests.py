@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifests for Prometheus's operator go with the pods, the rules and the shipped scrape configuration."""
 
 from __future__ import annotations

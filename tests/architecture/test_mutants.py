@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mutants fit the code as it is, and count as killed only where a named test has asserted what they break."""
 
 from __future__ import annotations

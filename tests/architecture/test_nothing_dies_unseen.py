@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A task that dies unseen fails the run, in one process and under xdist."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package's own files agree: supported Pythons, version, changelog, constraints, and what make targets need."""
 
 from __future__ import annotations

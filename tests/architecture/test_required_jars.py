@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jars that are missing: tests skip and say which command fetches them, and fail in CI, which runs Delta, too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What CI forgives: a failed test that passes alone, once in a run, and never one about records."""
 
 from __future__ import annotations

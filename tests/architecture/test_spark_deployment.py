@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stands in deploy/spark goes with the code: settings, options, paths, sizes, versions."""
 
 from __future__ import annotations

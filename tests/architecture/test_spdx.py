@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each source file says its licence, in the one line that tools look for."""
 
 from __future__ import annotations

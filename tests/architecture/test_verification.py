@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verification document: its table is that of the record, and each of its figures has a date and a commit."""
 
 from __future__ import annotations

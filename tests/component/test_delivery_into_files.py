@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delivery and real files together: every kind of new beginning and of gap, read back by somebody independent."""
 
 from __future__ import annotations

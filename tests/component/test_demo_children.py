@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo's processes: their ends are told from their deaths, and none outlives the demo."""
 
 from __future__ import annotations

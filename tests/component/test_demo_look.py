@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The line that the demo prints to look at its files; it needs pandas, which unit tests do without."""
 
 from __future__ import annotations

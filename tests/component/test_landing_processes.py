@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Landed files written by real processes, which are killed and raced."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Promise 4 by the system's own count: a whole daemon under 200 partitions of 1 MiB messages and a sink that stalls.
 
 A broker of its own process serves partitions that never end; ZooKeeper is a real one; nothing of Kafka is needed.

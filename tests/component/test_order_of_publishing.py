@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the first byte of a file to the position that is stored: the order of everything that a crash may come between."""
 
 from __future__ import annotations

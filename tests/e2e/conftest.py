@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One ZooKeeper and one broker for all that land with the installed command; tests keep to topics and groups of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd broker`` as a process: it says where it is, serves foreign clients, and ends with all that it has started."""
 
 from __future__ import annotations

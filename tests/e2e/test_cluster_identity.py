@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon as a process while what ZooKeeper holds is not there yet, or is not what it was."""
 
 from __future__ import annotations

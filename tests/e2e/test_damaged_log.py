@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A byte that the broker's disk has changed, in each format, and a message above the limit: what each policy makes of them.
 
 One group for each policy reads the same topics at the same time; the producer's ledger and the log file say what must land.

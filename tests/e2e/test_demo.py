@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd demo`` as a process, as a new user meets it: it holds what it says, and leaves nothing that it should not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics that ZooKeeper's ACLs keep a whole daemon from: told everywhere, with the lag as it is, and nobody else is held up."""
 
 from __future__ import annotations

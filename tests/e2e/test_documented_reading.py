@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The readers in README and docs/file-formats.md return each record once, after positions were moved back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example of docs/writing-a-sink.md, installed as users install it, keeps each record once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that answers late, wrongly, half or not at all while records are landed: each is landed once."""
 
 from __future__ import annotations

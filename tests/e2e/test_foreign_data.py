@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What others leave in the registry of a group that lands records: before the start, and while it owns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon as a process at the registries of each generation of Kafka: those that it refuses, and those it waits for."""
 
 from __future__ import annotations

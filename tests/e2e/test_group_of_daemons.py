@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group of daemons on a broker: members come, stop, stall and die under load, and every record lands once.
 
 Judged by an independent reader of the files (pyarrow and json) against the ledger of a producer that is not ours.

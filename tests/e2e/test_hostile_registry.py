@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole daemon and a whole embedded broker under hostile znodes and hostile broker answers.
 
 Decoders are tested with far more values elsewhere. Here the code around them must not fail: tasks, watches, plans, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a daemon with hundreds of partitions asks of a broker when it starts."""
 
 from __future__ import annotations

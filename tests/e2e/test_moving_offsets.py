@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd offsets`` while daemons run, and what comes of it in the files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The installed command as a process, with a real ZooKeeper and no broker: signals, exit codes, health, what it says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """README's five minutes by hand, as they stand there: a cluster, records, a group, a reset."""
 
 from __future__ import annotations

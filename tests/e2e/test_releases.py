@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that a broker of each release holds lands once: the installed command, against each that ours passes for.
 
 librdkafka writes as the clients of that release did, and says where each record is.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The newest landed file is removed under a whole daemon, while it runs and while it is stopped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Roll-outs of the shipped workloads, with real processes as their pods, beside a partition that is stopped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Screenshots of the status page of a real daemon and of an audit, for README and docs.
 
 They are written into ``docs/images`` when ``CONSUMERD_SCREENSHOTS`` names that folder (`make screenshots`); else they are taken

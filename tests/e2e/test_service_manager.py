@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon's process under a service manager: what it says on the socket that NOTIFY_SOCKET names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the status page of a real daemon says while a rebalance does not come to its end, and after it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damaged requests at an embedded broker, over its socket: it answers or closes the connection, and lives.
 
     python tests/fuzz/broker.py --seconds 300 [--seed 7]

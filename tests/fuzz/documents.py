@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is read beside brokers' answers: ZooKeeper's answers, the payloads of its nodes, the records beside landed data, and
 what the embedded broker is sent: requests, and record sets to be checked, stored and converted.
 

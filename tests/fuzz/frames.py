@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mutated bytes through everything that reads any: the frame, its answer, each record set in it, each record in that.
 
     python tests/fuzz/frames.py --count 1000000 [--first 0] [--seed 7] [--jobs 2]

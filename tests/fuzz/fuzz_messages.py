@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invariant: any bytes after a correlation id are a response that can be written again, or RemoteProtocolError.
 
 The first byte of an input says which response, of which version, the rest is read as.

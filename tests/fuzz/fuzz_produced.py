@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invariant: a set that is sent is refused with its place, or stored as whole as it came; stored bytes are converted or not.
 
 The first byte of an input tells whether checksums are put right, so that what they cover is met.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invariant: any bytes are read by the decoder as by the naive one: the same records, or one CorruptMessageError."""
 
 from __future__ import annotations

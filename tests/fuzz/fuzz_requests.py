@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invariant: any frame is a request that can be written again, or one of three errors that say how far it was read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invariant: any stream of bytes gives answers in the order of the requests, then perhaps one fault, for ever."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs every ``fuzz_*.py`` beside it under atheris, a coverage-guided fuzzer; ends with 1 if one found a failure.
 
     python tests/fuzz/run.py --seconds 30 [messages ...]

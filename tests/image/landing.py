@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tries a container image as an orchestrator would run it: its own user, command, health check and stop signal.
 
 ``python -m tests.image.landing --image IMAGE --directory FOLDER -- buildah [OPTION...]``. Raises where something is not as

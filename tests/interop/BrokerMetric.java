@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import com.sun.tools.attach.VirtualMachine;
 import javax.management.MBeanServerConnection;
 import javax.management.ObjectName;

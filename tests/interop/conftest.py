@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which Kafka releases a test runs on, and clusters shared by the tests of a run.
 
 A test that takes ``release`` runs on 1.1.1; marked ``smoke``, on every release of the matrix; marked ``full``, not at all,

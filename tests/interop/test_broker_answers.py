@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the embedded broker is compared with is what real brokers still answer."""
 
 from __future__ import annotations

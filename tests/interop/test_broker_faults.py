@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers die and come back, and topics grow, while records are landed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions that move, topics that go and come back, logs that lose their end: whole daemons on two brokers that create
 topics for whoever names them, as brokers do by default.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members come, go and die under load, and the landed files hold every record once.
 
 Judged by an independent reader of the files (pyarrow and json, none of our code) against the producer's own ledger.

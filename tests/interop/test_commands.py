@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one-shot commands against a real cluster with a Java group and one of ours, and a start from a Java team's file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be wrong with the data itself: retention that overtakes a group, compaction, messages too large, bytes that a
 disk has changed, transactions. Producers' ledgers and the brokers' own log files say what must have landed.
 

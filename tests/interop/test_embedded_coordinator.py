@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life of a group of two, on a real broker and on the embedded one at the same time: every answer is the same.
 
 What a group of one does is among the recordings; here members wait for each other, fall silent, and get in each other's way.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's own tools and consumers on the embedded broker: topics by znode, groups over ZooKeeper and by the coordinator."""
 
 from __future__ import annotations

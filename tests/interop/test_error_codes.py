@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Error codes that only a cluster in trouble or behind an authorizer gives, from real brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetching from real brokers: everything that was produced comes out once, in order and unchanged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clients' script on real Kafka, and on the embedded broker with the Java clients among them."""
 
 from __future__ import annotations

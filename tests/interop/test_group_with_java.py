@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups in which our members sit beside the real Java high-level consumer.
 
 Java is the oracle: every Java thread owns what Java computed, we own what we computed, and where every partition is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What should not happen and does: topics deleted and made again, positions spoilt by hand, volumes that go away, brokers
 that hang, a ZooKeeper that forgets. Each ends with every record where it belongs, and shows while it lasts.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One member after the other is killed right before or after a step that others can see, while records flow.
 
 The process dies at a named point in its own code (``consumerd.failpoints``), which no timing from outside can hit. The

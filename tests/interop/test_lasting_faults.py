@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of real brokers that last: what page, API, probe, lag, metrics, log and events say of them, and after them.
 
 ``tests/component/daemon/test_lasting_faults.py`` has the same for every fault and for ten minutes of it, in virtual time.

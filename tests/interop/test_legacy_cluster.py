@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """consumerd refuses a real cluster of the 0.7 protocol; its Java group goes on rebalancing."""
 
 from __future__ import annotations

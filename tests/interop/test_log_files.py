@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our logs are Kafka's: its tools read what we write, and brokers and we take over each other's directories."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's own classes read what we write, see the same values in it, and write the same bytes.
 
 The classes of kafka-clients 2.8.2 are generated from Kafka's message definitions and know all the versions that are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ours and the real Java high-level consumer in one group: who owns what, who delivers what, and from where they go on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections and the cluster view against real brokers."""
 
 from __future__ import annotations

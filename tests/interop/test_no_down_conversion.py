@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers never convert for us: what they send is what is on their disk, byte for byte.
 
 A broker that is asked for an older format than its log has reads, converts and checks message by message, an order of magnitude

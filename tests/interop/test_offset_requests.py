@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd offsets set | reset | export`` on real clusters: with a daemon that runs, one that is away, and Java members."""
 
 from __future__ import annotations

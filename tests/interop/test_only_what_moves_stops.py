@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions that a rebalance does not move do not pause: measured from outside, by when records come out.
 
 What a busy machine does to everybody is told from what a rebalance does to a partition, and does not count: the time for

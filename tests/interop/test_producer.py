@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer against real brokers, read back by Kafka's own consumers and by kcat."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a rebalance asks of ZooKeeper, beside what Java's high-level consumers ask for the same: counted on the way there."""
 
 from __future__ import annotations

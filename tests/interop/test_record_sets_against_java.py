@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets that we build, number and convert are read by Kafka's own classes, its brokers and its consumers."""
 
 from __future__ import annotations

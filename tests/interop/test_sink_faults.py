@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disks fill up, fail, slow down, go away and are swapped under a whole daemon: nothing is lost, and the rest goes on.
 
 All faults of a test happen at the same time, each to a sink and a topic of its own, so that one may also disturb another.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline's tables as Spark's own Delta reads and changes them, with the releases of both that work together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unclean elections on real brokers, through daemons, files, audit and bronze, record by record.
 
 Every record that was landed is in the table once: those that the logs have lost, and beside them those that have their

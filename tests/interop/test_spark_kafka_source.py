@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data source ``consumerd`` gives what Spark's own Kafka source gives: the same columns, the same rows, as whole tables.
 
 Spark's own runs on the pyspark that it is of (``tests.support.spark_kafka``), ours on that one and on the one that is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole pipeline on a real broker, with daemons and jobs killed at each of their steps.
 
 Files are read by pyarrow, none of our code but the tables' logs, and compared with the producer's own ledger.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data source ``consumerd`` on real brokers: row for row what the release's own producer says was acknowledged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams from and into real brokers: the same records, each once, whatever dies."""
 
 from __future__ import annotations

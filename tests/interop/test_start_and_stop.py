@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An orderly end under load, and one that is cut short."""
 
 from __future__ import annotations

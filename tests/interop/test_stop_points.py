@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member that stalls at any point of its work for longer than its session, while another takes over, harms nobody.
 
 It stops (SIGSTOP) at a named point in its own code, as in a virtual machine that is paused at the worst moment, and goes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members of two versions of us in one group, over one landing folder: an upgrade and its roll-back, while records flow."""
 
 from __future__ import annotations

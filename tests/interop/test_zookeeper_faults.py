@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper goes away, comes back, or forgets us, while records flow; and a process that stalls past its session."""
 
 from __future__ import annotations

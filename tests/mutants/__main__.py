@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tests.mutants [NAME...]``: run all mutants, or those whose names are given; ``--brief``: one a promise.
 
 Exit code 1 when one survives, dies of something else than a failed assertion, or does not apply any more.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mutants of what lies around the promises: Spark, the producer, the commands, the settings, connections to brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a mutant is, and how its edit is applied."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs mutants: in a copy of the package, one edit at a time, with the tests that must notice it.
 
 A mutant is *killed* when each test that it names fails by an assertion (or by an exception that it names), and *survives*

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mutants, by promise. A survivor is a missing test; one that does not apply any more is to be written anew."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps ``constraints.txt``: the versions of what an installation needs, as they were tested.
 
     python -m tests.package.constraints [--write]

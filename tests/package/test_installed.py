@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The source distribution and the wheels, each installed into a fresh environment, with and without a C compiler.
 
 Not part of ``make test``: each environment downloads the dependencies. ``make package-test`` runs them, and so does

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds what a release consists of: the source distribution, a wheel in pure Python, and a manylinux wheel a Python.
 
     python -m tests.package.wheels FOLDER PYTHON...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stories of simulated groups whose bronze table is held against the logs.
 
 ``make simulate`` tells hundreds of stories; a seed that fails is told again by the command that is printed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delivery against random histories: whatever happens and in whatever order, each record lands once or is in a gap."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agenda that looks at changes alone comes to what one comes to that looks at everything."""
 
 from dataclasses import dataclass, field

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory account under any sequence of calls: nothing leaks, nobody starves, the limit holds."""
 
 from hypothesis import settings

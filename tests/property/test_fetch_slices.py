@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cutting any bytes at all: pieces follow each other, and nothing raises."""
 
 import pytest

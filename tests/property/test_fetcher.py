@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fetcher through any sequence of misfortunes: every record once and in order, and all memory given back."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assignments of any group, and expressions of any shape."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any sequence of requests, delays and failed writes: a group of the coordinator keeps its promises, and nobody waits for ever."""
 
 from __future__ import annotations

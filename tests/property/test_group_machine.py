@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine under any events in any order: it neither fails, nor stops, nor forgets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups on virtual time, by seed: whatever happens, one owner at a time, and in the end the assignor's owners.
 
 ``CONSUMERD_GROUP_SEEDS=A-B`` runs other seeds than the standing ones.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Well-formed Fetch and Metadata responses with false values, against the fetcher, delivery and the directory.
 
 Error codes, offsets, counts, names and records are drawn from values that no broker sends. They may stop or fail the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All handlers of the embedded broker under requests whose values were chosen to hurt.
 
 Damaged bytes are tested over its socket (``tests/fuzz/broker.py``). Here every frame can be read: names, counts, offsets, times

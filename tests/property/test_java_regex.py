@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 r"""Our matching of Java's expressions against Python's backtracking engine, where both mean the same; and its bounds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LZ4 with the kernel and without: frames of all shapes, damaged ones, and any bytes."""
 
 from __future__ import annotations

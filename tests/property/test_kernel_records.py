@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel and the pure Python readers give the same for any record set, valid or not, down to the words of an error."""
 
 from __future__ import annotations

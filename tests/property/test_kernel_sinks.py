@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the native kernel makes of records for sinks is what Python makes of them: JSON lines, and Arrow's buffers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel and the pure Python readers give the same for compressed wrappers of magic 0 and 1, valid or not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains under random crashes: whatever dies when, files hold each record once and what was acknowledged stays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log whose disk is cut off, fails, or loses and adds blocks, at any moment: what was flushed is there, nothing else
 is served, and it goes on.
 """

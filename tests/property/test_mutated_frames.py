@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Some thousands of the mutated frames of ``tests/fuzz/frames.py``; ``make fuzz-frames`` reads a million.
 
 A slice that meets every decoder, each with and without an error, and no more: what takes minutes is a step of its own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """However a byte stream is cut into reads, the frames are the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ZooKeeper store against a connection that breaks at any moment and sessions that end."""
 
 import asyncio

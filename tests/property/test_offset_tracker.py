@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tracker against random histories: its invariants hold after every step, refused steps included."""
 
 from contextlib import suppress

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What producers send, whole and damaged: what is let through is numbered, stored, converted and read by everybody."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever brokers do to a producer: its buffer stays within its bound, order is kept, every record is answered once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets of all shapes, whole and damaged: the fast decoder says what the naive one says, and explains each offset."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole groups on virtual time, by the thousand: rebalancing, delivery, trackers, chains and commits are the real ones.
 
 ``make simulate`` tells tens of thousands of stories; a seed that fails is told again by the command that is printed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever the values, whatever the bytes: codecs, frames and sessions keep their promises."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Spark session that the tests here share, one in each process: each takes five seconds and a gigabyte."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An audit's proof: Spark's tasks read every landed record, and find what names and footers cannot show."""
 
 from __future__ import annotations

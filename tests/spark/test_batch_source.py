@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches from a broker: row for row what was produced, between the bounds that were asked for, or an error by name."""
 
 from __future__ import annotations

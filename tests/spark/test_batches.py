@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``append_batches``: each micro-batch is in the table once, though Spark repeats it."""
 
 from __future__ import annotations

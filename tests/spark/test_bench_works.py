@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark's works really run, on a handful of rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bronze is exactly what was produced, each record once, whatever the landing zone looks like and whoever dies."""
 
 from __future__ import annotations

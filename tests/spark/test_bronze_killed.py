@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bronze job that dies, as a process with all that it has started, and is run again."""
 
 from __future__ import annotations

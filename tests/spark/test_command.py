@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd-spark`` as a process: what a scheduler starts, and what Ctrl-C and SIGTERM leave."""
 
 from __future__ import annotations

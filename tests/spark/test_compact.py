@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction changes files, and no row; readers at work see every row once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was erased is nowhere any more, nothing else has changed, and the pipeline goes on."""
 
 from __future__ import annotations

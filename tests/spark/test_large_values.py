@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of a megabyte through all jobs, with the memory that jobs have by default."""
 
 from __future__ import annotations

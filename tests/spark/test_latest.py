@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which record of a key is its latest, where the log was truncated or partitions share a key."""
 
 from __future__ import annotations

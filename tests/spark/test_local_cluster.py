@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two executors, processes of their own, give what one process gives, and need nothing of the driver's memory and disk.
 
 ``local-cluster[2,1,1024]`` in a process of its own, since a process has but one session. Python on the executors is refused

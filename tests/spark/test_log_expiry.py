@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs and files that end, and work that is not done twice all the same."""
 
 from __future__ import annotations

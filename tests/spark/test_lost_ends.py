@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs that lose their ends in unclean elections, through delivery, files, audit and bronze: each record that was landed, once.
 
 A record's time says which history of the log it is of: the same offsets are other records after an election.

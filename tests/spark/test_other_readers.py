@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every table of the pipeline as others read it: the same rows as ``read_table``, at every version that is kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replay, marks and purge of quarantined records: exact rows, and counts that hold."""
 
 from __future__ import annotations

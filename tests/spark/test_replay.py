@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is chosen goes into the target, all of it and nothing else, in order; without a target nothing does."""
 
 from __future__ import annotations

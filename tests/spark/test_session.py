@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The session that users and jobs get is quiet, local, and runs this interpreter."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Silver and quarantine together are bronze, whatever is in it, and whoever dies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Silver and quarantine together are bronze, each record once, where a run dies between its two commits."""
 
 from __future__ import annotations

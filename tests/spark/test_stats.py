@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures by topic and hour are those of the ledger."""
 
 from __future__ import annotations

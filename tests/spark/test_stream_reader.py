@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the stream reader tells Spark, on a cluster that is made up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams from a broker: every offset once in the sink, whatever dies, and all that is new is found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any frame goes into a table and comes out as it was, of all types that jobs use."""
 
 from __future__ import annotations

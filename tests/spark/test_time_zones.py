@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times and days of all tables in a time zone other than UTC."""
 
 from __future__ import annotations

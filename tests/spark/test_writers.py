@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DataFrames and streams into topics, read back by librdkafka, which is no part of this project."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One script of requests, run against a real broker and against the embedded one; the answers are compared.
 
 Record sets are built by ``tests.support.record_sets`` with fixed times, so that what comes back is the same, byte by byte.

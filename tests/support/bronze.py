@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the bronze job on a test's zone, and holds its table against the zone's ledger."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claims without a group behind them, to be lost, paused and confused at will."""
 
 from __future__ import annotations

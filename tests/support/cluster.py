@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builders of cluster views, and a directory by script."""
 
 from __future__ import annotations

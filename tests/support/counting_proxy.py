@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A proxy to ZooKeeper that counts what goes through it, for members that are processes of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd run`` as a process of its own, as users run it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A byte of a broker's log that its disk has changed."""
 
 from __future__ import annotations

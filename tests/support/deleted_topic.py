@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic that is deleted and created again behind a group's back, and what each command says of its positions.
 
 Runs on any cluster, real or embedded: topics are deleted as Kafka's TopicCommand does, by kazoo.

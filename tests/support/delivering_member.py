@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member with everything that the daemon has between ZooKeeper and a sink; only its broker is made up.
 
 Session, registry, owners, positions, operators' requests, pipelines and the ``null`` sink are the daemon's own classes, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delivery's neighbours in memory: claims, logs, feeds, sinks and a store that tests steer and then ask what happened."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads tables as somebody does who knows nothing of consumerd: by delta-rs, Polars and DuckDB. The extra ``readers`` has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to the disk under a sink's path while a daemon runs. Some of it takes root: see :func:`find_why_no_mount`.
 
 Each fault gives the path that the sink is to have, begins and ends when the test says so, and leaves nothing mounted.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documents as tests read them: code blocks with their language and mark, and links."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded cluster for tests that are not asynchronous: as a process of its own, and in a thread of this one.
 
 What they offer is called as in ``tests.support.kafka``, so that a test can run on either. Topics are made through ZooKeeper

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker of its own process whose partitions never end, so that its memory does not count as the daemon's.
 
 ``python -m tests.support.endless_broker ZOOKEEPER PARTITIONS CODEC`` registers itself and the topic ``endless`` in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells a script what failed in a run of pytest, as JSON lines in the file that ``CONSUMERD_FAILURES`` names.
 
 Hooks, for ``conftest``. One line for each failure, with its node id, its kind, and whether the test is about records; the last

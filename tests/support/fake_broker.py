@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster in memory that answers Fetch as brokers do: sizes, long polls, sessions, and every way to fail.
 
 For virtual time. :class:`FakeCluster` is what a fetcher needs of the world: who leads what, connections, log ranges.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A ZooKeeper in memory: one tree, many sessions, on a (virtual) event loop's time, deterministic by seed.
 
 What it keeps of the real one, since protocols rest on it:

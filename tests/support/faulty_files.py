@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File systems that fail and die on request."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of a log that live in memory: they fail on request, and lose what was not synced when the power is cut."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fetcher on real brokers without a daemon: leaders from Metadata alone, everything else as in production."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fetcher on a cluster in memory, everything else as in production."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frames under ``tests/vectors/modern``: what real clients and brokers said to each other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drives one group of the coordinator by hand: requests, answers by ticket, and a clock that the test moves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member of a group that delivers nothing: in this process, or as one of its own that can be killed.
 
 ``python -m tests.support.group_member CONNECT GROUP STRATEGY SESSION_S TOPIC=STREAMS...`` takes part until SIGTERM, then leaves.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group on virtual time: members of ours and Java-like ones over one ZooKeeper in memory, watched by a judge.
 
 The judge looks at every change of an owner node, at that very moment, and at every call of a listener. It knows:

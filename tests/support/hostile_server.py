@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that answers every request with something hostile, chosen by a seed: for whole clients, not for decoders."""
 
 from __future__ import annotations

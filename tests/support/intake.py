@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans what a table takes over from a landing zone, in one call: scan, footers of new files, plan. Blocks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster of the 0.7 generation on this machine: Jafka 3.0.6, a port of Kafka 0.7, with its Java producer and consumer.
 
 Jafka speaks the 0.7 wire protocol and keeps the registries of 0.7 (``tests/vectors/znodes/jafka-3.0.6``). ZooKeeper is the

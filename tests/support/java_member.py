@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member that behaves as the Java high-level consumer does, over a ``ZkClient``: the simulation's other half.
 
 Written after ``ZookeeperConsumerConnector.scala``: any change of ``ids`` or of a topic makes it commit, delete *all* its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Java clients and tools of a release on a cluster that somebody else runs: the embedded one."""
 
 from __future__ import annotations

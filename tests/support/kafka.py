@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real Kafka and real ZooKeeper on this machine, from Maven coordinates, for the interop tests and the benchmarks.
 
 Jars are copied by maven on first use and kept under ``$CONSUMERD_KAFKA_CACHE`` (by default the user's cache folder);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schemas of the Kubernetes API for the kinds that deploy/ uses, and a check of rendered manifests against them.
 
 `tests/vectors/kubernetes/schemas.json` is a subset of two published sources, which it names with their releases:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For how long an event loop is kept from its turns."""
 
 from __future__ import annotations

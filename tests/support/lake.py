@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small lake with every table of the pipeline, which others read: three runs of all jobs, with compactions and checkpoints."""
 
 from __future__ import annotations

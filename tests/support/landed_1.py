@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Landed files and quarantined units of format 1, as the release before wrote them: ``tests/vectors/landed-1``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Judges a landing folder against the producer's own ledger, and what other members of the group have consumed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The main job, as a user sets it up: a group that lands one topic as Parquet and another one as JSON lines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writers in processes of their own, to be killed and raced: ``python -m tests.support.landing_process MODE KIND PATH``.
 
 ``dying``: one process after the other lands twenty records and is killed by SIGKILL before its n-th change of the disk,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a landing folder as a stranger would: by its names and metadata, with pyarrow and json alone.
 
 Nothing of consumerd is imported, so that a mistake in its notion of a chain cannot hide here. What is expected of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A landing zone with real files: landed by consumerd's own sinks, chain by chain, and then damaged at will.
 
     zone = LandingZone(tmp_path / "landing")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producers that are not ours, which say at which offset each record was acknowledged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A steady flow of records into brokers, kept in a ledger, while a test does something else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in the files of a log, read byte by byte as the formats say, by none of the product's code."""
 
 from __future__ import annotations

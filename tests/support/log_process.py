@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writers of a log on a real disk, killed under load: ``python -m tests.support.log_process PATH ROUNDS SEED``.
 
 In each round a child opens the log, appends (with flushes, new segments, retention and checkpoints in between), and tells

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs for tests: opened on whatever files, filled, read back, and compared with what was acknowledged."""
 
 from __future__ import annotations

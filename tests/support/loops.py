@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event loops that the product runs on, for tests that run on each of them."""
 
 from __future__ import annotations

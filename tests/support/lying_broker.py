@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that answers Metadata with well-formed lies, chosen by a seed, and nothing else: for whole clients.
 
 It listens on loopback in a thread of its own. What it says is in the right form for the version that was asked for, so

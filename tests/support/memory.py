@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much memory the daemon takes, as the system counts it: a whole daemon, a real ZooKeeper, an endless broker.
 
 ``python -m tests.support.memory --sink stalling-parquet --codec gzip --partitions 200 --budget-mib 64 --seconds 15``

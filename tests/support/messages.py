@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies for declared messages: any value that a version can say, or values chosen to hurt."""
 
 from __future__ import annotations

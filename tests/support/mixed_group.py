@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group with members of both kinds, ours and the Java high-level consumer, on real brokers, and what came out of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debian's Prometheus and Alertmanager with the shipped rules, routes and scrape jobs, made faster.
 
 All times of the rules, routes and scrapes are divided by ``SPEED``: an alert that waits for 5 minutes waits for 10 s. What

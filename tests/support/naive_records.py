@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decodes record sets the slow and obvious way: one record after the other, nothing shared with the real decoder but
 the codecs. What it says is what the real one must say, whatever the bytes.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ``null`` sink that notes when batches come, for a daemon of its own process: one line a batch in the file ``notes``.
 
 A line is the time (monotonic seconds), the topic and the partition. :func:`install` brings the sink along under the name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd offsets`` as a process of its own, and what comes of it in the files."""
 
 from __future__ import annotations

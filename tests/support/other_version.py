@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other versions of consumerd, for processes of their own: a made-up later one, and the last one with format 1."""
 
 from __future__ import annotations

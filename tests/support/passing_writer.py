@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A writer that passes everything on to another one: what a test's sink changes a part of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which processes work in a folder: none may be left when a test's commands have ended."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster by script that is produced to: real bytes over a network in memory, on virtual time.
 
 :class:`ProduceCluster` keeps what brokers took; what they answer next, who leads, and what they speak is the test's to say.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The misbehaving TCP proxy on an event loop of a thread of its own, for tests that are not asynchronous."""
 
 from __future__ import annotations

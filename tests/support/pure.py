@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pure Python readers, where the native kernel is there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client that says exactly what a test wants, and hears exactly what comes."""
 
 from __future__ import annotations

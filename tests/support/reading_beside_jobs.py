@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers of the pipeline's tables that read while all jobs, compactions and vacuums run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds columnar record batches from plain values, as a decoder would, with framing bytes between the fields."""
 
 from __future__ import annotations

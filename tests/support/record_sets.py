@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds message sets and record batches, byte by byte as the formats say and none too fast: the tests' counterpart of
 the decoders in ``consumerd.wire.modern``.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records a pytest run that passed as a whole: its number of tests, and the figures that its tests noted.
 
 Hooks, for ``conftest``. ``CONSUMERD_RUN`` names the run (the Makefile sets it where all tests of a target run), and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sink of somebody else's, which lands JSON lines and refuses one record; ``stalling_sinks.install`` brings it along."""
 
 from __future__ import annotations

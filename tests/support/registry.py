@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in ZooKeeper, by a client that is not ours (kazoo), and the assignment by arithmetic that is not ours either."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Controllers of Kubernetes, simulated: they replace pods by the manifest's strategy, as far as readiness allows.
 
 A pod is a real process.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker by script: functions that answer requests, over a network in memory or on a real socket.
 
 :class:`ScriptedBroker` decides what a request is answered with; :class:`FakeNetwork` carries frames on the loop's own

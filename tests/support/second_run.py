@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What to do about a run of the tests that failed: repeat it, with its own seeds, and forgive little.
 
     python tests/support/second_run.py --failures FILE --unstable FILE -- PYTEST...

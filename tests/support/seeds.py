@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeds of tests that try something new in each run, all from one number, so that a failure can be repeated as it was.
 
 ``CONSUMERD_SEED`` is that number. Where it is not set, a run draws one, and says it in its header; xdist's workers inherit it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The broker without ZooKeeper and without groups: real logs in a folder, real sockets, topics as a test wants them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether brokers serve a topic, asked over their own protocol: a JVM for each look would take longer than most tests."""
 
 from __future__ import annotations

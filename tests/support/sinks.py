@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members that land files below one path, for tests of sinks: each with a context, a clock and a sink of its own."""
 
 from __future__ import annotations

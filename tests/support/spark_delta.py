@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delta, for the pyspark that it is of: its jars by maven, the pyspark as ``tests.support.spark_kafka`` keeps it.
 
 Fetch them ahead of time with ``python -m tests.support.spark_delta``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's own Kafka source, beside which ours is held: its jars by maven, and the pyspark that they are of by pip.
 
 Both are kept under ``$CONSUMERD_KAFKA_CACHE`` (by default the user's cache folder), about 500 MB. The pyspark is no part of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads with Spark in a process of its own, and what was read as Parquet files: for a session, a pyspark or a master that is
 not the one of the tests' own process, which can have but one session.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stream with Spark in a process of its own, which can be killed: from a topic into Parquet files, or into another topic.
 
 ``python -m tests.support.spark_stream JOB`` takes a file with a :class:`StreamJob`.

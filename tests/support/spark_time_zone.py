@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run of all jobs in a Spark session of another time zone.
 
 The process's own zone is set by ``TZ``.

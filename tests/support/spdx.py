@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The licence line of source files: ``SPDX-License-Identifier: Apache-2.0`` in a comment, first, or behind ``#!``.
 
     python -m tests.support.spdx          # prints the files that lack it; exit code 1 if there are any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Parquet sink on a disk that stands still; a module of its own, as whoever loads it has all of Arrow in memory."""
 
 from __future__ import annotations

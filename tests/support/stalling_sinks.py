@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file sinks on a disk that stands still, for a daemon of its own process.
 
 ``install`` makes a folder of a distribution that brings them by the documented entry points; with that folder on

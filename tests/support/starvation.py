@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When processes wanted the processor and did not get it, as the kernel counts it: what a busy machine does to a measurement.
 
 Linux adds up, for each thread, how long it has waited in a run queue (``/proc/PID/task/TID/schedstat``, the second number).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feeding frame assemblers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python source as a syntax tree, for tests of what the code says."""
 
 from __future__ import annotations

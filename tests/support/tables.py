@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small tables for tests that need no Spark: rows are put into files by the writer that tasks use."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A TCP proxy on loopback that misbehaves on request, between us and a real server.
 
 It runs on the test's event loop and knows one thing of the protocols that it carries: frames begin with an int32

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs and jars that some tests need and that are no Python packages: found, or the test skips and says how to get them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics made in ZooKeeper by a client that is not ours (kazoo), as Kafka's own tools of the time make them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fails the run for tasks, futures and callbacks whose failure nobody heard of: hooks of pytest, for ``conftest``.
 
 asyncio logs such a failure when it is collected. That is told by the test that is running then; what is left after the last

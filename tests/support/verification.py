@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record of verification runs, and the tables that ``docs/verification.md`` generates from it.
 
 A run appends JSON lines to the file that ``CONSUMERD_VERIFICATION`` names: what ran, a figure, its value, the date, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An event loop whose clock jumps: timers fire in order, at once, and every run gives the same interleaving.
 
 ``run(scenario())`` runs a coroutine on a loop whose ``time()`` starts at 0 and moves to the next timer whenever nothing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registries recorded from real systems (``tests/vectors/znodes``), put into a ZooKeeper of a test."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests against a real ZooKeeper share: servers, clients of the adapter, and waiting for what another process does.
 
 The server is the one in pyspark; with ``CONSUMERD_ZOOKEEPER_OF=0.8.2.2`` it is the one that this Kafka release brings.

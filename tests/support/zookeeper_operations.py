@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What members ask of ZooKeeper, counted by kind on its way there: a hook for :class:`~tests.support.tcp_proxy.TcpProxy`.
 
 Counted is every request of every connection that the proxy carries, so that Java's members are counted as ours are. What

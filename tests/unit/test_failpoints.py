@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fail points do what they are told at the place they are told, once, and nothing else."""
 
 from __future__ import annotations

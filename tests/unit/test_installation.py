@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How consumerd was installed, and the command that adds an extra: it names the place that the package came from."""
 
 from __future__ import annotations

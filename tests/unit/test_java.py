@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which Java is taken, and what is said when there is none."""
 
 from __future__ import annotations

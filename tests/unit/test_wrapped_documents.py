@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``docs/site/wrap.py`` wraps prose and leaves everything else alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records what real brokers make of record sets that are sent to them: refused with which error, or stored as what.
 
     python -m tests.vectors.produced 1.1.1        # rewrites tests/vectors/produced/kafka-1.1.1.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records frames between our own encoder and real brokers: what no Java client of the recorded releases ever asked.
 
     python -m tests.vectors.record 1.1.1        # rewrites tests/vectors/modern/recorded-kafka-1.1.1*.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records what real brokers store and send: raw record sets, and the records that went in.
 
     python -m tests.vectors.record_sets 1.1.1        # rewrites tests/vectors/records/kafka-1.1.1.json

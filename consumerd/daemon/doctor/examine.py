@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One examination: read everything once, check it, put the findings in order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the checks look at: everything of one group, as it was read. Pure values; who reads them is ``reading``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Is each path ours and whole, and do its chains go on where the group does? Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Are the stored positions in the logs, and what would a member do where they are not? Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the facts: ZooKeeper's nodes, brokers' logs, the landing paths. Changes nothing anywhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Is what ZooKeeper holds of the group what its members can work with? Pure."""
 
 from __future__ import annotations

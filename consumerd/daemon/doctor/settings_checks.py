@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Do the settings go together, with each other and with what the cluster allows? Pure but for resolving paths.
 
 What can be refused without asking anybody is refused when settings are loaded; this is about the rest.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tries out what settings rest on: landing folders, clocks, the HTTP surface. Leaves nothing behind.
 
 Looking is not enough for file systems: a mount may be read-only, refuse ``link(2)``, or have no inode left while bytes are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Will the landing folders, clocks and listeners do, which the settings name? Pure."""
 
 from __future__ import annotations

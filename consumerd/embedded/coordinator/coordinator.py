@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The coordinator: groups by name, their positions, their timers, and what of it is on disk.
 
 Decisions are ``group.Group``'s; here they are given time, answers and a log. One event loop, no locks: between two awaits

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of many groups has something to expire next. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is asked of a group, what it answers, and what of it is kept. Pure values.
 
 Source: the requests of Kafka's protocol guide; ``GroupMetadata.scala``.

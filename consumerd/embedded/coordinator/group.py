@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One group as the coordinator keeps it: who is in it, which generation, who waits for what. Pure.
 
 Theory

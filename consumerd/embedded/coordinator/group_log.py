@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``__consumer_offsets``: where groups and positions are written, and read when the broker starts.
 
 :class:`GroupLog` is the port that the coordinator writes through; :class:`OffsetsTopic` is the topic itself.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The coordinator's requests: FindCoordinator, the group requests, OffsetCommit and OffsetFetch.
 
 Here the wire's values become the coordinator's and back, and versions differ; decisions are made elsewhere. Errors are

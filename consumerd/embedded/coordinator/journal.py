@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups and positions as records of ``__consumer_offsets``, and back. Pure.
 
 A record says what holds from then on, a null value that something no longer does; so reading them in order gives what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member of a group, as the coordinator keeps it. Pure.
 
 Source: Kafka's ``MemberMetadata.scala`` (0.9 to 1.1).

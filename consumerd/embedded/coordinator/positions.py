@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The positions that one group has committed, as the coordinator remembers them. Pure.
 
 Source: Kafka's ``OffsetAndMetadata`` and the offsets in ``GroupMetadata.scala``.

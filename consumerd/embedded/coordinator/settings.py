@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the coordinator is told, with Kafka's defaults, and what depends on the release that the broker passes for. Pure."""
 
 from __future__ import annotations

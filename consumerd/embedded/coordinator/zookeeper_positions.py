@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions in ZooKeeper, where OffsetCommit and OffsetFetch of version 0 keep them, beside the high-level consumers' own.
 
 ``/consumers/G/offsets/T/P``, a persistent node each, holds the next offset in decimal; what a client says with it is not

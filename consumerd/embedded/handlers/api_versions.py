@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ApiVersions: what this broker speaks, which is what the release that it passes for speaks of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which error code says what a log has refused or failed of."""
 
 from __future__ import annotations

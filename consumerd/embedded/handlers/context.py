@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a handler is told of a request besides its body, and what it is to the server that calls it.
 
 A handler is given one decoded request at a time per connection; requests of several connections run at once. It returns

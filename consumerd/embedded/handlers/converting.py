@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of a log for clients that read older formats than it stores.
 
 Which magic a version of Fetch may bring is KIP-32's and KIP-98's business; what Kafka does with a unit that a client of

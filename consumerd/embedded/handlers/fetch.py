@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch: parts of logs, as they lie in their files, now or when there is enough.
 
 What is answered and when is Kafka 1.1's (ReplicaManager.fetchMessages and readFromLocalLog, DelayedFetch):

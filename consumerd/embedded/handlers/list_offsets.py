@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ListOffsets: the log's ends, and the first offset from a time on.
 
 As Kafka 1.1 answers (KafkaApis.handleListOffsetRequest): version 0 gives start offsets of segments; from 1 on a log of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metadata: this broker, its topics and their partitions; topics that are asked for come into being.
 
 A topic that is created because it was asked for is answered with LEADER_NOT_AVAILABLE and no partitions, as Kafka does

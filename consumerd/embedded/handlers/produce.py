@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Produce: record sets into their logs, each on its own; what one partition is refused for does not concern the others.
 
 With one replica every append is acknowledged by all of them at once, so that ``acks`` 1 and -1 are the same and

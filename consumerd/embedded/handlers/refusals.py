@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answer to a request of which nothing is done: one error code for all that it asked for.
 
 What a broker answers when a handler fails (UNKNOWN_SERVER_ERROR), and what a test can order it to answer. Shapes and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requests that are answered from the logs alone, each with its handler; groups are ``coordinator.handlers``'."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The partitions' logs: segments, indexes, recovery, retention, compaction.
 
 Synchronous throughout. All input and output goes through the port ``files.LogFiles``, time comes in as ``now_ms``. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that hold an offset for each partition, as Kafka's OffsetCheckpointFile writes them::
 
     0                      the version

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction: of each key the last record stays. Kafka's LogCleaner, for one log.
 
 Cleaned is what lies before the newest segment. The part that was not cleaned before is read for its keys; then every

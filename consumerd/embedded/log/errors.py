@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a log refuses, and what it can fail of.
 
 ::

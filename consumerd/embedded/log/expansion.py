@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds of what the record sets of a Produce request may take when they are decompressed.
 
 Kafka has none: it decompresses record by record and drops what it has read. Here whole sets are checked as columns, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The system calls behind a log, as a port, so that a test can let any of them fail or be the last.
 
 Every method blocks and raises OSError. Positions are given with each read and write, so that a descriptor's own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a segment's units say of themselves, read from their headers alone; nothing is decompressed.
 
 A unit is a message or compressed wrapper of magic 0 and 1, or a record batch of magic 2. Layouts: ``wire.modern.entry``,

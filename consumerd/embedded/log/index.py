@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two sparse indexes of a segment, as Kafka keeps them (OffsetIndex, TimeIndex; KIP-33).
 
 ``.index``: entries of 8 bytes, an offset relative to the segment's first and the position in the segment of a unit that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The directory that holds the logs of all partitions, and what it knows of their last end.
 
 As Kafka's LogManager keeps it: ``.lock``, held while somebody works on it; ``.kafka_cleanshutdown``, there only while

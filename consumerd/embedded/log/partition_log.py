@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log of one partition: appends at its end, reads from anywhere, retention from its beginning.
 
 One replica: the high watermark is the log's end, and what was appended can be read at once, flushed or not. Appends,

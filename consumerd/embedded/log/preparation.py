@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of a produced record set before it is written: checked, given its offsets, in the log's own format.
 
 What a broker requires of it: Kafka's Log.analyzeAndValidateRecords and LogValidator; ``wire.modern.units`` does that,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a partition's directory is opened, whatever the end of the last process.
 
 A segment is begun only when the one before it is durable, so what can be lost is at the end of the newest. Two kinds of

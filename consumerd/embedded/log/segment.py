@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One segment: a file of units named by the first offset it may hold, and its two indexes.
 
 A segment is written by one thread at a time and read by any number without a lock: ``size`` grows when the bytes below

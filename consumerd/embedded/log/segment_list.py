@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The segments of a log as its readers see them: an immutable list, searched without a lock.
 
 Whoever changes the log makes another list. A segment that has gone meanwhile has closed its file: the search raises

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How one log behaves: Kafka's topic settings under their own names, with the defaults of 1.1.
 
 Source: Kafka's documentation, "Topic Configs" (LogConfig).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of segments that are being read, and the files that they keep open."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The batch reader that Spark sees: plans on the driver, reads on executors."""
 
 from __future__ import annotations

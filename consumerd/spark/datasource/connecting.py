@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections to brokers by the options of a reader or a writer, on the driver and on executors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who leads the partitions of a few topics, asked of the brokers alone: what a reader needs to know of a cluster.
 
 No ZooKeeper, no watches: the brokers are asked at the start and whenever somebody meets a sign that what is known is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a cluster has, asked on the driver: topics and partitions, ends of logs, times, groups' positions.
 
 :class:`ClusterLookup` runs its connections on an event loop of its own in a thread, so that it can be used from

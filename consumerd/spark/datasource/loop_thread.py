@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An event loop in a thread, so that what is asynchronous can be called from code that is not.
 
 Spark calls readers as ordinary functions: on the driver perhaps below a notebook's loop, which must not be entered

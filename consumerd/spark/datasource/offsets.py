@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets by partition, as values and as the JSON that Spark's own Kafka source writes: ``{"topic": {"0": 5}}``.
 
 Pure. An offset here is the next one to be read, as everywhere in consumerd, so that the end of a range is exclusive.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a reader can be asked for, in the words of Spark's own Kafka source, so that a job moves over by its format's name.
 
 Pure. Names count whatever their case, as everywhere in Spark; one that is not known is refused, by name. Settings of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A DataFrame's columns as records to be written: which columns count, and what each may hold.
 
 The columns and their types are those of Spark's own Kafka sink ("Structured Streaming + Kafka Integration Guide",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which ranges of offsets a read consists of, and how they are divided among tasks.
 
 Pure. A range goes to one task as a whole unless ``minPartitions`` or ``maxRecordsPerPartition`` asks for more; offsets

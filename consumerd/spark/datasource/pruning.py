@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions and offsets that a query's filters leave out, known before anything is fetched.
 
 Of the filters that Spark offers (``pyspark.sql.datasource.Filter``; all of them must hold) those on ``topic``, ``partition``,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads one range of offsets on an executor, from the leader itself, into Arrow batches.
 
 Nothing here needs Spark or the driver: a :class:`ReadTask` says it all. What fetches is the daemon's own ``fetch``, in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The columns of a reader, those of Spark's own Kafka source, as Spark's types and as Arrow's.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a task's rows to brokers, on an executor, through the producer.
 
 A call returns when all its records are acknowledged; the first one that is not ends it, and the task fails. What was

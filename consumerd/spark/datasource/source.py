@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Spark finds under the name ``consumerd``: readers and writers for batches and streams, made from options.
 
 Instances travel between processes: they hold options and nothing else.

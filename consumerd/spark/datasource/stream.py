@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stream reader that Spark sees: one process of the driver asks it for offsets as long as a query runs.
 
 What a checkpoint holds is what Spark's own Kafka source writes, ``{"topic": {"0": 5}}``, and where ZooKeeper is known

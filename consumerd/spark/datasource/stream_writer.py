@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The streaming writer that Spark sees: each trigger's rows are appended to topics, at least once.
 
 A trigger that is run again, since the query died before Spark had noted its end, writes its rows once more. The output

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Up to which offsets a trigger of a stream reads. Pure.
 
 A trigger reads from one checkpointed set of offsets to the next. Both name partitions and the offset that comes next in each, and

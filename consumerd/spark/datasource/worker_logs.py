@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is logged in the Python processes that Spark starts for readers and writers: warnings and worse, on stderr.
 
 Spark shows or keeps that with its own logs. Without this structlog would print everything to stdout, debug included.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Python workers of Spark keep from one task to the next."""
 
 from __future__ import annotations

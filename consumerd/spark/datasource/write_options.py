@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a writer can be asked for, in the words of Spark's own Kafka sink, so that a job moves over by its format's name.
 
 Pure. ``topic`` and the settings of Java's producer, with the prefix ``kafka.``, count as there; those that have no

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The batch writer that Spark sees: checks on the driver, writes on executors, at least once.
 
 What a task has written is in the log whether or not the job succeeds: Kafka takes nothing back. So there is nothing to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes of keys and values to typed Arrow columns, as a topic's settings say; what cannot be decoded has a reason. Pure.
 
 Nothing here knows Spark: Arrow comes in, Arrow goes out, so that all of it runs in any process, batch by batch.

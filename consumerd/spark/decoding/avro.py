@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Avro data of local schemas, by fastavro."""
 
 from __future__ import annotations

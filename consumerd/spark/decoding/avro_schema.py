@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Avro schemas: read from files, checked for what columns cannot hold, and their columns.
 
 A record is a struct, an enum text, fixed bytes; a union is one type and null, which makes a column nullable. Logical

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The decoders that a topic's settings ask for. Reads schema files, once, so that tasks need none."""
 
 from __future__ import annotations

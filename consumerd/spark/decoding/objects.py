@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON objects of declared fields.
 
 Strict, by msgspec: a number is no text and text no number, whole numbers fit their width, times of day have a zone

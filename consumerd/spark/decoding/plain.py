@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values that are taken as they are, and text."""
 
 from __future__ import annotations

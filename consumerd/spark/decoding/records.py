@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole records: key and value decoded, the event time found, the bad ones told from the good ones.
 
 Every row of a batch comes out once, as good or as bad.

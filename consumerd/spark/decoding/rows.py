@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoding value by value, by way of Python objects.
 
 A value's result never depends on its neighbours: what Arrow refuses in a batch is looked for by halves, down to the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with single chains, and with how chains of a root follow each other. Pure."""
 
 from __future__ import annotations

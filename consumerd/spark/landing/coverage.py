@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Coverage: the landed offsets that a table has taken over, as ranges. Pure.
 
 A table keeps, with each commit, the :class:`Coverage` that the commit adds; what it has taken so far is their sum.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of a landing zone cannot be planned with, as findings. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accounts for every offset of every log of a landing zone. Pure.
 
 By names alone every offset of a file counts as landed, and a file that is missing from the middle of a chain cannot be

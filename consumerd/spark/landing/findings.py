@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is noteworthy about a landing zone, as values. Pure."""
 
 from __future__ import annotations

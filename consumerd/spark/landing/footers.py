@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads what files say of themselves: Parquet footers, and what stands in ``_meta`` beside JSON lines.
 
 Many at a time, in threads: it is the disk that takes long. Blocks; changes nothing, since daemons may be at work. So

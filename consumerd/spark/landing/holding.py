@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What offsets a file holds records of, by its own word. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of bronze: which records to take from which landed file, each record once. Pure.
 
 Files of one log are gone through from the highest chain down (``LandedChain.priority``). Each gives the offsets that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets of offsets as disjoint half-open ranges. Pure."""
 
 from __future__ import annotations

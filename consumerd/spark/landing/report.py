@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an audit has found out about a landing zone, log by log, as values and as JSON. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a landing zone's names: roots, chains, files. Of what is within files only the small records at chains' beginnings.
 
 A folder is not listed in one moment: a file that is published meanwhile may be seen though its predecessor is not. So

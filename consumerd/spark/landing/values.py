@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Roots, chains and files of a landing zone, as values from names and footers. Pure.
 
 A zone is one root, or one of each replica where the sink's ``shared`` is false; all are of one cluster. Offsets of one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delta tables on a file system: Parquet files and a transaction log, written by this package.
 
 ::

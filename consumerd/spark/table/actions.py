@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delta's actions: the JSON lines of a commit, encoded and parsed. Pure.
 
 A commit is the file ``_delta_log/<version>.json``. Of Delta's actions (PROTOCOL.md, "Actions") we write these:

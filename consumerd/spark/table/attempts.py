@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attempts: the staging folders of transactions, and the removal of those whose process has died. Blocks.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints: a snapshot as one Parquet file, ``_delta_log/<version>.checkpoint.parquet``.
 
 Source: Delta's PROTOCOL.md, "Checkpoints".

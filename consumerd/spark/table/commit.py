@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table's description and its commits, as values. ``actions`` encodes them. Pure."""
 
 from __future__ import annotations

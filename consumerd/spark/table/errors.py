@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of tables. Each message names the table's path, and the version or file concerned."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parquet files of a DataFrame's rows, written by Spark's tasks into a transaction's staging folder."""
 
 from __future__ import annotations

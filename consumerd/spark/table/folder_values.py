@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partition values in folder names, escaped as Hive and Spark do. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Upgrade of tables whose log is not yet Delta's: ``_table.json`` and ``_log/<version>.json``.
 
 The first process that opens such a table rewrites its log, version by version, while no other job is at work.

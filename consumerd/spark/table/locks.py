@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Locks of a table's log, by which a job knows that no other job is at work. Blocks.
 
 They only tell when the files of a dead job can be removed. That a version has its files does not depend on them

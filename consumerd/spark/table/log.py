@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table's log on a file system: numbered commits, each published once and whole.
 
 Everything here blocks. A commit is written under a hidden name, made durable, and linked to its number. The link fails

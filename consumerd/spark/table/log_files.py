@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of a table's log, by their names, and those that can go. Pure.
 
 A version can be read if there is a checkpoint at or below it, and every commit after that checkpoint. So a log that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parquet files of one task: one for each combination of partition values that it meets.
 
 Rows come as Arrow record batches, keep their order within a file, and are collected until they fill a row group. Files

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables as DataFrames: whole, at a version, or what was added since one.
 
 A DataFrame names the files of one version. Later commits do not change it; only a vacuum of these files ends it.

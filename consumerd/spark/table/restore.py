@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Restores an earlier version of a table, by a new commit. Versions in between stay readable. Blocks."""
 
 from __future__ import annotations

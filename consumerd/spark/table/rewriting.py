@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of a table, rewritten without some of their rows.
 
 Blocks. Reads and writes with pyarrow, outside of the JVM.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots: the sum of all commits up to a version. Pure."""
 
 from __future__ import annotations

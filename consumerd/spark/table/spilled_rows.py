@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of a task that are kept on disk until their file is written.
 
 A spill is an Arrow file of many batches, written once. A batch that is read again costs only its own memory.

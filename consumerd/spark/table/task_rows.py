@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a table's files with pyarrow in Spark's tasks, in batches limited by bytes.
 
 Spark's own reader takes 4,096 rows at a time, which may be gigabytes. Here a batch has about ``BATCH_BYTES`` of Arrow

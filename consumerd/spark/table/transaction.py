@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transactions: a job stages files, links them into place, and commits.
 
 ::

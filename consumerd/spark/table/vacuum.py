@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vacuum: removal of data files and commits that only old versions need. Blocks.
 
 Files of the newest version always stay. A file that a commit removed stays for ``keep_ms`` after it, for readers of

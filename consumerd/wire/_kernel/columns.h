@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What Cython's own access to the interpreter's arrays (cpython.array) leaves out. */
 #ifndef CONSUMERD_COLUMNS_H
 #define CONSUMERD_COLUMNS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* CRC-32 (IEEE 802.3, reflected, polynomial 0xEDB88320) of byte strings of any length, fast for short ones.
  *
  * Where the processor multiplies without carries, 16 bytes at a time are folded (Gopal et al., "Fast CRC Computation for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* CRC-32C (Castagnoli; RFC 3720, B.4), reflected, by what the processor has: chosen once, at run time.
  *
  * x86 with SSE 4.2 and PCLMULQDQ: the crc32 instruction takes 8 bytes a cycle but answers after three, so three stretches

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The null sink's checksum over columns and buffer, without an object a record. Contract: ``consumerd.wire.kernel``.
 

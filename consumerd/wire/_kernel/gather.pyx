@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Spans put in a row for Arrow, and what a column ranges over. Contract: ``consumerd.wire.kernel``.
 

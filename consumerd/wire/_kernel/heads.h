@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The heads of units of any magic: where they end, and what is compressed in them says that it gives.
  *
  * The same as consumerd/fetch/slices.py and wire/compression.py (expected_size) say; what is not sound, or odd, is left to them.

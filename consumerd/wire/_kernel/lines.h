@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Bytes as the text of JSON strings (RFC 8259, section 7), and as base64 (RFC 4648, section 4) where they are not UTF-8.
  *
  * Escapes are those of Python's json.encoder.encode_basestring: quotation mark, backslash, and what is below a space.

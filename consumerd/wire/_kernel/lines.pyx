@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Records as JSON lines. Contract: ``consumerd.wire.kernel``; what a line looks like: ``consumerd.sinks.lines``."""
 

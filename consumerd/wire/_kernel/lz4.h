@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* LZ4 frames (LZ4 frame format 1.6.1, block format 2018) as Kafka's clients write them, and as others do: blocks of any
  * legal size, packed or not, linked or independent, with or without their checksums, the content's, and its size.
  *

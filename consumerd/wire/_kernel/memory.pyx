@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Memory of received frames, used again as soon as the last view of it is gone.
 

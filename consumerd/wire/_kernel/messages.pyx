@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Uncompressed messages of magic 0 and 1, and CRC-32. Contract: ``consumerd.wire.kernel``."""
 

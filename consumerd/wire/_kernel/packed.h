@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Runs of batches that are plain but for being compressed, with what the kernel decompresses itself.
  *
  * Bounded as records.h is: what is decompressed stays within the room, and records within what was.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Record batches of magic 2 and their records (KIP-98; Kafka's DefaultRecordBatch, DefaultRecord), as columns.
  *
  * Nothing here finds fault: whatever is not plain ends the reading in front of it, and the pure Python reader judges. What

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Record batches of magic 2, compressed wrappers of magic 0 and 1, and the heads of units of any magic. Contract:
 ``consumerd.wire.kernel``.

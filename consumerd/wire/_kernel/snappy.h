@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Snappy as Kafka's clients write it: a raw block (google/snappy, format_description.txt), or blocks in the framing of
  * xerial/snappy-java's SnappyOutputStream: 8 bytes of magic, two versions of 4, then an int32 length before each block.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Snappy, decompressed a whole message at a time. Contract: ``consumerd.wire.kernel``."""
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Runs of compressed wrappers of magic 0 and 1, with what the kernel decompresses itself (Kafka protocol guide,
  * "Compression"; KIP-31, KIP-32).
  *

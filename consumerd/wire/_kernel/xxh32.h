@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* xxHash-32, seed 0 (xxHash specification 0.1.1): what LZ4 frames guard their header, blocks and content with. */
 #ifndef CONSUMERD_XXH32_H
 #define CONSUMERD_XXH32_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ApiVersions: which requests a broker knows, and in which versions (since 0.10; Kafka protocol guide, KIP-35).
 
 0.8 closes the connection on it and 0.9 does not answer. A broker that does not know the version asked for answers

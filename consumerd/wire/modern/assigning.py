@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets for a record set that a producer sent, and the broker's time if the topic has that.
 
 Written is where it can be (LogValidator of Kafka 0.8.2 to 1.1): the heads of messages and batches, and of a wrapper of

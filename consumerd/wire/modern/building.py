@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets out of records: what producers send, and what conversion and offset assignment write anew.
 
 Owns the writing of all three formats; the layouts are those of ``message_reader``, ``message_set``, ``record_reader`` and

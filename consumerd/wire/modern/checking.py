@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a producer sent, checked before it goes into a log.
 
 Found is whatever Kafka's own log refuses (Log.analyzeAndValidateRecords and LogValidator of 1.1): checksums, of the

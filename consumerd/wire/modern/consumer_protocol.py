@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What consumers say in a group of protocol type "consumer", version 0 (Kafka's ConsumerProtocol; protocol guide).
 
 In JoinGroup a member subscribes to topics, in SyncGroup it gets partitions; ``user_data`` belongs to the assignor. A

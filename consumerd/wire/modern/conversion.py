@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets of one magic made into those of another: for clients and for logs of other releases.
 
 As in Kafka (AbstractRecords.downConvert and LogValidator of 1.1), records keep their offsets, gaps and all; what is

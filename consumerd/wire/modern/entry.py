@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all record sets have in common: entries, which are messages of magic 0 and 1 or record batches of magic 2.
 
 Owns the place of offset, size and magic, which is the same in all of them (Kafka's ByteBufferLogInputStream)::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a unit that cannot be read, or is too large to be fetched, ends: offsets that one may go on from.
 
 Pure. No checksum covers offset and size of magic 0 and 1, and one that fails says nothing of those in magic 2. So what a

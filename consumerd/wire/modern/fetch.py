@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch: record sets from given offsets on (Kafka protocol guide, FetchRequest v0 to v11).
 
 | version | adds |

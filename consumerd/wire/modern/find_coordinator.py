@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FindCoordinator: which broker manages a group (Kafka protocol guide, v0 and v1).
 
 ConsumerMetadata in 0.8.2, GroupCoordinator in 0.9 and 0.10. Version 1 adds the coordinators of transactions (KIP-98), a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requests of group members, and those that look at groups from outside (Kafka protocol guide, since 0.9).
 
 A member joins, which ends when all have joined and one of them is the leader; syncs, which ends when the leader has said

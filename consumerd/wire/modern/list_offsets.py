@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ListOffsets: a partition's first offset, its next one, or the first from a time on (guide: OffsetRequest, v0 to v2).
 
 Version 0 gives start offsets of log segments, newest first, up to ``max_num_offsets``, and by time only as exactly as

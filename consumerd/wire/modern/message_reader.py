@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of magic 0 and 1 that are not compressed. Layout: Kafka protocol guide ("Message sets"), KIP-32::
 
     offset int64, size int32, CRC-32 uint32 (of all that follows), magic int8, attributes int8,

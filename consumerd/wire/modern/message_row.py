@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Uncompressed messages that stand side by side: where such a row ends, and new offsets for it.
 
 Their offsets are outside of every checksum (Kafka protocol guide, "Message sets"), so that they are written in place.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message sets: magic 0 (0.8, 0.9) and magic 1 (0.10), and what newer brokers keep of them after an upgrade.
 
 Owns the compressed wrappers that hold sets of messages; plain messages belong to ``message_reader``. Source: Kafka

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metadata: the brokers, and each topic's partitions with their leaders (Kafka protocol guide, Metadata v0 to v5).
 
 | version | adds |

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OffsetCommit: where a group's readers are (Kafka protocol guide, OffsetCommitRequest v0 to v3).
 
 | version | adds |

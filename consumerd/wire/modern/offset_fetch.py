@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OffsetFetch: where a group's readers were (Kafka protocol guide, OffsetFetchRequest v0 to v3).
 
 | version | adds |

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What brokers write into ``__consumer_offsets``: committed offsets, and the groups that they manage.
 
 A key says by its version what it is of: 0 and 1 of an offset, 2 of a group. Both parts of a record begin with their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Produce: record sets to be appended (Kafka protocol guide, ProduceRequest v0 to v7).
 
 | version | adds |

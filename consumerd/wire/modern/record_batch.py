@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record batches: magic 2, written by brokers of 0.11 and later.
 
 Owns the batch header, and which batches a consumer does not see: control batches always, those of aborted

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The records of a batch, magic 2, once they are decompressed. Layout: Kafka's DefaultRecord, KIP-98::
 
     length varint, attributes int8, timestamp delta varlong, offset delta varint,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A partition's fetched bytes: units of magic 0, 1 and 2 in any mixture, the last of them often cut off.
 
 Owns where units begin and end, and what a unit that cannot be read means; their insides belong to ``message_set`` and

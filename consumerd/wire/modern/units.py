@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets as a broker's log takes them and keeps them: checked, numbered, and cut into units.
 
 A *unit* is what a log stores and serves undivided: a message, a compressed wrapper of messages, or a record batch.

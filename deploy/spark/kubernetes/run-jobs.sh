@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What the CronJobs run: sh run-jobs.sh JOB...
 # Runs each job, whatever the one before it has found. The exit code is the worst of all.
 # This shell is process 1 of the container. Without a trap the kernel drops SIGTERM for it, and no job hears of it.

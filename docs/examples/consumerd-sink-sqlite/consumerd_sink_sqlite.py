@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sink that keeps records in SQLite, each once.
 
 Records and the next offset of their partition are written in one transaction. So the database itself remembers how far it

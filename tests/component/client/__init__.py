@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients on real sockets, against the embedded broker."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producers over real connections that hang: one that is not given up would fail every record after the first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer against the embedded broker; librdkafka reads what was written."""
 
 from __future__ import annotations

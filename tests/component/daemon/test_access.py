@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a process reaches its cluster."""
 
 from __future__ import annotations

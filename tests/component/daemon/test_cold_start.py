@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often a member that starts waits for ZooKeeper, one answer after the other, until its first positions are stored.
 
 Round trips, not time: where ZooKeeper is far away or busy each of them costs as much as the first.

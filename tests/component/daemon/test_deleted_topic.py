@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the commands say of a group's positions after its topic was deleted and created again, on the embedded cluster."""
 
 from __future__ import annotations

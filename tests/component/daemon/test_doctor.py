@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The doctor before a real ZooKeeper: what a foreign hand (kazoo) has put there, and what is said of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the commands say of a group in a real ZooKeeper: one that is not there, one that is new, one with odd nodes."""
 
 from __future__ import annotations

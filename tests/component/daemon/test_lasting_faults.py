@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What everything says ten minutes into a fault that lasts, and after it: page, API, probe, lag, metrics, log, events.
 
 A real fetcher on brokers in memory, real deliveries, and the daemon's own descriptions of them, in virtual time. Partition

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moving positions on a real ZooKeeper: who is told from whom, and what the server's own counters show."""
 
 from __future__ import annotations

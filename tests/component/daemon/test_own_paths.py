@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``shared: false``: two daemons of a group, each with a folder of its own that the other never sees.
 
 Records are written all the time while partitions change hands.

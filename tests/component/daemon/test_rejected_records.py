@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sink of another distribution refuses one record: what a whole daemon makes of it under each policy."""
 
 from __future__ import annotations

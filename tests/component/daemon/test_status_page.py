@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The status page in a real browser: nothing is cut off or pale, on wide and narrow screens, by daylight and in the dark.
 
 One run of headless Chromium opens each state of the daemon in frames of several widths and measures them; the frames'

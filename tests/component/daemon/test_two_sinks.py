@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two sinks in one process, one of which stands still: the other lands as fast as it does alone. In virtual time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker as a whole: what it keeps, what it makes, and what our own clients see of it."""
 
 from __future__ import annotations

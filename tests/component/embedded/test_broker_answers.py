@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker against what real brokers answered to the same requests."""
 
 from __future__ import annotations

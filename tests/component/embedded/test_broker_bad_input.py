@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker under damaged requests; ``make fuzz`` does the same for minutes, with other seeds."""
 
 from __future__ import annotations

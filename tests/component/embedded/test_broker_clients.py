@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Foreign clients on brokers that pass for older releases, or store what is not their release's; topics come of themselves.
 
 What they do on a broker of 1.1 is in ``test_foreign_clients``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker can be made to do wrong, as a client sees it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole broker killed under load, as a process on a real disk, while foreign clients write and a group reads."""
 
 from __future__ import annotations

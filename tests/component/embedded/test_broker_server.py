@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker's network layer over real sockets: order, limits, slow and vanishing peers."""
 
 from __future__ import annotations

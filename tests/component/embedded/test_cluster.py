@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper and a broker together: they come, go and come back, and never leave anything behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clients that are not ours get from the embedded broker is what real Kafka gives them, field by field.
 
 Those in Java, and real Kafka itself, are in ``tests/interop``.

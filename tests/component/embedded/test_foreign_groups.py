@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of foreign clients while the broker restarts, and on brokers that pass for older releases.
 
 What else they do in a group is in ``test_foreign_clients``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log on a real disk, whose process is killed under load."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``__consumer_offsets`` on disk: what was committed is read again, in every message format, compacted or not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The broker in a real ZooKeeper: what it writes, beside what real brokers wrote; sessions that end; ids that are taken."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics in a real ZooKeeper and their logs on disk: made, grown, changed and deleted, by us and by admin tools' nodes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded server: it comes up, keeps its data and its port, and never leaves a process."""
 
 from __future__ import annotations

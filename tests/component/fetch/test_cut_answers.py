@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker whose answers end in the middle, over real sockets: whatever was cut is asked for again, and comes once."""
 
 from __future__ import annotations

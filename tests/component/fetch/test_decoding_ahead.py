@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the native kernel changes about a feed: decoding in place, in a thread, and ahead of the sink; memory held all the same.
 
 In real time, since threads take it.

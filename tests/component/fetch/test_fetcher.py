@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fetcher against a cluster in memory, in virtual time: what comes out of feeds, whatever brokers do."""
 
 import asyncio

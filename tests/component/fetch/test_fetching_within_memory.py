@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What fetching and decoding may take of the memory account, in virtual time, against a cluster in memory."""
 
 import asyncio

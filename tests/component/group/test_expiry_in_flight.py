@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions that end while a registration, a claim, a release or a commit is under way, on a real server.
 
 Two ways to be under way: the request is held back until the session is over and another member has claimed (then it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members that die, or stall past their session, right before or after they register, claim or release.
 
 Processes of their own over a real ZooKeeper, without brokers; all points at once, each in a group of its own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What others leave in a group's registry, on a real ZooKeeper: nothing of it stops, doubles or skips a partition of ours.
 
 Payloads of other clients are those that their sources write: pykafka (``balancedconsumer.py``), the Go consumer group of

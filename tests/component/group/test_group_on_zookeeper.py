@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members over the real client and a real ZooKeeper: what the server itself says of their nodes."""
 
 from __future__ import annotations

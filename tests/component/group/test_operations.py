@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much is asked of a real ZooKeeper: in proportion to what moves, whatever there is besides."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the counter of a real ZooKeeper's node counts what the looks at owner nodes take it to count."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rights as a real ZooKeeper judges them: NoAuth before BadVersion, and a probe that leaves nothing behind."""
 
 from __future__ import annotations

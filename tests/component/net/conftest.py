@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every test here runs on each event loop: sockets must behave the same on all of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections over real sockets, to brokers that misbehave."""
 
 from __future__ import annotations

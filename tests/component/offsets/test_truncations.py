@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What members note of logs that have lost their ends, on a real ZooKeeper."""
 
 from __future__ import annotations

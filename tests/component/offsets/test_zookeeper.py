@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commits through the real client to a real ZooKeeper: what the server itself accepts, refuses and keeps."""
 
 from __future__ import annotations

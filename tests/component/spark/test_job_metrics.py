@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of jobs, as a real node_exporter and a real Pushgateway show them."""
 
 from __future__ import annotations

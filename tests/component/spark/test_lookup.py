@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver's connections when all brokers that it has heard of are replaced."""
 
 from __future__ import annotations

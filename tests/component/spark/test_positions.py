@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An audit's view of a group, from a real ZooKeeper."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tasks of a long stream, one after the other in one Python worker, as Spark has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A task of the Spark sink, without Spark: what the broker refuses fails the task."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One real server for the package, and proxies in front of it; every test that is a coroutine runs on each event loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The port's calls against a real server. AIOZK numbers are those of docs/aiozk.md: what aiozk 0.32.0 gets wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections that break in every way there is, through a proxy in front of a real server.
 
 AIOZK numbers are those of docs/aiozk.md. S is the session timeout.

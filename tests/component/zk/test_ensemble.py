@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What only an ensemble shows: a follower that has lost its leader goes on answering reads."""
 
 from __future__ import annotations

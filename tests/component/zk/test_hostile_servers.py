@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that say what no sound server says, or what only an ensemble in trouble says."""
 
 from __future__ import annotations

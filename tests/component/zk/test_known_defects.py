@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every defect of aiozk 0.32.0 that docs/aiozk.md lists is tried here, or cannot reach us for a reason that is checked.
 
 A test that tries number A13 carries it in its name (``test_a13_...``) or in its docstring (``AIOZK A13``). Names prove

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions that end: epochs, what is bound to them, and what goes on.
 
 AIOZK numbers are those of docs/aiozk.md. S is the session timeout.

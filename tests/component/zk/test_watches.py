@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Standing watches against a real server. AIOZK numbers are those of docs/aiozk.md."""
 
 from __future__ import annotations

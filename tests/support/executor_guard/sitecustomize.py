@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refuses executors' Python whatever is below ``$CONSUMERD_DRIVERS_OWN``: on a real cluster the driver's disk is elsewhere.
 
 Python runs this when it starts and finds it on its path. Executors have this folder there by ``spark.executorEnv.PYTHONPATH``; on the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """aiokafka, on a loop of its own."""
 
 from __future__ import annotations

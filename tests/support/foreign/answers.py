@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clients answered on real Kafka, how it compares with another run, and the table made of it.
 
 ``python -m tests.support.foreign.answers`` runs the script against a real 1.1.1 and writes down the answers, then against

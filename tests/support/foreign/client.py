@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the script asks of a client: one small adapter a client implements what that client has."""
 
 from __future__ import annotations

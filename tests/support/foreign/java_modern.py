@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's own producer, consumer and admin clients of 1.1.1, in a Java process that is told what to do."""
 
 from __future__ import annotations

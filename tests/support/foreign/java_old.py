@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Java clients of ZooKeeper's time: console producer, high-level consumer, and the tools that go with them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kafka-python."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kcat, a program on librdkafka: Debian's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """librdkafka, by way of confluent-kafka."""
 
 from __future__ import annotations

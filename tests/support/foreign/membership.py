@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The script's part on groups: join, share, commit, describe, leave, resume; and what is said of the group meanwhile."""
 
 from __future__ import annotations

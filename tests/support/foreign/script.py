@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One script for all clients, run against the embedded broker and against a real one.
 
 First every client writes the same records with every codec, to topics of its own. Then each reads what all have written,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells stories: ``python -m tests.support.simulation FIRST-LAST`` over all cores, or one seed with all that happened.
 
 Exit code 1 when a story ends badly; each such seed is printed with the command that tells it again, line by line.

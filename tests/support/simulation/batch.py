@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many stories over all cores: each core has a Python of its own, which tells every so-manieth story."""
 
 from __future__ import annotations

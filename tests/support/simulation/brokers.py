@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs that grow, go and come again; feeds that read them, and those who ask how far they reach."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bronze job beside a simulated group, without Spark, and the judge of its table.
 
 Owns a copy of the published files in a real folder, the bronze table beside it, and the jobs that fill it. The job is

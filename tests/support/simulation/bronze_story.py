@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stories that go on into bronze.
 
 A simulated group lands Parquet files or JSON lines, and jobs carry them over.

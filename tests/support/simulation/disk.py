@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One file system for all members, the threads that work on it, and a kind of file that costs little.
 
 The chain writer, its store and its publishing are the real ones. The files are lines of ``offset timestamp`` with their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must be true of the whole group, looked at from outside, at every change of a node and at every file.
 
 The judge knows what no member does: whose session really holds an owner node at this moment, what was produced, what has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members of a simulated group: daemons of ours, with everything between ZooKeeper and the disk, and Java-like ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes on virtual time: each has an event loop of its own, so that one can be stopped or killed while others go on.
 
 A :class:`World` keeps the clock and one queue for all. A :class:`Process` is what its tasks take for the event loop. It can

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One seed's story: who comes, goes, dies, is stopped and cut off, and when; and how it must end.
 
 Every choice is drawn from the seed, so that a story can be told again exactly. It ends well when, within a bound after the

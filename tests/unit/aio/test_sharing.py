@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads that are shared by those who ask at the same time."""
 
 from __future__ import annotations

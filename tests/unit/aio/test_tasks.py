@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Supervised tasks: every failure reaches an owner, every end is heard."""
 
 from __future__ import annotations

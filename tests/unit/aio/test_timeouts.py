@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bounds that every await has, in tasks that were cancelled before."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be measured is declared soundly, and found by name."""
 
 from __future__ import annotations

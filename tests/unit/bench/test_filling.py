@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics are filled with documents of the length that is said, and record sets are cut into their units."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of figures is what the kept results give: each figure with the date and commit of its run."""
 
 from __future__ import annotations

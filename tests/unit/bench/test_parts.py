@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the parts say becomes rows beside their targets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of contestants beside each other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sample belongs to the stage of its innermost frame that is known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a reader is, from what it prints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures stand beside what is aimed at, and a page's own text stays."""
 
 from __future__ import annotations

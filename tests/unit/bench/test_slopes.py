@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates are slopes between the same marks for everybody, however a reader tells how far it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline's benchmark: what it declares, what it makes of readings, and what it counts as somebody's work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ``consumerd demo`` prints at its end, where the figures are not what one hopes for."""
 
 from __future__ import annotations

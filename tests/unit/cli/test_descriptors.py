@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limit of open files, as a process takes it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is typed to move positions: read as it is meant, or refused with what to type instead."""
 
 import time

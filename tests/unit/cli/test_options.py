@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers on the command line: a sign or a zero in the wrong place is refused before anything is asked of a cluster."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd produce`` without a cluster: its input, and what it says when nothing can be written."""
 
 from __future__ import annotations

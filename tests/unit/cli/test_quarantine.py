@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The quarantine commands, over files that a quarantine has written: what people find when they come to look."""
 
 import base64

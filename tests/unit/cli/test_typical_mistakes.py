@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Typical mistakes in settings, each through ``check-config``: one message, with the key, its place, and what to write.
 
 A mistake in one value is made in each way in which the value can be given: in the file, by a variable, by ``--set``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``consumerd version`` and what it says for a bug report."""
 
 from __future__ import annotations

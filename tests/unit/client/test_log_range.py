@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What offsets logs hold."""
 
 from __future__ import annotations

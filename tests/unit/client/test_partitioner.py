@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where records go: the hashes of Java's producers, and choices without a key."""
 
 from __future__ import annotations

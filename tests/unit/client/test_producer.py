@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer over brokers by script, on virtual time."""
 
 from __future__ import annotations

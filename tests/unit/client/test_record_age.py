@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lag in seconds, as the daemon and ``consumerd lag`` define it."""
 
 from __future__ import annotations

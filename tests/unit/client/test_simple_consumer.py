@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Single records, for their times."""
 
 from __future__ import annotations

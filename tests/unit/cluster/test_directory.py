@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The view that everybody believes, and how it is kept true."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster as brokers tell it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster as ZooKeeper has it, from registries recorded from real clusters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generation of a cluster, from registries recorded from real brokers of both and from what no broker has written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Merging and comparing two accounts of a cluster."""
 
 from __future__ import annotations

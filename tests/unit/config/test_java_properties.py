@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Java consumer's own file: every key mapped, accepted at its harmless value, or refused with the reason."""
 
 from __future__ import annotations

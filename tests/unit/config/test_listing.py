@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of effective settings: each with its value and its origin, and no secret among them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where settings come from, which source wins, and what the errors say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The section of the pipeline, and where by it everything is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How topics are declared to be decoded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joining the group in a new session: only on the same cluster, and with a sign that goes with the session."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The doctor's checks over facts that a test makes: what a real cluster shows too seldom."""
 
 from __future__ import annotations

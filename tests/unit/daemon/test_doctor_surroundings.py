@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the doctor tries out on this machine: landing folders, and what answers at the listen address."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The history of events: what is one row, and what is dropped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates of ``lag --watch`` for records without timestamps."""
 
 from __future__ import annotations

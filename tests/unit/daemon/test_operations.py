@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moving positions: who does it, what is refused, and what an exported document must hold."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics that two sinks would get are found before the daemon stops them."""
 
 import pytest

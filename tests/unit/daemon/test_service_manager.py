@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sd_notify against a socket of the test's own: what a service manager hears, and when."""
 
 from __future__ import annotations

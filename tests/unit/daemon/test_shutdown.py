@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the time of a stop is divided: draining ends early enough for what must follow it."""
 
 from __future__ import annotations

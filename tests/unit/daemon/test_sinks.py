@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sinks of one process, before anything flows: paths that get in each other's way, and paths of others."""
 
 from __future__ import annotations

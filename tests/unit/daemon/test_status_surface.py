@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people and probes see: the page, the API, health, metrics."""
 
 from __future__ import annotations

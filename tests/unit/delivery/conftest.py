@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs are captured here: to be asserted upon, and since rendering them takes longer than what is tested."""
 
 from collections.abc import Iterator, MutableMapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claims that come and go while something is under way: drains, losses, successors, cancellation."""
 
 import asyncio

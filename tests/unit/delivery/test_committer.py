@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The committer: newest positions, one call, one at a time."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a partition can suffer while it is delivered, and that the others do not notice."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many partitions look up where they start at the same time."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lag of a partition that has no feed: it is asked for, and never 0 for want of an answer."""
 
 from __future__ import annotations

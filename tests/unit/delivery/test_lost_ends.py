@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stops above the log's end: final until an operator decides."""
 
 import asyncio

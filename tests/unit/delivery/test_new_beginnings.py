@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log that lost its end, and a topic that was deleted and made again: other records at offsets that are known already."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be delivered, under each policy: never a record more than the unit, and never before it is recorded."""
 
 import asyncio

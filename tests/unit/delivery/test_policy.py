@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a partition starts and goes on: each rule of the policy, as a table."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How old the oldest record is that is not safe at the sink, and how long records took to get there."""
 
 from __future__ import annotations

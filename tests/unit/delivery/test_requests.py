@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators' requests: carried out once, whoever dies in between, running or stopped."""
 
 import asyncio

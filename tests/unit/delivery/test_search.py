@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search for what can be read behind a damaged unit: the first there is, in few looks, and nothing is invented."""
 
 import asyncio

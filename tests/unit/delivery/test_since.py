@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Since when a partition is in its state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a claimed partition begins, from the claim to its first batch."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo's audit finds each kind of fault; it would be worth nothing if it could not fail."""
 
 from __future__ import annotations

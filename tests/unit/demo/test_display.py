@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo shows: bars for people, lines for logs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What set-up has downloaded is read from pip's log, whatever form its lines have."""
 
 from __future__ import annotations

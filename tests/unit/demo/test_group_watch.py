@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo says of its group holds: it goes on only when every partition has one owner that is ready."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo makes of what its pipeline prints."""
 
 from __future__ import annotations

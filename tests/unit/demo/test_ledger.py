@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer's ledger: the one thing that the audit believes."""
 
 from __future__ import annotations

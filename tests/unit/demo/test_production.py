@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stream goes out at its pace and no further than it may, and the ledger knows what was acknowledged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo's stream: as uneven as real ones, with everything in it that a consumer must cope with."""
 
 from __future__ import annotations

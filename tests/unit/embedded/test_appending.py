@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes of logs: in order, one at a time for each partition, whoever is cancelled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From frame to frame: what a broker makes of requests that it cannot handle, release by release."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a fetch is answered, and with how much: the broker's side of ``max_wait_ms``, ``min_bytes`` and ``max_bytes``."""
 
 from __future__ import annotations

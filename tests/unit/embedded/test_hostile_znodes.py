@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the embedded broker reads in ZooKeeper, where anybody may write."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is done to logs by the clock, and what becomes of one that fails."""
 
 from __future__ import annotations

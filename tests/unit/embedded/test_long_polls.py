@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches that wait: woken by enough bytes, by time, and by what else may end them."""
 
 from __future__ import annotations

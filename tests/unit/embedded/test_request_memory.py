@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Room for requests: the bound holds, everybody has a turn, and nobody waits for ever."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker asks ZooKeeper for about its topics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names and settings of topics, as Kafka's tools check and write them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory account: lanes, overdrafts, marks."""
 
 from consumerd.fetch.buffer import Hold, Lane, Marks, MemoryBudget, PartitionAccount, plan_marks

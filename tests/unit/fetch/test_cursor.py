@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Position, fetch size and state of one partition."""
 
 from consumerd.fetch.cursor import Cursor, CursorState, TooLarge

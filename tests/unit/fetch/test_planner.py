@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which partitions a request names, and for how many bytes."""
 
 from dataclasses import dataclass, field

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch sessions: what a request says, given what the broker remembers (KIP-227)."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Only so much work in one turn of the loop."""
 
 import asyncio

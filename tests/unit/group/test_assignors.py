@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assignments, against owners that real Java groups computed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A claim is confirmed only if it stands when the topic has been read, and not only before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What other releases and clients register, and what becomes of it in our plan."""
 
 from __future__ import annotations

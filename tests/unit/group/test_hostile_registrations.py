@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registrations that are made to cost: none takes the member more than a bounded share of work or memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of members and threads."""
 
 from __future__ import annotations

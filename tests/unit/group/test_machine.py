@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine by itself: what follows what."""
 
 from __future__ import annotations

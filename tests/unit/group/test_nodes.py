@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our nodes under ``ids`` and ``owners``, when ZooKeeper's answers get lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a snapshot to what this member should own, and to what people should know."""
 
 from __future__ import annotations

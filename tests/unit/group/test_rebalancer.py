@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members over a ZooKeeper in memory, on virtual time: one thing at a time, where the simulation does them all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics that a member may not claim or commit: left out of what it registers, told, and taken in again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Expressions as Java means them, and what members subscribe to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One connection: who hears what, and when it ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a broker's release is found out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames out of a byte stream."""
 
 from __future__ import annotations

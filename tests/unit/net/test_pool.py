@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connections to a cluster's brokers."""
 
 from __future__ import annotations

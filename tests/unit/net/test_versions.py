@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which version of a request is spoken."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a partition is younger than the group's interest in its topic."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reader of a group's positions: which of them belong to today's topics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators' requests: what a node may hold, that no change is missed, and that a newer one is never lost."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The roots of file sinks in ZooKeeper: written once, whoever comes first, and found again."""
 
 import asyncio

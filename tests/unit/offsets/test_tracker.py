@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tracker: what may be committed, and what may never go back."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions in ZooKeeper: fenced, conditional, and honest about answers that never came."""
 
 import asyncio

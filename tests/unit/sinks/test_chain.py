@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names and records of chains, without a disk."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose path it is, and what a volume that goes, comes and changes can do to landed files: nothing."""
 
 from __future__ import annotations

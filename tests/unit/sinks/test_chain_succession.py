@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How chains end and begin: seals, requests, truncations, topics made again, and writers that come too late."""
 
 from __future__ import annotations

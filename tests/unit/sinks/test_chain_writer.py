@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a landed file promises, for every format: order of the system calls, chains, failures, races."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A partition that is claimed while its former owner publishes, in each order of their steps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Durability of names: of new paths, and of folders whose fsync has failed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that the release before has landed: chains go on in place, in format 2."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Landed Parquet files in an Iceberg table, as they are: pyiceberg's ``add_files``, which reads footers and rewrites nothing."""
 
 from __future__ import annotations

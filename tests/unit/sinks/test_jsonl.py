@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which metadata counts for a file of JSON lines."""
 
 import json

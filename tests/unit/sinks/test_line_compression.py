@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compressed JSON lines: what is in the files, what is held in memory, and what a reader makes of damage."""
 
 import gzip

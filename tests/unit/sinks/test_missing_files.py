@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that were removed: the group remembers how far it has landed, beside the files themselves."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes and durations with units, and paths that only a shell understands."""
 
 from __future__ import annotations

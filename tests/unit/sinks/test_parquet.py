@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parquet files: columns, row groups, memory, and what Arrow refuses."""
 
 import errno

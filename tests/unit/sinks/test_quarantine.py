@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quarantined units: kept before the position moves past them, once, whole, and never in the place of another."""
 
 import asyncio

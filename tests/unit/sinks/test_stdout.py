@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines on a pipe: pace, end, and half lines."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of the system calls by which a name becomes public. Each pair swapped would lose or repeat records in some crash.
 
 Content first (write, fsync), then its metadata just the same, then the last looks (the claim, the volume), then the name

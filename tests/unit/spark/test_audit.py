@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job ``audit`` without Spark: what it reads, what it writes, what it says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plots stay small and readable, however large the zone is."""
 
 from __future__ import annotations

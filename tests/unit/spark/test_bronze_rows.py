@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rows of a file a task takes, and with what columns."""
 
 from __future__ import annotations

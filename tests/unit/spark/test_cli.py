@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command around the jobs: what it makes of options, results, failures and signals. No job and no Spark takes part."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which files become one: small ones of one folder, neighbours first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compressed JSON lines, as audit and bronze read them."""
 
 from __future__ import annotations

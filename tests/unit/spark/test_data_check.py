@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that a file's rows can have wrong is found, and named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Landed files without some of their records: readable at every instant, and telling the truth."""
 
 from __future__ import annotations

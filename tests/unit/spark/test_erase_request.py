@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the job erase is asked for, and what it refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets of identities, against plain sets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job's metrics say after it has worked, found something, failed; and where the tables are then."""
 
 from __future__ import annotations

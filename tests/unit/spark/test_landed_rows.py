@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Landed files of both formats read alike; a file that is not what its metadata say is named."""
 
 from __future__ import annotations

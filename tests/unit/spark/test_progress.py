@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Progress on a terminal and in a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts, marks and purge of the quarantine, beside other jobs. Without Spark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What retention removes of the landing zone and of tables, and what has to stay."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of a JVM that is no more."""
 
 from __future__ import annotations

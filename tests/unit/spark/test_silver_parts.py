@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Silver in commits of bounded size, and events between them. Without Spark."""
 
 from __future__ import annotations

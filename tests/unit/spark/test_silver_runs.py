@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Silver and quarantine together are bronze, each record once, however runs come between each other's steps: without Spark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of bronze that stats reads to count hours again. Without Spark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands over tables, as they are typed: what they say, and what they change."""
 
 from __future__ import annotations

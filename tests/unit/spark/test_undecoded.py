@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of bronze that silver still has to decode, after other jobs have rewritten files."""
 
 from __future__ import annotations

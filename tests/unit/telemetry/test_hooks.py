@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is told of what happens, and what a scrape says of it."""
 
 from prometheus_client import CollectorRegistry

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines of the log, as a program reads them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets that producers send: what the Java producers have written for the same records, and what cannot be written."""
 
 from __future__ import annotations

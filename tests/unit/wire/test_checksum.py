@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checksums against published values and against each other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decompression: what clients write, what is cut or damaged, and bombs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What consumers say in their group: as the Java consumers wrote it, and as later ones may."""
 
 from __future__ import annotations

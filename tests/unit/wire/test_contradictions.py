@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets that a disk has changed upwards: no checksum covers them, the units behind give them away.
 
 What a broker answers with is built as it does: from the first unit on whose offset is not below the one asked for.

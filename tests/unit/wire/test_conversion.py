@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets in another magic: what is kept, what is lost, what cannot be; what real brokers make is in the vectors."""
 
 from __future__ import annotations

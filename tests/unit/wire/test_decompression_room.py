@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that a caller gives for what is decompressed: where the batch stands in it, and that it decodes the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The error table against Kafka's own."""
 
 from __future__ import annotations

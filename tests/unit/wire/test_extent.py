@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a unit that cannot be read reaches: two witnesses or nobody, whatever is damaged."""
 
 from __future__ import annotations

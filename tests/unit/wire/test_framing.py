@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes that cannot be are refused before anything is allocated."""
 
 from __future__ import annotations

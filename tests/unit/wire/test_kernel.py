@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The seam to the native kernel: built where it must be, switched off where somebody says so, and told of either way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's messages: CRC-32 against zlib's, room for any number of rows and segments, and any bytes."""
 
 from __future__ import annotations

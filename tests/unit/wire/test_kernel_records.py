@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's record batches: CRC-32C against the reference, room for any number of rows, and any arguments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's snappy against the library: the same bytes, or left to it, and never a byte outside its room."""
 
 from __future__ import annotations

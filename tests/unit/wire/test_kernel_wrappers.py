@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's compressed wrappers: runs of them, booked as Python books them, what is left to it, and any arguments."""
 
 from __future__ import annotations

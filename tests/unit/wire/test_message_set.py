@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message sets of magic 0 and 1: layouts, wrappers, and every way in which they can be wrong."""
 
 from __future__ import annotations

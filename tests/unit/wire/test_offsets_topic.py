@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The offsets topic: what brokers of three releases wrote into theirs is read, and written back byte for byte."""
 
 from __future__ import annotations

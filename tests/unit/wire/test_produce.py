@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known of a Produce request before it is read."""
 
 from __future__ import annotations

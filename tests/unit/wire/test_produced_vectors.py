@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets that were sent to real brokers: refused is what they refused, and stored what they stored."""
 
 from __future__ import annotations

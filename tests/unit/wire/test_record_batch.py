@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record batches of magic 2: records of all shapes, transactions, compaction, and what can be wrong."""
 
 from __future__ import annotations

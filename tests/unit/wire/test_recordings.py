@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What brokers said means what is known to have happened; the record sets themselves are tested with their decoder."""
 
 from __future__ import annotations

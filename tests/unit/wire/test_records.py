@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The columnar batch itself: slices, lists, payload, Arrow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record sets in recorded Fetch responses: between Java clients and brokers, and between brokers and ourselves."""
 
 from __future__ import annotations

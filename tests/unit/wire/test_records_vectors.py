@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets of real brokers, against what was produced: tests/vectors/records, by tests/vectors/record_sets.py."""
 
 from __future__ import annotations

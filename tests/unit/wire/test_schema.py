@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declared messages become codecs that say no to what a version cannot hold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server's side of a connection: what Java clients asked is read, what cannot be handled is told apart."""
 
 from __future__ import annotations

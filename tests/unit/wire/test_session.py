@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests go out with ids, answers come back in order, and a fault ends it all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record sets as a log takes them: what is wrong is found where it is, and offsets are written in place if they can be."""
 
 from __future__ import annotations

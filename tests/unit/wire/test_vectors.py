@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every recorded frame is read, and written again byte for byte."""
 
 from __future__ import annotations

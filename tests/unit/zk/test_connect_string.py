@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connect strings, as they stand in the settings of Java clients."""
 
 from __future__ import annotations

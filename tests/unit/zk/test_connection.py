@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames of one connection, without a server: what a socket brings is handed over by hand."""
 
 from __future__ import annotations

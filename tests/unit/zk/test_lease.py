@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lease: phases by age, counted from the sending of what was answered."""
 
 from __future__ import annotations

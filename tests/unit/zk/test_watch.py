@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The watch table against a model of the server's one-shot watches, driven by Hypothesis.
 
 The model is ZooKeeper's ``DataTree``: two tables of one-shot watches by path, and SetWatches with the largest zxid.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Node contents against every registry recorded from real clusters, and against what never came from one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records the folders beside this file: landed files and quarantined units of format 1.
 
 Run it at commit fa899b8, the last one that wrote format 1; later ones write format 2:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The coordinator on virtual time, over a log in memory: answers that wait, timers, positions, loading, forgetting."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deadlines of many groups: none is missed, and moving one back costs nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One group's states, on a clock that the test moves: what each request gets, in each state, and what time does."""
 
 from __future__ import annotations

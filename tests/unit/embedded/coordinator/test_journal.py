@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups and positions as records, and what reading them in order leaves."""
 
 from __future__ import annotations

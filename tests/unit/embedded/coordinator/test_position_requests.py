@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OffsetCommit and OffsetFetch: until when positions are kept, and which partitions there are, by version."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What real brokers answered, asked again: the same requests get the same bytes, and leave the same records behind.
 
 The recordings hold the life of a group of one member, positions in both places, and the errors of each.

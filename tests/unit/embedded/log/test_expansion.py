@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What decompression and conversion may take of the embedded broker, counted in bytes."""
 
 from __future__ import annotations

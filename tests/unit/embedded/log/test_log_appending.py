@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a log takes, what it makes of it, and when it begins a segment or flushes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retention and compaction, with readers at work and with a disk that fails."""
 
 from __future__ import annotations

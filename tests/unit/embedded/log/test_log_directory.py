@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a directory of logs knows of its last end, and what it makes of files that others have left there."""
 
 from __future__ import annotations

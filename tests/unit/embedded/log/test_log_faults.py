@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A disk that fails at one call: what the log says, and whether it goes on. The crash tests have the rest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small parts: settings, indexes, headers."""
 
 from __future__ import annotations

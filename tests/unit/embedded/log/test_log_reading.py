@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads by offset and by time, whatever is done to the log meanwhile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TLS contexts of the files that options name."""
 
 from __future__ import annotations

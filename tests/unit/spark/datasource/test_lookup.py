@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the driver hears when a cluster cannot be asked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An event loop in a thread: called from anywhere, ended with the block, and no failure lost."""
 
 from __future__ import annotations

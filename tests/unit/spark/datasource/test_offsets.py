@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets as JSON: what Spark's own source writes is read, anything else is refused by name."""
 
 from __future__ import annotations

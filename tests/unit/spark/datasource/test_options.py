@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a reader can be asked for, and that nothing else passes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A DataFrame's rows as records to be written: which columns count, and what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which ranges a read consists of, and how they are divided: nothing twice, nothing left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filters of a query: what they leave out is never wanted, whatever they are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One range taken out of a feed, on a cluster in memory and in virtual time: whatever happens to the log meanwhile."""
 
 from __future__ import annotations

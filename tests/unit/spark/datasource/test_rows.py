@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows under Spark's types, from record batches of every kind."""
 
 from __future__ import annotations

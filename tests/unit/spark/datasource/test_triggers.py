@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a trigger of a stream reads, and what lies between two checkpointed sets of offsets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a Python worker of Spark keeps: told of a process of its own, as a worker is one."""
 
 from __future__ import annotations

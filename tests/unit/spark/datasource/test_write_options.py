@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a writer may be asked for."""
 
 from __future__ import annotations

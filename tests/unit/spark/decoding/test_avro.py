@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Avro data of local schemas: against fastavro's writer, and against what is no datum."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON objects of declared fields."""
 
 from __future__ import annotations

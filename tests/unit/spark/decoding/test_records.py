@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole records: each row comes out once, good or bad."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a table has taken over, as it is kept in its commits."""
 
 from __future__ import annotations

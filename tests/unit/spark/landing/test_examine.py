@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every offset is accounted for, and everything seeded is found and named."""
 
 from __future__ import annotations

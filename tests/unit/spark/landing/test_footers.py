@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What files say of themselves, and what is said of files that cannot."""
 
 from __future__ import annotations

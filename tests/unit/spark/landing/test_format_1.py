@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A landing folder of the release before, upgraded in place, as audit and bronze see it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which file gives which record: each record once, whatever chains and roots overlap, and whatever was taken before."""
 
 from __future__ import annotations

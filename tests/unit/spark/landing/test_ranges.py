@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets of offsets, against sets of numbers."""
 
 from __future__ import annotations

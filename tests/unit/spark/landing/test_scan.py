@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What names tell of a landing zone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The factory of landing zones makes what sinks make: read by a stranger, nothing is wrong with it."""
 
 from __future__ import annotations

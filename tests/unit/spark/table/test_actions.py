@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commits as Delta's actions: ours say all that they are, and those of other writers are read for what they did."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attempts that die, are taken for dead, or lose their power: a version has its files, and its rows once."""
 
 from __future__ import annotations

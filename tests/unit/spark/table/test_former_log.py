@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of the release before the log was Delta's: ``tests/vectors/table-2`` was written by it."""
 
 from __future__ import annotations

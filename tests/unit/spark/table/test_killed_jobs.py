@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SIGKILL in jobs that remove rows or files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log is the table: versions are taken once, snapshots are what they amount to, and damage is named."""
 
 from __future__ import annotations

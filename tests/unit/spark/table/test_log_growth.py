@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log's size and the cost of opening a table do not grow with commits.
 
 Commits are those of a stream: one small file each, and a compaction now and then.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of a table: rows are where their partition columns say, in their order, and what is told of them is true."""
 
 from __future__ import annotations

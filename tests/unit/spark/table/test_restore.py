@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Going back to an earlier version: its rows, what it had taken over and how far it was, as a commit like others."""
 
 from __future__ import annotations

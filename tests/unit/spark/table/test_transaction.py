@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job's work is in the table once or not at all, whatever dies when and whoever else is at work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vacuum removes what nobody reads any more, and nothing else."""
 
 from __future__ import annotations
