@@ -62,8 +62,8 @@ class World:
     monitoring: Monitoring
     stack: contextlib.ExitStack
     groups: dict[str, Group] = field(default_factory=dict)
-    muted: set[tuple[str, str]] = field(default_factory=set)
-    """Alert and group of what has fired and was muted, at any time."""
+    fired: set[tuple[str, str]] = field(default_factory=set)
+    """Alert and group of what has fired, at any time, whether somebody was told or not."""
 
 
 @dataclass
@@ -589,16 +589,14 @@ def _exporting(program: str, folder: Path, monitoring: Monitoring) -> Iterator[N
 def _missing(world: World) -> dict[str, set[str]]:
     """Return by scenario what has not been told yet, and what has not fired yet though it is muted."""
     notified = list(world.monitoring.notified)
-    world.muted |= {
-        (one["labels"]["alertname"], _owner(world, one["labels"]))
-        for one in world.monitoring.alerts()
-        if one["status"]["state"] == "suppressed"
-    }
+    # by Prometheus's own record: an event's alert lasts seconds here, which Alertmanager may mute between two looks
+    fired = world.monitoring.query('max_over_time(ALERTS{alertstate="firing"}[10m])')
+    world.fired |= {(one["metric"]["alertname"], _owner(world, one["metric"])) for one in fired}
     missing = {}
     for name, scenario in SCENARIOS.items():
         told = {one.name for one in world.groups[name].told(notified)}
         expected = {scenario.page, *scenario.tickets, *scenario.notes} - {""} - told
-        missing[name] = expected | {one for one in scenario.muted if (one, name) not in world.muted}
+        missing[name] = expected | {one for one in scenario.muted if (one, name) not in world.fired}
     told_of_jobs = {(one.name, one.labels.get("group")) for one in notified}
     missing["jobs"] = {alert for alert, group in OF_JOBS.items() if (alert, group) not in told_of_jobs}
     return {name: left for name, left in missing.items() if left}
