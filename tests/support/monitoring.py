@@ -131,11 +131,6 @@ class Monitoring:
         (value,) = self.query("vector(time())")
         return float(value["value"][1])
 
-    def alerts(self) -> list[dict[str, Any]]:
-        """Return the alerts that Alertmanager has, muted ones included."""
-        found = _get(f"{self.alertmanager}/api/v2/alerts")
-        return list(found)
-
     def wait_passed(self, seconds: float) -> None:
         """Wait until this much of Prometheus's time has passed."""
         end = self.now() + seconds
