@@ -7,7 +7,6 @@ what went wrong. :class:`Session` is how to have one.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -20,6 +19,7 @@ from typing import IO, Final, Self
 
 from bench.spark.processes import tree_processor_s
 from bench.spark.works import WORKS, Done, Order
+from tests.support.served_process import end_served
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -74,14 +74,7 @@ class Session:
 
     def __exit__(self, *_exc: object) -> None:
         assert self._process is not None
-        with contextlib.suppress(OSError):
-            self._pipe(self._process.stdin).close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._pipe(self._process.stdout).close()
+        end_served(self._process)
 
     def do(self, order: Order) -> tuple[Reading, Done]:
         """Have a piece of work done. Raises SessionFailed."""

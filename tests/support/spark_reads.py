@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
+from tests.support.served_process import end_served
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -112,14 +114,7 @@ class SparkReader:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        with contextlib.suppress(OSError):
-            self._pipe(self._process.stdin).close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._pipe(self._process.stdout).close()
+        end_served(self._process)
 
     def read(self, read: SparkRead) -> None:
         """Have one read done; waits for it. Raises SparkFailed."""
