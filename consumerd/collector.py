@@ -13,8 +13,3 @@ def keep_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def has_kept() -> bool:
-    """Tell whether there are such objects."""
-    return gc.get_freeze_count() > 0

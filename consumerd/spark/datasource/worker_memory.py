@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from consumerd.collector import has_kept, keep_loaded
+from functools import cache
+
+from consumerd.collector import keep_loaded
 
 
+@cache  # once in a process: what later tasks leave is garbage
 def spare_loaded_modules() -> None:
     """Leave what a worker has loaded out of its garbage collections. Does something once in a worker's life.
 
     pyspark collects garbage after each task, before the worker takes the next one. A task that reads a few megabytes takes
     less time than going through all modules.
     """
-    if not has_kept():
-        import pyarrow.compute  # noqa: F401 - most of what is loaded, and every task needs it
+    import pyarrow.compute  # noqa: F401 - most of what is loaded, and every task needs it
 
-        keep_loaded()
+    keep_loaded()
