@@ -92,7 +92,7 @@ async def version(args: argparse.Namespace) -> int:
     sys.stdout.write(f"consumerd {found.consumerd}{commit}\n")
     sys.stdout.write(f"Python {found.python} on {platform.system()} {found.machine}\n")
     sys.stdout.write(f"package: {found.package}\n")
-    sys.stdout.write(f"kernel: {found.kernel}\n")
+    sys.stdout.write(f"kernel: {kernel.describe()}\n")
     sys.stdout.write(f"loop: {found.loop}\n")
     for name in _SHOWN:
         sys.stdout.write(f"{name} {found.libraries[name] or 'not installed'}\n")
@@ -108,7 +108,7 @@ def read_installation() -> Installation:
         commit=commit,
         changed=changed,
         package=describe_package().partition(", of ")[0],  # an editable checkout has a path
-        kernel=kernel.describe(),
+        kernel=kernel.describe_state(),
         loop=explain_loop(),
         python=platform.python_version(),
         implementation=platform.python_implementation(),

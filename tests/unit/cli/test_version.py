@@ -25,7 +25,7 @@ def test_json_names_everything_that_a_bug_report_needs(capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     found = json.loads(out)
     assert found["consumerd"] == consumerd.__version__
-    assert found["kernel"] == kernel.describe()
+    assert found["kernel"] == kernel.describe_state()
     assert found["libraries"]["aiozk"] == metadata.version("aiozk")
     assert {"pyarrow", "lz4", "zstandard", "python-snappy", "pyspark"} <= found["libraries"].keys()
     assert {"python", "platform", "machine", "libc", "loop", "commit", "changed"} <= found.keys()
