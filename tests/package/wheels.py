@@ -58,7 +58,8 @@ def build(python: Path, sources: Path, out: Path, kind: str, *, kernel: bool) ->
     """Build an ``sdist`` or a ``wheel`` of these sources into ``out``; return the file."""
     out.mkdir(parents=True, exist_ok=True)
     there = set(out.iterdir())
-    switch = {"CONSUMERD_REQUIRE_KERNEL": "1"} if kernel else {"CONSUMERD_KERNEL": "off"}
+    # CI demands the kernel of everything that it builds
+    switch = {"CONSUMERD_REQUIRE_KERNEL": "1" if kernel else "0"} | ({} if kernel else {"CONSUMERD_KERNEL": "off"})
     # in a copy: setuptools takes files of an earlier build for its own
     with tempfile.TemporaryDirectory(prefix="consumerd-build-") as folder:
         copy = shutil.copytree(sources, Path(folder, "sources"))
