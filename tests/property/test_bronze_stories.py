@@ -15,7 +15,7 @@ from tests.support.simulation.batch import describe_failures, tell_all
 
 pytestmark = pytest.mark.records
 
-FIRST, LAST = (int(part) for part in os.environ.get("CONSUMERD_BRONZE_SEEDS", "0-24").split("-"))
+FIRST, LAST = (int(part) for part in os.environ.get("CONSUMERD_BRONZE_SEEDS", "0-31").split("-"))
 
 
 @pytest.mark.slow
