@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ _LIBRARIES: Final = (
 )
 _SHOWN: Final = ("aiozk", "pyarrow", "python-snappy", "lz4", "zstandard", "google-crc32c")
 _GIT_TIMEOUT_S: Final = 5.0
+_PATH: Final = re.compile(r"(?<![\w.])/[^\s;,()'\"]+")
+"""An absolute path, or what follows the scheme of a URL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +94,9 @@ async def version(args: argparse.Namespace) -> int:
     commit = "" if found.commit is None else f" ({found.commit}{', changed' if found.changed else ''})"
     sys.stdout.write(f"consumerd {found.consumerd}{commit}\n")
     sys.stdout.write(f"Python {found.python} on {platform.system()} {found.machine}\n")
-    sys.stdout.write(f"package: {found.package}\n")
+    sys.stdout.write(f"package: {describe_package()}\n")
     sys.stdout.write(f"kernel: {kernel.describe()}\n")
-    sys.stdout.write(f"loop: {found.loop}\n")
+    sys.stdout.write(f"loop: {explain_loop()}\n")
     for name in _SHOWN:
         sys.stdout.write(f"{name} {found.libraries[name] or 'not installed'}\n")
     sys.stdout.write(f"sinks: {', '.join(found.sinks)}\n")
@@ -107,9 +110,9 @@ def read_installation() -> Installation:
         consumerd=consumerd.__version__,
         commit=commit,
         changed=changed,
-        package=describe_package().partition(", of ")[0],  # an editable checkout has a path
-        kernel=kernel.describe_state(),
-        loop=explain_loop(),
+        package=hide_paths(describe_package()),
+        kernel=hide_paths(kernel.describe()),
+        loop=hide_paths(explain_loop()),
         python=platform.python_version(),
         implementation=platform.python_implementation(),
         platform=platform.platform(),
@@ -118,6 +121,11 @@ def read_installation() -> Installation:
         libraries={name: _find_version(name) for name in _LIBRARIES},
         sinks=sorted({entry.name for entry in metadata.entry_points(group="consumerd.sinks")}),
     )
+
+
+def hide_paths(text: str) -> str:
+    """Return a text with a word in place of each path or URL: advice on installing names where the package came from."""
+    return _PATH.sub("(path)", text)
 
 
 def _find_version(name: str) -> str | None:

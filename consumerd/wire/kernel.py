@@ -333,27 +333,15 @@ NATIVE: Final = not _is_off and not _missing
 
 def describe() -> str:
     """Say which kernel is in use, and where there is none, or not all of it, why, and what helps."""
-    state = describe_state()
-    if _is_off or not _missing:
-        return state
-    remedy = f"install it again ({reinstall_command()}), or make kernel in a checkout"
-    is_unbuilt = records is None and not _find_broken()
-    return f"{state}; once they are there, {remedy}" if is_unbuilt else f"{state}; {remedy}"
-
-
-def describe_state() -> str:
-    """Say which kernel is in use, and what is wrong with it; names no folder that this was installed from."""
     if _is_off:
         return f"none, pure Python: {SWITCH}=off"
     found = "none, pure Python" if records is None else f"native (CRC-32C: {records.CRC32C})"
     if not _missing:
         return found
-    if broken := _find_broken():
-        return f"{found}: cannot load {'; '.join(broken)}"
+    remedy = f"install it again ({reinstall_command()}), or make kernel in a checkout"
+    broken = [f"{name}: {error}" for name, error in _missing.items() if not isinstance(error, ModuleNotFoundError)]
+    if broken:
+        return f"{found}: cannot load {'; '.join(broken)}; {remedy}"
     if records is None:
-        return f"{found}: not built, for want of a C compiler or of Python's headers"
-    return f"{found}, without {', '.join(_missing)}: built from older sources"
-
-
-def _find_broken() -> list[str]:
-    return [f"{name}: {error}" for name, error in _missing.items() if not isinstance(error, ModuleNotFoundError)]
+        return f"{found}: not built, for want of a C compiler or of Python's headers; once they are there, {remedy}"
+    return f"{found}, without {', '.join(_missing)}: built from older sources; {remedy}"

@@ -14,6 +14,7 @@ import pytest
 
 import consumerd
 from consumerd.cli import installation
+from consumerd.cli.installation import hide_paths
 from consumerd.cli.main import DONE, main
 from consumerd.wire import kernel
 from tests.support.tools import require_tool
@@ -25,13 +26,30 @@ def test_json_names_everything_that_a_bug_report_needs(capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     found = json.loads(out)
     assert found["consumerd"] == consumerd.__version__
-    assert found["kernel"] == kernel.describe_state()
+    assert found["kernel"] == hide_paths(kernel.describe())
     assert found["libraries"]["aiozk"] == metadata.version("aiozk")
     assert {"pyarrow", "lz4", "zstandard", "python-snappy", "pyspark"} <= found["libraries"].keys()
     assert {"python", "platform", "machine", "libc", "loop", "commit", "changed"} <= found.keys()
     assert {"jsonl", "parquet"} <= set(found["sinks"])
     assert str(Path(consumerd.__file__).parent.parent) not in out
     assert f'"{socket.gethostname()}"' not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "uvloop is not installed (pip install -e '/home/me/consumerd[speed]')",
+            "uvloop is not installed (pip install -e '(path)')",
+        ),
+        ("cannot load uvloop: /srv/venv/lib/loop.so: undefined symbol", "cannot load uvloop: (path) undefined symbol"),
+        ("pip install 'consumerd @ git+https://git.corp/c@1f'", "pip install 'consumerd @ git+https:(path)'"),
+        ("native (CRC-32C: sse4.2)", "native (CRC-32C: sse4.2)"),
+    ],
+)
+def test_paths_are_not_shown(text: str, shown: str) -> None:
+    """Advice on installing names the place where the package came from, and an import error its file."""
+    assert shown == hide_paths(text)
 
 
 def test_library_that_is_missing_is_null(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
