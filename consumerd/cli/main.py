@@ -108,8 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
     check.description = (
         "Check the settings of `run`, and print each with its value and where it comes from: file and line, "
         "variable, option or default. Secrets are left out. Reads the files that the settings name, and connects to "
-        "nothing. Exit code 0 if the "
-        "settings are valid, 2 if not; with --strict 1 for warnings."
+        "nothing. Exit code 0 if the settings are valid, 2 if not; with --strict 1 for warnings."
     )
     add_settings_options(check)
     add_subscription_options(check)

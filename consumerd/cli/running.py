@@ -77,9 +77,8 @@ def _find_more_doubts(settings: Settings) -> list[Doubt]:
     if shared := SinkRoutes(settings, {}).find_shared():
         topic, names = shared
         text = (
-            f"subscriptions: a topic named {topic!r} would match the patterns of sinks {' and '.join(names)}, and "
-            "be stopped: "
-            "exclude such topics from all but one (subscriptions.exclude)"
+            f"subscriptions: a topic named {topic!r} would match the patterns of sinks {' and '.join(names)}, "
+            "and be stopped: exclude such topics from all but one (subscriptions.exclude)"
         )
         found.append(Doubt(name="patterns-overlap", text=text))
     if small := explain_small_budget(settings):

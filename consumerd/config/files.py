@@ -39,7 +39,7 @@ def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterato
         # one that is not there yet is written by the job, or is looked for when it starts
         with contextlib.suppress(OSError):
             if stat.S_ISDIR(file.stat().st_mode):
-                yield Fault((path,), f"{file} is a folder; expected a file: write its name, too")
+                yield Fault((path,), _describe_folder(file))
 
 
 def _check_tls(tls: Tls) -> Iterator[Fault]:
@@ -94,10 +94,14 @@ def _find_file_fault(path: Path) -> str | None:
     except OSError as error:
         return _describe_error(path, error)
     if is_folder:
-        return f"{path} is a folder; expected a file: write its name, too"
+        return _describe_folder(path)
     if not os.access(path, os.R_OK):
         return f"{path} cannot be read: give this user (uid {os.geteuid()}) the right"
     return None
+
+
+def _describe_folder(path: Path) -> str:
+    return f"{path} is a folder; expected a file: write its name, too"
 
 
 def _find_folder_fault(path: Path) -> str | None:

@@ -39,17 +39,21 @@ def read_whole(value: object) -> object:
     return value
 
 
+def _read_plain(value: object) -> object:
+    """Return digits as a number, and all else as it is. Raises ValueError for true and false."""
+    value = read_whole(value)
+    text = value.strip() if isinstance(value, str) else ""
+    return int(text) if text.isascii() and text.isdigit() else value
+
+
 def read_milliseconds(value: object) -> object:
     """Turn a duration with units into milliseconds; leave everything else to the type. Raises ValueError."""
-    value = read_whole(value)
+    value = _read_plain(value)
     if not isinstance(value, str):
         return value
-    text = value.strip()
-    if text.isascii() and text.isdigit():
-        return int(text)
-    if not _DURATION.fullmatch(text):
+    if not _DURATION.fullmatch(value.strip()):
         raise ValueError(f"expected milliseconds, or a duration such as 500ms, 60s, 5m, 1h or 7d, got {_show(value)}")
-    parts = _DURATION_PART.findall(text)
+    parts = _DURATION_PART.findall(value)
     milliseconds = sum(float(number) * _MS_BY_UNIT[unit.lower()] for number, unit in parts)
     if milliseconds != int(milliseconds):
         raise ValueError(f"{_show(value)} is no whole number of milliseconds")
@@ -62,12 +66,10 @@ def read_bytes(value: object) -> object:
     The arithmetic is pydantic's (ByteSize), which also takes ``64 MB or so`` and ``1m`` (10**6); those are refused
     here.
     """
-    value = read_whole(value)
+    value = _read_plain(value)
     if not isinstance(value, str):
         return value
     text = value.strip()
-    if text.isascii() and text.isdigit():
-        return int(text)
     match = _SIZE.fullmatch(text)
     if match is None:
         if _AMBIGUOUS_SIZE.fullmatch(text):

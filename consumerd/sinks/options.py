@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from consumerd.sinks.option_types import Folder, read_bytes, read_milliseconds
+from consumerd.sinks.option_types import Bytes, Folder, PositiveMilliseconds
 
 
 class SinkOptions(BaseModel):
@@ -24,11 +24,9 @@ class ChainOptions(SinkOptions):
     """Settings of every sink that lands files."""
 
     path: Folder = Field(description="The folder below which files land: one cluster's, one group's, one sink's.")
-    roll_bytes: Annotated[int, BeforeValidator(read_bytes)] = Field(
-        default=128 << 20, ge=1, description="A file is published when it is this large."
-    )
-    roll_ms: Annotated[int, BeforeValidator(read_milliseconds)] = Field(
-        default=60_000, ge=1, description="A file is published this long after its first record."
+    roll_bytes: Bytes = Field(default=128 << 20, description="A file is published when it is this large.")
+    roll_ms: PositiveMilliseconds = Field(
+        default=60_000, description="A file is published this long after its first record."
     )
     shared: bool = Field(
         default=True,

@@ -133,6 +133,7 @@ VALUES = [
     Value(key="pipeline.path", value="''", says="is empty"),
     Value(key="pipeline.path", value="s3a://bucket/lake", says="expected a folder of a mounted file system, not a URL"),
     Value(key="pipeline.replay.topic", value="my topic", says="use up to 249 ASCII letters"),
+    Value(key="pipeline.replay.target", value="a/b", says="use up to 249 ASCII letters"),
     Value(key="pipeline.bronze.compression", value="gzip", says="expected zstd, snappy or none"),
     Value(key="pipeline.bronze.commit_bytes", value="2G", says="write 2GiB (powers of 1024) or 2GB (of 1000)"),
     Value(key="pipeline.compact.min_files", value="1", says="expected at least 2"),
