@@ -87,7 +87,10 @@ class ClusterView:
     def find_leader(self, partition: TopicPartition) -> Broker | None:
         """Return the broker to ask for a partition; None while it has no leader, or one whose address is unknown."""
         known = self.find_partition(partition)
-        return self.brokers.get(known.leader) if known is not None and known.leader is not None else None
+        return None if known is None else self._find_leader(known)
+
+    def _find_leader(self, partition: PartitionView) -> Broker | None:
+        return None if partition.leader is None else self.brokers.get(partition.leader)
 
     @property
     def leaderless(self) -> tuple[TopicPartition, ...]:
@@ -107,7 +110,7 @@ class ClusterView:
     def _find_leaderless(self) -> Iterator[TopicPartition]:
         for topic, view in self.topics.items():
             for key, partition in view.partitions.items():
-                if partition.leader is None or partition.leader not in self.brokers:
+                if self._find_leader(partition) is None:
                     yield TopicPartition(topic, key)
 
 
