@@ -411,7 +411,9 @@ class Daemon:
             memory_budget_bytes=self._settings.fetch.memory_budget_bytes,
             requests=tuple(map(_describe_request, parts.requests.waiting)) if parts is not None else (),
             group_partitions=parts.rebalancer.group_partitions if parts is not None else 0,
-            sinks=describe_sinks(parts.budgets if parts is not None else {}, partitions, self._recent),
+            sinks=describe_sinks(parts.budgets, parts.fetchers.find_held_up(), partitions, self._recent)
+            if parts is not None
+            else (),
             problems=tuple(explain_problems(partitions)),
         )
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from consumerd.client.record_age import lag_seconds
@@ -42,7 +42,10 @@ def describe_partition(one: DeliveryStatus, recent: RecentEvents, *, now_ms: flo
 
 
 def describe_sinks(
-    budgets: Mapping[str, MemoryBudget], partitions: Iterable[PartitionStatus], recent: RecentEvents
+    budgets: Mapping[str, MemoryBudget],
+    held_up: Collection[str],
+    partitions: Iterable[PartitionStatus],
+    recent: RecentEvents,
 ) -> tuple[SinkStatus, ...]:
     """Return each of the sinks that have a memory account, with what its partitions here have not landed."""
     counts: Counter[str] = Counter()
@@ -58,6 +61,7 @@ def describe_sinks(
             unacknowledged=waiting[name],
             buffered_bytes=budget.held_bytes,
             memory_budget_bytes=budget.limit_bytes,
+            held_up=name in held_up,
         )
         for name, budget in sorted(budgets.items())
     )

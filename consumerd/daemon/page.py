@@ -223,7 +223,8 @@ def _sink_row(one: SinkStatus) -> str:
     last = "&ndash;"
     if one.last_file is not None:
         last = f"{_ago(one.last_file)}, {escape(one.last_file.at)}<br>{escape(one.last_name or '')}"
-    memory = f"{_mebibytes(one.buffered_bytes)} of {_mebibytes(one.memory_budget_bytes)}"
+    waits = ", fetching waits" if one.held_up else ""
+    memory = f"{_mebibytes(one.buffered_bytes)} of {_mebibytes(one.memory_budget_bytes)}{waits}"
     cells = (
         escape(one.sink),
         *map(_number, (one.partitions, one.unacknowledged)),

@@ -53,6 +53,7 @@ def read_gauges(status: DaemonStatus) -> Sequence[Reading]:
         readings.append(Reading("consumerd_sink_open_files", sink.open_files, (sink.sink,)))
         readings.append(Reading("consumerd_sink_buffered_bytes", sink.buffered_bytes, (sink.sink,)))
         readings.append(Reading("consumerd_sink_memory_budget_bytes", sink.memory_budget_bytes, (sink.sink,)))
+        readings.append(Reading("consumerd_sink_held_up", float(sink.held_up), (sink.sink,)))
         readings.append(Reading("consumerd_sink_unacknowledged_offsets", sink.unacknowledged, (sink.sink,)))
         readings += _read_moment("consumerd_last_file_timestamp_seconds", sink.last_file, (sink.sink,))
     return readings

@@ -22,6 +22,10 @@ class SinkFetchers:
         """Begin to fetch a partition at ``offset`` for its sink; the feed is the caller's to close."""
         return self._fetchers[self._find_sink(partition)].feed(partition, offset)
 
+    def find_held_up(self) -> frozenset[str]:
+        """Return the names of the sinks for which fetching waits until they have taken more."""
+        return frozenset(name for name, fetcher in self._fetchers.items() if fetcher.held_up)
+
     async def run(self) -> None:
         """Fetch for all sinks, until cancelled. Runs once."""
         async with asyncio.TaskGroup() as tasks:

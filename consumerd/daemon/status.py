@@ -56,9 +56,10 @@ class SinkStatus:
     """One sink: its partitions here, and the files that it has published since the process started.
 
     ``unacknowledged`` counts the offsets that it took and has not acknowledged. ``buffered_bytes`` is what is held for it
-    against its part of the memory budget, ``memory_budget_bytes``. ``last_name`` is the newest file's path below the
-    sink's, ``open_files`` how many are being filled. ``landing_delay_s`` is the time from a record's timestamp to its
-    acknowledgement by the sink, of the newest batch; None before the first one, and without timestamps.
+    against its part of the memory budget, ``memory_budget_bytes``, and ``held_up`` says that fetching waits until
+    the sink has taken more. ``last_name`` is the newest file's path below the sink's, ``open_files`` how many are being
+    filled. ``landing_delay_s`` is the time from a record's timestamp to its acknowledgement by the sink, of the newest
+    batch; None before the first one, and without timestamps.
     """
 
     sink: str
@@ -73,6 +74,7 @@ class SinkStatus:
     last_name: str | None = None
     open_files: int = 0
     landing_delay_s: float | None = None
+    held_up: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +236,14 @@ class RecentEvents(Hooks):
         return self._moment(happened, self._wall() - (self._now() - happened))
 
     def describe_sink(
-        self, sink: str, *, partitions: int, unacknowledged: int, buffered_bytes: int, memory_budget_bytes: int
+        self,
+        sink: str,
+        *,
+        partitions: int,
+        unacknowledged: int,
+        buffered_bytes: int,
+        memory_budget_bytes: int,
+        held_up: bool,
     ) -> SinkStatus:
         """Return a sink with what it has published."""
         published = self._published.get(sink, _Published())
@@ -244,6 +253,7 @@ class RecentEvents(Hooks):
             unacknowledged=unacknowledged,
             buffered_bytes=buffered_bytes,
             memory_budget_bytes=memory_budget_bytes,
+            held_up=held_up,
             files=published.files,
             records=published.records,
             bytes=published.size,

@@ -320,6 +320,11 @@ class PartitionAccount:
         self.lent_bytes = 0
         self._full = False
 
+    @property
+    def full(self) -> bool:
+        """Whether the partition was left out of the last request that it was considered for."""
+        return self._full
+
     def is_full(self, marks: Marks) -> bool:
         """Whether the partition is to be left out of the next request."""
         self._full = self._counted(marks) > (marks.low if self._full else marks.high)

@@ -134,6 +134,11 @@ class Fetcher:
         self._changed.set()
         return feed
 
+    @property
+    def held_up(self) -> bool:
+        """Whether a partition keeps all that it may, or somebody waits for memory: records come faster than they go."""
+        return self._budget.under_pressure or any(feed.account.full for feed in self._places)
+
     async def run(self) -> None:
         """Fetch for all feeds, until cancelled. Runs once."""
         try:

@@ -72,6 +72,7 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
     GaugeSpec("consumerd_sink_open_files", "Files of the sink that are being filled.", ("sink",)),
     GaugeSpec("consumerd_sink_buffered_bytes", "Bytes held for the sink against its part of the budget.", ("sink",)),
     GaugeSpec("consumerd_sink_memory_budget_bytes", "The sink's part of the memory budget.", ("sink",)),
+    GaugeSpec("consumerd_sink_held_up", "1 while fetching waits until the sink has taken more, else 0.", ("sink",)),
     GaugeSpec("consumerd_position_offset", "Next offset to be delivered.", _PARTITION),
     GaugeSpec("consumerd_acknowledged_offset", "Next offset after everything that is safe at the sink.", _PARTITION),
     GaugeSpec("consumerd_committed_offset", "Position in the offset store.", _PARTITION),

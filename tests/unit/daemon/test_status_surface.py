@@ -352,7 +352,7 @@ def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
     (one,) = STATUS.partitions
     one = replace(one, last_progress=recent.last_progress(partition), last_commit=recent.last_commit(partition))
     lake = recent.describe_sink(
-        "lake", partitions=1, unacknowledged=7, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20
+        "lake", partitions=1, unacknowledged=7, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20, held_up=True
     )
     status = replace(STATUS, partitions=(one,), sinks=(lake,))
     page = render_page(status)
@@ -369,6 +369,8 @@ def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
     assert readings["consumerd_last_commit_timestamp_seconds", *of_the_partition] == 1_714_518_000.0
     assert readings["consumerd_last_file_timestamp_seconds", "lake"] == 1_714_518_000.0
     assert readings["consumerd_sink_unacknowledged_offsets", "lake"] == 7
+    assert readings["consumerd_sink_held_up", "lake"] == 1
+    assert "fetching waits" in page
     assert readings["consumerd_lag_seconds", *of_the_partition] == 12.5
 
 
@@ -396,7 +398,7 @@ def test_what_has_not_happened_has_no_time() -> None:
     recent.offset_committed(partition, 5)
     recent.partition_released(partition)
     lake = recent.describe_sink(
-        "lake", partitions=0, unacknowledged=0, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20
+        "lake", partitions=0, unacknowledged=0, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20, held_up=True
     )
     names = {reading.name for reading in read_gauges(replace(STATUS, sinks=(lake,)))}
 
@@ -410,7 +412,7 @@ async def test_the_api_tells_times_as_ages_and_as_dates() -> None:
     recent = RecentEvents(lambda: 5.0, lambda: 1_714_521_600.0)
     recent.file_published("lake", name="topic=orders/x.parquet", records=5, size=10)
     lake = recent.describe_sink(
-        "lake", partitions=1, unacknowledged=0, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20
+        "lake", partitions=1, unacknowledged=0, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20, held_up=True
     )
     async with served(replace(STATUS, sinks=(lake,), group_partitions=4)) as get:
         _, body = await get("/api/v1/status")

@@ -238,7 +238,9 @@ def test_what_is_at_the_sink_counts_beyond_a_batch_and_leaves_the_partition_out_
     assert not account.is_full(marks)
     account.lent_bytes = 8
     assert account.is_full(marks)
+    assert account.full, "what the gauge of held-up sinks is made from"
     assert not account.has_emptied(marks)
     account.lent_bytes = 5
     assert account.has_emptied(marks)
     assert not account.is_full(marks)
+    assert not account.full
