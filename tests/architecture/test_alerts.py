@@ -14,6 +14,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from consumerd.telemetry.metrics import GAUGES, MetricsHooks, Reading, write_metrics
+from tests.alerts.test_faults import OF_JOBS, SCENARIOS
 from tests.architecture.queries import DEPLOY, faults
 from tests.support.tools import require_tool
 
@@ -116,6 +117,23 @@ def test_every_alert_is_tried() -> None:
     tested = (PROMETHEUS / "alerts.test.yml").read_text().split("\ntests:")[1]
 
     assert [name for name in NAMES if not re.search(rf'alertname(?:=|: ?)"?{name}\b', tested)] == []
+
+
+def test_every_alert_fires_from_a_real_fault() -> None:
+    """A rule over made-up series says nothing about what daemons say. The alerts that may come or not do not count."""
+    caused = {alert for one in SCENARIOS.values() for alert in (one.page, *one.tickets, *one.notes, *one.muted)}
+
+    assert (caused - {""}) | OF_JOBS.keys() == set(NAMES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_an_alert_says_what_it_is_about_and_what_to_do_first(rule: dict[str, Any]) -> None:
+    """At three in the morning, before the runbook is open."""
+    summary, description = rule["annotations"]["summary"], rule["annotations"]["description"]
+    subjects = ("$labels.instance", "$labels.topic }}/{{ $labels.partition", "$labels.group")
+
+    assert [subject for subject in subjects if subject in summary]
+    assert re.fullmatch(r".*\. First: .{10,}[.?].*", f". {description}")
 
 
 @pytest.mark.parametrize("config", sorted(path.name for path in PROMETHEUS.glob("prometheus*.yml")))

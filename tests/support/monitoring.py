@@ -56,8 +56,7 @@ def shorten_rules(text: str) -> str:
     for group in rules["groups"]:
         for rule in group["rules"]:
             rule["expr"] = shorten(rule["expr"])
-            if "for" in rule:
-                rule["for"] = shorten(rule["for"])
+            rule.update({key: shorten(rule[key]) for key in ("for", "keep_firing_for") if key in rule})
     return yaml.safe_dump(rules)
 
 
