@@ -73,6 +73,8 @@ class World:
     groups: dict[str, Group] = field(default_factory=dict)
     fired: set[tuple[str, str]] = field(default_factory=set)
     """Alert and group of what has fired, at any time, whether somebody was told or not."""
+    empty_panels: set[str] = field(default_factory=set)
+    """Panels of the dashboard that showed nothing while all faults lasted."""
 
 
 @dataclass
@@ -174,7 +176,8 @@ class Scenario:
     """A fault. ``begin`` sets the group up and returns what makes the fault happen.
 
     ``page`` and ``tickets`` are the alerts that somebody is told of, and ``muted`` some of those that fire as well.
-    ``tickets_first`` may come before the page, or not; one of them that is muted, too, must fire, told or not.
+    ``tickets_first`` may come before the page or, where the fault is mended, after it, or not; one of them that is
+    muted, too, must fire, told or not.
     """
 
     begin: Callable[[Group], Act]
@@ -249,7 +252,8 @@ def hold_an_owner_node(group: Group) -> Act:
 
     def act() -> None:
         client.create(path, b"nobody-0", makepath=True)
-        group.member()
+        # all owners are looked at once in twelve of these, which by default is a minute that nothing divides
+        group.member(rebalance={"reconcile_ms": 500})
 
     return act
 
@@ -327,7 +331,7 @@ def stop_the_broker(group: Group) -> Act:
 
 
 def drop_some_connections(group: Group) -> Act:
-    """A network that cuts one answer in three off. The partition goes on between, so that it does not count as failing."""
+    """A network that cuts one answer in three off. Between them the partition goes on, and does not count as failing."""
     cluster = group.take_cluster()
     group.working(fetch={"max_wait_ms": 50})
 
@@ -550,6 +554,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "unowned": Scenario(
         begin=hold_an_owner_node,
         page="ConsumerdPartitionUnowned",
+        # until the next look at all owners, which may come after the page has ended
+        tickets_first=frozenset({"ConsumerdMembersDisagree"}),
         muted=frozenset({"ConsumerdNotReady"}),
         ends=True,
     ),
@@ -665,16 +671,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         wait_until(lambda: bool(monitoring.notified), "an alert where nothing was ever scraped")
         assert [one.name for one in monitoring.notified] == ["ConsumerdAbsent"]
         monitoring.notified.clear()
-        world.groups |= {name: Group(world, name, KINDS[at % len(KINDS)]) for at, name in enumerate(SCENARIOS)}
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            faults = list(pool.map(_begin, world.groups.values()))
-        monitoring.wait_passed(300 / SPEED)
-        assert monitoring.notified == [], "before anything is wrong"
-
+        # a table must be behind for an hour, which is the longest of all: it begins before groups are set up
         jobs = folder / "jobs"
         jobs.mkdir()
         fail_jobs(jobs)
         stack.enter_context(_exporting(exporter, jobs, monitoring))
+        world.groups |= {name: Group(world, name, KINDS[at % len(KINDS)]) for at, name in enumerate(SCENARIOS)}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            faults = list(pool.map(_begin, world.groups.values()))
+        monitoring.wait_passed(300 / SPEED)
+        of_groups = [one for one in monitoring.notified if one.labels.get("group") not in OF_JOBS.values()]
+        assert of_groups == [], "before anything is wrong"
+
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda fault: fault(), faults))
         try:
@@ -683,11 +691,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             raise AssertionError(f"{error}: {_missing(world)}") from None
         world.groups["working"].produce()
         assert {name for name, group in world.groups.items() if group.mends} <= ENDING
+        world.empty_panels |= _find_empty_panels(monitoring)
         for group in world.groups.values():
             for mend in group.mends:
                 mend()
         monitoring.wait_passed(1200 / SPEED)
         yield world
+
+
+def _find_empty_panels(monitoring: Monitoring) -> set[str]:
+    dashboard = json.loads((DEPLOY / "grafana" / "consumerd.json").read_text())
+    panels = [one for row in dashboard["panels"] for one in (row, *row.get("panels", ())) if one["type"] != "row"]
+    return {
+        panel["title"]
+        for panel in panels
+        for target in panel["targets"]
+        if not monitoring.query(_interpolated(target["expr"]))
+    }
 
 
 def _begin(group: Group) -> Act:
@@ -781,16 +801,7 @@ def test_an_alert_has_the_labels_of_its_pod(world: World) -> None:
 @pytest.mark.timeout(600)
 def test_every_query_of_the_dashboard_is_answered(world: World) -> None:
     """A query that does not parse, or that asks for what there never is, leaves a panel empty."""
-    dashboard = json.loads((DEPLOY / "grafana" / "consumerd.json").read_text())
-    panels = [one for row in dashboard["panels"] for one in (row, *row.get("panels", ())) if one["type"] != "row"]
-    empty = {
-        panel["title"]
-        for panel in panels
-        for target in panel["targets"]
-        if not world.monitoring.query(_interpolated(target["expr"]))
-    }
-
-    assert empty <= MAY_BE_EMPTY
+    assert world.empty_panels <= MAY_BE_EMPTY
 
 
 @pytest.mark.timeout(600)
