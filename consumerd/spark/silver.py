@@ -206,7 +206,7 @@ def check_counts(tables: TopicTables) -> list[str]:
     told = (
         f"topic {tables.topic}: bronze has {bronze} records at version {place.newest} ({expected} by what retention, "
         f"erase and purges have removed), but there are {silver.rows} decoded ones and {quarantined} in quarantine; "
-        "decode the topic anew with pipeline.silver.rebuild"
+        "decode the topic anew with silver --rebuild"
     )
     return [told]
 
@@ -225,7 +225,7 @@ def _carry_out(
         misfit = find_misfit(old, schema)
         if misfit is not None and plan.operation is not Operation.REPLACE:
             raise TableError(
-                f"{tables.silver.path}: by its settings, {misfit}; decode it anew with pipeline.silver.rebuild"
+                f"{tables.silver.path}: by its settings, {misfit}; decode it anew with silver --rebuild"
             )
         rebuilds = quarantine.base.progress.get(tables.quarantine_rebuilds, 0)
         if plan.operation is Operation.REPLACE:
@@ -263,7 +263,7 @@ def _carry_out(
             raise TableError(
                 f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and "
                 f"now there are {quarantined}: its settings have changed between two runs; decode it anew with "
-                "pipeline.silver.rebuild"
+                "silver --rebuild"
             )
         silver.add(good)
         columns = schema.json()
@@ -293,7 +293,7 @@ def _check_bases(tables: TopicTables, plan: TopicPlan, silver: Transaction, quar
         raise TableConflict(
             f"{tables.silver.path}: another run has decoded {tables.topic} up to version "
             f"{max(decoded, quarantined).newest} of {tables.bronze.path} while this one made its plan; nothing of this "
-            "run is visible, run it again (and if that does not help, decode it anew with pipeline.silver.rebuild)"
+            "run is visible, run it again (and if that does not help, decode it anew with silver --rebuild)"
         )
 
 
@@ -401,7 +401,7 @@ def _read_undecoded(
     try:
         everything = read_files(spark, tables.bronze, files_of(snapshot.files.values(), tables.topic), schema)
     except VersionVacuumed as error:
-        raise VersionVacuumed(f"{error}; or decode {tables.topic} anew with pipeline.silver.rebuild") from error
+        raise VersionVacuumed(f"{error}; or decode {tables.topic} anew with silver --rebuild") from error
     silver, quarantine = (one.base.files.values() for one in transactions)
     done = [
         read_files(spark, table, files, table.schema(base)).select(*IDENTITY)
