@@ -187,7 +187,16 @@ def decode_new(
             version=commit.version,
         )
         rebuild, conflicts = False, 0
+    # a run that has found nothing new has not looked at the columns
+    _check_columns(tables, tables.silver.snapshot(), decoder)
     return done
+
+
+def _check_columns(tables: TopicTables, silver: Snapshot, decoder: RecordDecoder) -> None:
+    """Raise TableError if the topic's table has columns that the settings take away or change."""
+    misfit = find_misfit(tables.silver.schema(silver), to_spark(silver_schema(decoder)))
+    if misfit is not None:
+        raise TableError(f"{tables.silver.path}: by its settings, {misfit}; decode it anew with silver --rebuild")
 
 
 def check_counts(tables: TopicTables) -> list[str]:
@@ -221,12 +230,8 @@ def _carry_out(
             for table in (tables.silver, tables.quarantine)
         )
         _check_bases(tables, plan, silver, quarantine)
-        old = tables.silver.schema(silver.base)
-        misfit = find_misfit(old, schema)
-        if misfit is not None and plan.operation is not Operation.REPLACE:
-            raise TableError(
-                f"{tables.silver.path}: by its settings, {misfit}; decode it anew with silver --rebuild"
-            )
+        if plan.operation is not Operation.REPLACE:
+            _check_columns(tables, silver.base, decoder)
         rebuilds = quarantine.base.progress.get(tables.quarantine_rebuilds, 0)
         if plan.operation is Operation.REPLACE:
             rebuilds += 1
@@ -276,7 +281,7 @@ def _carry_out(
                 **dict.fromkeys(find_other_sources(silver.base, tables.source), 0),
             },
             counts=counts,
-            schema=None if columns == old else columns,
+            schema=None if columns == tables.silver.schema(silver.base) else columns,
         )
 
 

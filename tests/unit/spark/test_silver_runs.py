@@ -245,6 +245,17 @@ def test_rows_that_bronze_has_lost_are_told(tables: TopicTables) -> None:
     assert_each_once(tables, range(20))
 
 
+def test_a_field_that_changes_is_refused_though_nothing_is_new(tables: TopicTables) -> None:
+    """Whoever has changed the settings learns it from the next run, not when records come."""
+    append(tables.bronze, make_rows(range(10)))
+    run(tables)
+    pipeline = Pipeline.model_validate({"silver": {"topics": {"orders": {"key": "utf8", "value": "raw"}}}})
+    changed = load_decoder("orders", pipeline.silver.topics["orders"])
+
+    with pytest.raises(TableError, match="key was binary and is to be string; decode it anew with silver --rebuild"):
+        silver.decode_new(lambda: None, tables, changed)
+
+
 def test_run_that_died_between_its_commits_is_finished(tables: TopicTables) -> None:
     """The quarantine is ahead of the topic's table then; what is new comes in a commit of its own."""
     append(tables.bronze, make_rows(range(50)))
