@@ -104,7 +104,9 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     wanted = settings.landing_topics()
     chosen = sorted(topic for topic in topics if wanted is None or topic in wanted)
     if not chosen:
-        raise ConfigError("pipeline.silver.topics: no topic is named, so there is nothing to decode")
+        declared = f"declared {'is' if len(topics) == 1 else 'are'} {', '.join(sorted(topics))}"
+        there = f"none of the topics asked for; {declared}" if topics else "no topic is declared"
+        raise ConfigError(f"pipeline.silver.topics: {there}, so there is nothing to decode")
     decoders = {topic: load_decoder(topic, topics[topic]) for topic in chosen}
     bronze = open_table(settings.location("bronze"))
     done: list[DecodedTopic] = []

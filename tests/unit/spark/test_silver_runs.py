@@ -12,9 +12,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Pipeline
+from consumerd.errors import ConfigError
 from consumerd.spark import silver
 from consumerd.spark.decoding.loading import load_decoder
+from consumerd.spark.job import Silent
 from consumerd.spark.silver_plan import TopicPlan, TopicTables
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import LOG_FOLDER, DataFile
@@ -319,3 +322,20 @@ def test_a_rebuild_from_another_bronze_is_the_beginning_of_its_own(tables: Topic
     assert_each_once(other, range(100, 130))
     with pytest.raises(TableError, match="another table"):
         run(tables)
+
+
+@pytest.mark.parametrize(
+    ("topics", "says"),
+    [
+        ({"orders": {"value": "raw"}}, "none of the topics asked for; declared is orders, so"),
+        ({"orders": {"value": "raw"}, "clicks": {"value": "raw"}}, "declared are clicks, orders, so"),
+        ({}, "no topic is declared, so"),
+    ],
+)
+def test_topics_that_are_not_declared_are_refused(topics: dict[str, object], says: str, tmp_path: Path) -> None:
+    """A misspelt name, or a section that is missing: the message tells one from the other."""
+    pipeline = {"path": str(tmp_path), "landing": {"topics": ["ordrs"]}, "silver": {"topics": topics}}
+    settings = JobSettings.model_validate({"pipeline": pipeline})
+
+    with pytest.raises(ConfigError, match=f"pipeline.silver.topics: .*{says} there is nothing to decode"):
+        silver.run(lambda: None, settings, Silent())  # type: ignore[arg-type, return-value] # it is not to be called
