@@ -68,6 +68,8 @@ def test_summary_of_a_sound_zone(zone: LandingZone) -> None:
         "warnings": 1,
     }.items() <= summary.numbers.items()
     assert "gap: orders/0@7: [10, 20) was not landed: retention" in summary.notes
+    chain = zone.path / "topic=orders" / "partition=0" / "chain=1"
+    assert f"repeated: orders/0@7: [50, 70) of {chain} is in another chain, too, and counts there" in summary.notes
     assert ["clicks <b>/1@7", "orders/0@7"] == [str(row[0]) for row in summary.tables[0].rows]
 
 

@@ -57,7 +57,7 @@ def test_a_job_that_finds_nothing_is_done(job: Any, capsys: pytest.CaptureFixtur
     assert 0 == main(["stats", "--quiet"])
     out, err = capsys.readouterr()
     assert "12,345" in out
-    assert "nothing found" in out
+    assert "stats: done, no findings (" in out
     assert "" == err
 
 
