@@ -23,8 +23,7 @@ from consumerd.cli.installation import add_version_command
 from consumerd.cli.offsets import add_offset_commands
 from consumerd.cli.options import (
     add_connection_options,
-    add_settings_options,
-    add_subscription_options,
+    add_daemon_options,
     count,
     positive_count,
     positive_seconds,
@@ -48,7 +47,7 @@ first steps:
   echo hello | consumerd produce T --zookeeper zk1:2181/kafka
                                                           a record, so that there is something
   consumerd doctor --zookeeper zk1:2181/kafka --group G   what is wrong with it, and what to do
-  consumerd run --set cluster.zookeeper=zk1:2181/kafka --set group.id=try --topics orders
+  consumerd run --zookeeper zk1:2181/kafka --group try --topics orders
                                                           records to stdout, as JSON lines
   consumerd run --config config.yaml                      the daemon
   consumerd version --json                                what to put into a bug report
@@ -100,8 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
         "Register in the group, consume the partitions assigned to this process, and deliver them to the sinks. "
         "SIGTERM and Ctrl-C drain: flush, commit, release, leave. A second one stops at once."
     )
-    add_settings_options(run)
-    add_subscription_options(run)
+    add_daemon_options(run)
     run.set_defaults(command=running.run)
 
     check = commands.add_parser("check-config", help="check the settings; connects to nothing")
@@ -110,8 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
         "variable, option or default. Secrets are left out. Reads the files that the settings name, and connects to "
         "nothing. Exit code 0 if the settings are valid, 2 if not; with --strict 1 for warnings."
     )
-    add_settings_options(check)
-    add_subscription_options(check)
+    add_daemon_options(check)
     check.add_argument("--format", choices=("text", "json"), default="text", help="json: one object (text)")
     check.add_argument("--strict", action="store_true", help="exit code 1 for warnings")
     check.set_defaults(command=running.check_config)

@@ -70,7 +70,20 @@ def add_settings_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_subscription_options(parser: argparse.ArgumentParser) -> None:
+def add_daemon_options(parser: argparse.ArgumentParser) -> None:
+    """What ``run`` goes by: settings, and without a file the cluster, the group and a subscription."""
+    add_settings_options(parser)
+    _add_place_options(parser, group="the group to be a member of")
+    _add_subscription_options(parser)
+
+
+def _add_place_options(parser: argparse.ArgumentParser, *, group: str | None) -> None:
+    parser.add_argument("-z", "--zookeeper", metavar="CONNECT", help="connect string, such as zk1:2181,zk2:2181/kafka")
+    if group is not None:
+        parser.add_argument("-g", "--group", metavar="ID", help=group)
+
+
+def _add_subscription_options(parser: argparse.ArgumentParser) -> None:
     """A subscription without a file."""
     group = parser.add_argument_group("subscription, instead of the file's")
     what = group.add_mutually_exclusive_group()
@@ -84,9 +97,7 @@ def add_subscription_options(parser: argparse.ArgumentParser) -> None:
 def add_connection_options(parser: argparse.ArgumentParser, *, group: bool) -> None:
     """What one-shot commands need to look at a cluster."""
     add_settings_options(parser)
-    parser.add_argument("-z", "--zookeeper", metavar="CONNECT", help="connect string, such as zk1:2181,zk2:2181/kafka")
-    if group:
-        parser.add_argument("-g", "--group", metavar="ID", help="the group to look at; any group, not only one of ours")
+    _add_place_options(parser, group="the group to look at; any group, not only one of ours" if group else None)
     parser.add_argument(
         "--timeout", type=positive_seconds, default=15.0, metavar="SECONDS", help="give up after this long (15)"
     )
@@ -95,7 +106,8 @@ def add_connection_options(parser: argparse.ArgumentParser, *, group: bool) -> N
 
 def load_daemon(args: argparse.Namespace) -> Loaded:
     """Return the settings of ``run`` and ``check-config``, and where they come from. Raises ConfigError."""
-    loaded = load(config=args.config, properties=args.properties, overrides=args.overrides, extra=_subscription(args))
+    extra = {**_place(args, group=True), **_subscription(args)}
+    loaded = load(config=args.config, properties=args.properties, overrides=args.overrides, extra=extra)
     try:
         check_assembly(loaded.settings)
     except ConfigError as error:
@@ -105,17 +117,22 @@ def load_daemon(args: argparse.Namespace) -> Loaded:
 
 def inspection_settings(args: argparse.Namespace, *, group: bool) -> InspectionSettings:
     """Return the settings of a one-shot command. Raises ConfigError."""
-    extra: dict[str, object] = {}
-    if args.zookeeper is not None:
-        extra["cluster"] = {"zookeeper": args.zookeeper}
-    if group and args.group is not None:
-        extra["group"] = {"id": args.group}
+    extra = _place(args, group=group)
     settings = load_inspection_settings(
         config=args.config, properties=args.properties, overrides=args.overrides, extra=extra
     )
     if group and settings.group is None:
         raise ConfigError("group.id: missing; give --group ID, or a settings file that has it")
     return settings
+
+
+def _place(args: argparse.Namespace, *, group: bool) -> dict[str, object]:
+    extra: dict[str, object] = {}
+    if args.zookeeper is not None:
+        extra["cluster"] = {"zookeeper": args.zookeeper}
+    if group and args.group is not None:
+        extra["group"] = {"id": args.group}
+    return extra
 
 
 def _subscription(args: argparse.Namespace) -> dict[str, object]:

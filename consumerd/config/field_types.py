@@ -110,7 +110,8 @@ class _Reader:
     def expect_end(self) -> None:
         rest = self._text[self._at :].strip()
         if rest:
-            raise MalformedType(f"{rest!r} follows the type")
+            before = self._text[: self._at].strip()
+            raise MalformedType(f"{rest!r} stands behind the type {before}; only 'not null' may")
 
     def _decimal(self) -> FieldType:
         self._mark("(")

@@ -25,7 +25,7 @@ from consumerd.config.origins import Doubt, KeyPath, Layer, Layers, Problem, ren
 from consumerd.config.schema import find_elsewhere, guess, is_secret, is_section, list_keys
 from consumerd.config.section import Fault, Faults
 from consumerd.config.settings import InspectionSettings, Settings, SinkSettings
-from consumerd.config.text_layers import read_command_line, read_environment, render_variable
+from consumerd.config.text_layers import COMMAND_LINE, read_command_line, read_environment, render_variable
 from consumerd.config.wording import describe, describe_unknown
 from consumerd.config.yaml_layer import read_yaml
 from consumerd.errors import ConfigError
@@ -308,6 +308,9 @@ def _needed(model: type[BaseModel], path: KeyPath) -> list[KeyPath]:
 def _ways(model: type[BaseModel], path: KeyPath, layers: Layers) -> str:
     """Say how a missing key can be set: within something that is given (a subscription, a sink), there."""
     if len(path) > 2:
+        section, name, key = path[0], path[1], path[-1]
+        if (section, key) == ("sinks", "path") and layers.find(path[:-1]) == COMMAND_LINE:
+            return f"give --sink {name}=FOLDER"
         return f"write it there{layers.locate(path[:-1])}"
     option = _OPTIONS.get((model, path))
     if model is Settings and option is not None:

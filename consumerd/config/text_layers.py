@@ -23,6 +23,8 @@ from consumerd.config.schema import guess, is_secret, list_leaves, takes_text
 
 PREFIX: Final = "CONSUMERD_"
 IMAGE_PREFIX: Final = "CONSUMERD_DEFAULT__"
+COMMAND_LINE: Final = "command line"
+"""The place of values that options give, but for ``--set``, which has its own."""
 SWITCHES: Final = frozenset({
     # of the program
     "FAIL_POINTS", "JAVA", "KERNEL", "UVLOOP",
@@ -95,7 +97,7 @@ def read_command_line(overrides: Sequence[str], extra: Mapping[str, object], mod
             texts.problems.append(Problem(text=f"--set {key}: expected section.key=value, such as --set group.id=lake"))
             continue
         texts.put(parts, text, f"--set {key.strip()}")
-    return texts.layer("command line")
+    return texts.layer(COMMAND_LINE)
 
 
 class _Texts:

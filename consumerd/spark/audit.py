@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -63,7 +64,8 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
         write_whole(options.json_file, json.dumps(report.encode(), indent=1) + "\n")
     if options.html is not None:
         write_whole(options.html, render_audit(report, made=datetime.now(tz=UTC)))
-    return summarize(report, proven=proven)
+    summary = summarize(report, proven=proven)
+    return replace(summary, notes=(*landing.name_absent(settings.landing_topics()), *summary.notes))
 
 
 def summarize(report: AuditReport, *, proven: int | None = None) -> Summary:

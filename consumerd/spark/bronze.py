@@ -98,7 +98,8 @@ def take_over(
             conflicts += 1
             if conflicts == _TRIES:
                 raise
-    return _summarize(target, landing, plan, taken, time.monotonic() - started)
+    summary = _summarize(target, landing, plan, taken, time.monotonic() - started)
+    return replace(summary, notes=(*landing.name_absent(wanted), *summary.notes))
 
 
 def _split(plan: LandingPlan, commit_bytes: int) -> Iterator[LandingPlan]:

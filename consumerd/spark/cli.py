@@ -500,7 +500,7 @@ class _Runner:
         if self._job in COMMANDS:
             given = vars(self._args)
             names = (name for name in TableRequest.__dataclass_fields__ if name in given)
-            return load_commands()(self._job, settings, TableRequest(**{name: given[name] for name in names}))
+            return load_commands(self._job)(self._job, settings, TableRequest(**{name: given[name] for name in names}))
         return load_job(self._job)(session, settings, self._progress)
 
     def _failed(self, status: Status, message: str) -> _Outcome:

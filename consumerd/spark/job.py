@@ -138,9 +138,9 @@ def load_job(name: JobName) -> Run:
     return cast("Run", _load(name, name))
 
 
-def load_commands() -> Command:
-    """Return the function of all commands over tables. Raises ConfigError where what they need is not installed."""
-    return cast("Command", _load("table_commands", "the tables"))
+def load_commands(name: JobName) -> Command:
+    """Return the function of all commands over tables. Raises ConfigError where what ``name`` needs is not installed."""
+    return cast("Command", _load("table_commands", name))
 
 
 def _load(module: str, who: str) -> object:

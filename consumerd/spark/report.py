@@ -29,7 +29,7 @@ def render_summary(job: JobName, summary: Summary, seconds: float, *, verdict: b
         parts.append("".join(f"! {line}\n" for line in lines))
     count = len(summary.findings)
     if verdict:
-        end = "nothing found" if count == 0 else "1 finding" if count == 1 else f"{count:,} findings"
+        end = "done, no findings" if count == 0 else "1 finding" if count == 1 else f"{count:,} findings"
         parts.append(f"{job}: {end} ({seconds:.1f} s)\n")
     return "\n".join(parts)
 

@@ -104,7 +104,9 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     wanted = settings.landing_topics()
     chosen = sorted(topic for topic in topics if wanted is None or topic in wanted)
     if not chosen:
-        raise ConfigError("pipeline.silver.topics: no topic is named, so there is nothing to decode")
+        declared = f"declared {'is' if len(topics) == 1 else 'are'} {', '.join(sorted(topics))}"
+        there = f"none of the topics asked for; {declared}" if topics else "no topic is declared"
+        raise ConfigError(f"pipeline.silver.topics: {there}, so there is nothing to decode")
     decoders = {topic: load_decoder(topic, topics[topic]) for topic in chosen}
     bronze = open_table(settings.location("bronze"))
     done: list[DecodedTopic] = []
@@ -187,7 +189,16 @@ def decode_new(
             version=commit.version,
         )
         rebuild, conflicts = False, 0
+    # a run that has found nothing new has not looked at the columns
+    _check_columns(tables, tables.silver.snapshot(), decoder)
     return done
+
+
+def _check_columns(tables: TopicTables, silver: Snapshot, decoder: RecordDecoder) -> None:
+    """Raise TableError if the topic's table has columns that the settings take away or change."""
+    misfit = find_misfit(tables.silver.schema(silver), to_spark(silver_schema(decoder)))
+    if misfit is not None:
+        raise TableError(f"{tables.silver.path}: by its settings, {misfit}; decode it anew with silver --rebuild")
 
 
 def check_counts(tables: TopicTables) -> list[str]:
@@ -206,7 +217,7 @@ def check_counts(tables: TopicTables) -> list[str]:
     told = (
         f"topic {tables.topic}: bronze has {bronze} records at version {place.newest} ({expected} by what retention, "
         f"erase and purges have removed), but there are {silver.rows} decoded ones and {quarantined} in quarantine; "
-        "decode the topic anew with pipeline.silver.rebuild"
+        "decode the topic anew with silver --rebuild"
     )
     return [told]
 
@@ -221,12 +232,8 @@ def _carry_out(
             for table in (tables.silver, tables.quarantine)
         )
         _check_bases(tables, plan, silver, quarantine)
-        old = tables.silver.schema(silver.base)
-        misfit = find_misfit(old, schema)
-        if misfit is not None and plan.operation is not Operation.REPLACE:
-            raise TableError(
-                f"{tables.silver.path}: by its settings, {misfit}; decode it anew with pipeline.silver.rebuild"
-            )
+        if plan.operation is not Operation.REPLACE:
+            _check_columns(tables, silver.base, decoder)
         rebuilds = quarantine.base.progress.get(tables.quarantine_rebuilds, 0)
         if plan.operation is Operation.REPLACE:
             rebuilds += 1
@@ -263,7 +270,7 @@ def _carry_out(
             raise TableError(
                 f"{tables.quarantine.path}: version {done.version} has {done.rows} bad records of {tables.topic}, and "
                 f"now there are {quarantined}: its settings have changed between two runs; decode it anew with "
-                "pipeline.silver.rebuild"
+                "silver --rebuild"
             )
         silver.add(good)
         columns = schema.json()
@@ -276,7 +283,7 @@ def _carry_out(
                 **dict.fromkeys(find_other_sources(silver.base, tables.source), 0),
             },
             counts=counts,
-            schema=None if columns == old else columns,
+            schema=None if columns == tables.silver.schema(silver.base) else columns,
         )
 
 
@@ -293,7 +300,7 @@ def _check_bases(tables: TopicTables, plan: TopicPlan, silver: Transaction, quar
         raise TableConflict(
             f"{tables.silver.path}: another run has decoded {tables.topic} up to version "
             f"{max(decoded, quarantined).newest} of {tables.bronze.path} while this one made its plan; nothing of this "
-            "run is visible, run it again (and if that does not help, decode it anew with pipeline.silver.rebuild)"
+            "run is visible, run it again (and if that does not help, decode it anew with silver --rebuild)"
         )
 
 
@@ -401,7 +408,7 @@ def _read_undecoded(
     try:
         everything = read_files(spark, tables.bronze, files_of(snapshot.files.values(), tables.topic), schema)
     except VersionVacuumed as error:
-        raise VersionVacuumed(f"{error}; or decode {tables.topic} anew with pipeline.silver.rebuild") from error
+        raise VersionVacuumed(f"{error}; or decode {tables.topic} anew with silver --rebuild") from error
     silver, quarantine = (one.base.files.values() for one in transactions)
     done = [
         read_files(spark, table, files, table.schema(base)).select(*IDENTITY)

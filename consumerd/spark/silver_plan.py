@@ -213,12 +213,12 @@ def _check_bronze(tables: TopicTables, begin: Place, silver: Snapshot, bronze: S
     if others or begin.newest > bronze.version:
         raise TableError(
             f"{tables.silver.path} was decoded from another table than {tables.bronze.path}; decode it anew with "
-            "pipeline.silver.rebuild"
+            "silver --rebuild"
         )
     if begin.newest and bronze.last_replace > begin.newest:
         raise TableError(
             f"{tables.bronze.path}: version {bronze.last_replace} has changed rows; decode {tables.topic} anew with "
-            "pipeline.silver.rebuild"
+            "silver --rebuild"
         )
 
 

@@ -209,7 +209,7 @@ def _arrivals(chains: Iterable[LandedChain]) -> Iterator[Arrival]:
 
 
 def _describe_repeated(log: LogId, chain: LandedChain, ranges: RangeSet) -> Iterator[Finding]:
-    tail = f"of {chain.folder} has been landed by another chain, too, whose records count"
+    tail = f"of {chain.folder} is in another chain, too, and counts there"
     for span, what in _name(ranges):
         yield _find(FindingKind.REPEATED, Severity.NOTE, log, f"{log}: {what} {tail}", span, chain=chain.number)
 

@@ -8,6 +8,7 @@ comparable at all.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType
@@ -156,3 +157,10 @@ class Landing:
     def file_count(self) -> int:
         """Number of data files."""
         return sum(len(chain.files) for chain in self.chains)
+
+    def name_absent(self, topics: Iterable[str] | None) -> tuple[str, ...]:
+        """Return a note if some of the topics that were asked for are not here: a name may be misspelt."""
+        absent = sorted(set(topics or ()) - {chain.partition.topic for chain in self.chains})
+        if not absent:
+            return ()
+        return (f"no file has landed of {', '.join(absent)}: look at the names (--topics, pipeline.landing.topics)",)

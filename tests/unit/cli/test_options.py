@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers on the command line: a sign or a zero in the wrong place is refused before anything is asked of a cluster."""
+"""Numbers on the command line: a sign or a zero in the wrong place is refused before anything is asked of a cluster.
+
+And options that are short for settings.
+"""
+
+from pathlib import Path
 
 import pytest
 
-from consumerd.cli.main import make_parser
+from consumerd.cli.main import main, make_parser
 
 ACCEPTED = [
     ("lag --watch 0.5", "watch", 0.5),
@@ -48,3 +53,23 @@ def test_numbers_that_mean_nothing_are_refused_by_name(line: str, capsys: pytest
         make_parser().parse_args(line.split())
     assert refused.value.code == 2
     assert "argument --" in capsys.readouterr().err
+
+
+def test_run_takes_the_cluster_and_the_group_as_the_other_commands_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who has looked with ``lag --zookeeper ... --group ...`` writes the same once more."""
+    code = main(["check-config", "--zookeeper", "zk7:2181/kafka", "-g", "lake", "--topics", "orders"])
+
+    assert code == 0
+    assert "group lake at zk7:2181/kafka" in capsys.readouterr().out
+    assert make_parser().parse_args(["run", "-z", "zk7:2181", "--group", "lake"]).zookeeper == "zk7:2181"
+
+
+def test_cluster_and_group_of_the_command_line_win_over_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As any other option does; the rest of the file's section stays."""
+    file = tmp_path / "config.yaml"
+    file.write_text("cluster: {zookeeper: 'zk:2181', connect_timeout_ms: 5s}\ngroup: {id: a, streams: 2}\n")
+
+    assert main(["check-config", "-c", str(file), "-z", "zk7:2181", "-g", "lake", "--topics", "orders"]) == 0
+    assert "group lake at zk7:2181, 2 streams" in capsys.readouterr().out

@@ -309,6 +309,12 @@ OTHERS = [
         says="gruop: unknown key; did you mean group?",
     ),
     Other(
+        name="sink-without-folder",
+        options=("--topics", "orders", "--sink", "parquet"),
+        file=HEAD,
+        says="sinks.parquet.path: missing; give --sink parquet=FOLDER",
+    ),
+    Other(
         name="empty-variable",
         variables={"CONSUMERD_GROUP__ID": ""},
         says="group.id: is empty: write a value (environment variable CONSUMERD_GROUP__ID)",

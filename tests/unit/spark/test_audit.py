@@ -16,7 +16,8 @@ from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.offsets.positions import Position
 from consumerd.offsets.store import Validity
 from consumerd.spark.audit import run
-from consumerd.spark.job import Silent, Summary
+from consumerd.spark.bronze import run as run_bronze
+from consumerd.spark.job import Run, Silent, Summary
 from consumerd.spark.landing.examine import Positions
 from tests.support.landing_zone import LandingZone, truncate_file
 
@@ -32,6 +33,16 @@ def zone(tmp_path: Path) -> LandingZone:
 
 def no_session() -> object:
     raise AssertionError("an audit of names and footers needs no Spark")
+
+
+@pytest.mark.parametrize("job", [run, run_bronze], ids=["audit", "bronze"])
+def test_topics_of_which_nothing_has_landed_are_named(job: Run, zone: LandingZone, tmp_path: Path) -> None:
+    """A misspelt name looks like a topic without new records."""
+    landing = {"roots": [zone.path], "topics": ["ordrs"]}
+    settings = JobSettings.model_validate({"pipeline": {"path": str(tmp_path / "lake"), "landing": landing}})
+
+    summary = job(no_session, settings, Silent())  # type: ignore[arg-type] # there is nothing to copy
+    assert "no file has landed of ordrs: look at the names (--topics, pipeline.landing.topics)" in summary.notes
 
 
 def audit(zone: LandingZone, **options: object) -> Summary:
@@ -57,6 +68,8 @@ def test_summary_of_a_sound_zone(zone: LandingZone) -> None:
         "warnings": 1,
     }.items() <= summary.numbers.items()
     assert "gap: orders/0@7: [10, 20) was not landed: retention" in summary.notes
+    chain = zone.path / "topic=orders" / "partition=0" / "chain=1"
+    assert f"repeated: orders/0@7: [50, 70) of {chain} is in another chain, too, and counts there" in summary.notes
     assert ["clicks <b>/1@7", "orders/0@7"] == [str(row[0]) for row in summary.tables[0].rows]
 
 

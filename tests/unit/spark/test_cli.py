@@ -57,7 +57,7 @@ def test_a_job_that_finds_nothing_is_done(job: Any, capsys: pytest.CaptureFixtur
     assert 0 == main(["stats", "--quiet"])
     out, err = capsys.readouterr()
     assert "12,345" in out
-    assert "nothing found" in out
+    assert "stats: done, no findings (" in out
     assert "" == err
 
 
@@ -198,7 +198,10 @@ def test_wrong_settings_name_their_key(
     assert [] == seen
 
 
-def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["bronze", "describe"])
+def test_what_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     """consumerd works without pyspark, and its command says what brings it."""
 
     def refuse(_name: str) -> None:
@@ -206,8 +209,10 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys:
 
     monkeypatch.setattr(importlib, "import_module", refuse)
 
-    assert 2 == main(["bronze", "--quiet"])
-    assert re.search(r"pip install .*\[spark\]", capsys.readouterr().err)
+    assert 2 == main([name, "--quiet", "--path", "/data/lake", *(["bronze"] if name == "describe" else [])])
+    err = capsys.readouterr().err
+    assert err.startswith(f"consumerd-spark: {name} needs pyspark, which is not installed: ")
+    assert re.search(r"pip install .*\[spark\]", err)
 
 
 def test_progress_goes_to_stderr(job: Any, capsys: pytest.CaptureFixture[str]) -> None:

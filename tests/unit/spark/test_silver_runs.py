@@ -12,9 +12,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Pipeline
+from consumerd.errors import ConfigError
 from consumerd.spark import silver
 from consumerd.spark.decoding.loading import load_decoder
+from consumerd.spark.job import Silent
 from consumerd.spark.silver_plan import TopicPlan, TopicTables
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import LOG_FOLDER, DataFile
@@ -85,6 +88,10 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TopicTables:
 def run(tables: TopicTables, *, rebuild: bool = False, session: Callable[[], Any] = lambda: None) -> int:
     """Decode what is new, and return how many records that was."""
     return silver.decode_new(session, tables, DECODER, rebuild=rebuild).read
+
+
+def no_session() -> Any:
+    raise AssertionError("there is nothing to decode")
 
 
 def forget_newest(table: Table) -> None:
@@ -239,10 +246,21 @@ def test_rows_that_bronze_has_lost_are_told(tables: TopicTables) -> None:
     run(tables)
     restore(tables.bronze, 1)
 
-    with pytest.raises(TableError, match="version 3 has changed rows; decode orders anew"):
+    with pytest.raises(TableError, match="version 3 has changed rows; decode orders anew with silver --rebuild"):
         run(tables)
     run(tables, rebuild=True)
     assert_each_once(tables, range(20))
+
+
+def test_a_field_that_changes_is_refused_though_nothing_is_new(tables: TopicTables) -> None:
+    """Whoever has changed the settings learns it from the next run, not when records come."""
+    append(tables.bronze, make_rows(range(10)))
+    run(tables)
+    pipeline = Pipeline.model_validate({"silver": {"topics": {"orders": {"key": "utf8", "value": "raw"}}}})
+    changed = load_decoder("orders", pipeline.silver.topics["orders"])
+
+    with pytest.raises(TableError, match="key was binary and is to be string; decode it anew with silver --rebuild"):
+        silver.decode_new(no_session, tables, changed)
 
 
 def test_run_that_died_between_its_commits_is_finished(tables: TopicTables) -> None:
@@ -299,7 +317,7 @@ def test_a_rebuild_from_another_bronze_is_the_beginning_of_its_own(tables: Topic
     other = replace(tables, bronze=make_table(tmp_path / "other"))
     append(other.bronze, make_rows(range(100, 120)))
 
-    with pytest.raises(TableError, match=r"another table .* pipeline\.silver\.rebuild"):
+    with pytest.raises(TableError, match=r"another table .* silver --rebuild"):
         run(other)
     assert run(other, rebuild=True) == 20
     assert_each_once(other, range(100, 120))
@@ -308,3 +326,20 @@ def test_a_rebuild_from_another_bronze_is_the_beginning_of_its_own(tables: Topic
     assert_each_once(other, range(100, 130))
     with pytest.raises(TableError, match="another table"):
         run(tables)
+
+
+@pytest.mark.parametrize(
+    ("topics", "says"),
+    [
+        ({"orders": {"value": "raw"}}, "none of the topics asked for; declared is orders, so"),
+        ({"orders": {"value": "raw"}, "clicks": {"value": "raw"}}, "declared are clicks, orders, so"),
+        ({}, "no topic is declared, so"),
+    ],
+)
+def test_topics_that_are_not_declared_are_refused(topics: dict[str, object], says: str, tmp_path: Path) -> None:
+    """A misspelt name, or a section that is missing: the message tells one from the other."""
+    pipeline = {"path": str(tmp_path), "landing": {"topics": ["ordrs"]}, "silver": {"topics": topics}}
+    settings = JobSettings.model_validate({"pipeline": pipeline})
+
+    with pytest.raises(ConfigError, match=f"pipeline.silver.topics: .*{says} there is nothing to decode"):
+        silver.run(no_session, settings, Silent())
