@@ -206,6 +206,15 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
     assert missing == []
 
 
+def test_the_map_of_the_code_names_files() -> None:
+    """A newcomer opens them one after the other: whoever moves a module mends "Where to look" in architecture.md."""
+    _, _, section = (DOCS / "architecture.md").read_text().partition("### Where to look\n")
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", section.partition("\n## ")[0]))
+
+    assert sorted(path for path in named if not (TOP / "consumerd" / f"{path}.py").is_file()) == []
+    assert len(named) > 20
+
+
 def is_znode(path: str) -> bool:
     """Tell whether a path lies in ZooKeeper, below a group: ``consumerd/members``."""
     return path.split("/")[1] in {"members", "requests", "roots", "landed", "truncations", "quarantine_root"}
