@@ -382,6 +382,17 @@ def test_troubles_are_all_explained() -> None:
     assert [kind for kind, cause, action in rows if len(cause) < 20 or not action] == []
 
 
+def test_warnings_of_settings_are_all_explained() -> None:
+    """Whoever looks one up finds what it means: the table is in docs/operations.md."""
+    sources = "".join(one.read_text() for one in (TOP / "consumerd").rglob("*.py"))
+    given = set(re.findall(r"""(?:\bDoubt\(\s*name=|_Found\(\s*)"([a-z-]+)\"""", sources))
+    (table,) = re.findall(r"^\| warning \|.*?\n\n", (DOCS / "operations.md").read_text(), re.MULTILINE | re.DOTALL)
+    explained = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))))
+
+    assert explained == given
+    assert "limit-cut" in given
+
+
 STATUS_TABLES: Final = {
     "## The process": status.DaemonStatus,
     "## Partitions": status.PartitionStatus,
