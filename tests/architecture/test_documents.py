@@ -432,7 +432,7 @@ def describe(hint: Any) -> str:
 WIDTH: Final = 120
 WRAPPED: Final = [
     document
-    for document in find_documents()
+    for document in DOCUMENTS
     # written when lines were longer; whoever rewrites one takes it out of here (python docs/site/wrap.py FILE)
     if document.name not in {"metrics.md", "operations.md", "performance.md", "spark.md", "verification.md"}
 ]
