@@ -45,7 +45,7 @@ class Attention:
         self._stir()
 
     def looked(self) -> None:
-        """Note that the pipeline looks now: what comes later is news."""
+        """Note that the pipeline looks for a request now; :meth:`look_up` makes it look again."""
         self._curious = False
 
     def doubt(self) -> None:

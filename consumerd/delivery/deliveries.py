@@ -251,7 +251,10 @@ class Deliveries:
             self._hooks.trouble(Trouble.DRAIN_COMMIT_TIMED_OUT, f"partitions that may repeat: {len(ending)}")
 
     def _drop(self, partition: TopicPartition, running: _Running) -> None:
-        """Let go of a pipeline at once, whatever it is doing; unless a later claim's has its place already."""
+        """End a pipeline at once, whatever it is doing.
+
+        The partition's entry goes, too, unless it is already that of a later claim's pipeline.
+        """
         running.pipeline.revoke()
         self._committer.remove(running.pipeline)
         self._tasks.cancel_soon(running.key)

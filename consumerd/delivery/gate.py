@@ -26,8 +26,10 @@ class StartGate:
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Wait for a place, which is given on when the block ends, or a second later. Bounded by what is ahead in the
-        queue, a second for each round of places. Cancel freely.
+        """Wait for a place, and hold it while the block runs, for a second at most.
+
+        After that second the next in line gets the place, and the block goes on without. So the wait is bounded: one
+        second for each ``at_once`` who stand ahead in the queue. Cancel freely.
         """
         await self._places.acquire()
         place = _Place(self._places)

@@ -386,7 +386,10 @@ class PartitionFeed:
         self._arrived.set()
 
     def _take_failure(self) -> ConsumerdError | None:
-        """Return the failure that waits to be raised, and count what it carries no more."""
+        """Return the failure that waits to be raised, and forget it.
+
+        The memory of the bytes that it carries is given back.
+        """
         failure, self._failure = self._failure, None
         hold, self._failure_hold = self._failure_hold, None
         if hold is not None:

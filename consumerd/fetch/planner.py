@@ -31,11 +31,11 @@ class Fetchable(Protocol):
 
     @property
     def cursor(self) -> Cursor:
-        """Where it stands."""
+        """The feed's position, fetch size and state."""
 
     @property
     def account(self) -> PartitionAccount:
-        """What it holds."""
+        """The memory that the feed's partition holds."""
 
 
 F = TypeVar("F", bound=Fetchable)

@@ -111,7 +111,8 @@ class FetchSession:
     def unanswered(self, *, late: bool = False) -> None:
         """Begin anew after a request whose answer never came: the broker may or may not have taken it.
 
-        ``late`` is whether its time was over; where it asked for a session, there is to be none for a while.
+        ``late``: it ended by its timeout. If it was to open a session, none is opened for a while, since the broker may
+        be slow because of that.
         """
         if late and self._begins:
             self._without_until = self._now() + self._rest_s

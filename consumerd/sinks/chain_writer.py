@@ -284,8 +284,9 @@ class ChainWriter:
     async def _refresh(self) -> None:
         """Read the chain's end again, after something whose outcome is unknown.
 
-        A seal in place of the next file: this chain is over. The writer goes on in the chain that goes on there, or begins
-        it; ``ChainSuccession.check_line`` says when it ends instead.
+        Where a seal stands in place of the next file, this chain is over. The writer then goes on in the chain behind
+        the seal, and begins that one if nobody has. It ends instead where ``ChainSuccession.check_line`` raises: the
+        topic was made again, or the chain was begun for a truncation or a request.
         """
         await self._empty_trash()
         found, known = await self._do("find the chain", self._chains.look), self._get_chain()

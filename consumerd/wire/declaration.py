@@ -122,7 +122,7 @@ class Declaration:
     none_is_empty: Versions
 
     def null(self, version: int) -> Null:
-        """Return how None is said in a version."""
+        """Return how None is encoded in a version of the message."""
         if version in self.nullable:
             return Null.MARKED
         return Null.EMPTY if version in self.none_is_empty else Null.FORBIDDEN

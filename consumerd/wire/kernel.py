@@ -57,13 +57,18 @@ class RecordsKernel(Protocol):
         transactional: bool,  # noqa: FBT001 - all by position: that is what a call of the kernel costs
         /,
     ) -> int:
-        """Read the run of plain batches at ``at`` and return where it ends, which is ``at`` when the first is not plain.
+        """Read the run of plain batches at ``at``; return where it ends.
 
-        A plain batch is whole and intact; not compressed, not a control batch, not of a transaction unless
-        ``transactional``; its base offset is ``columns.position``, or below and not below ``columns.end``; its records are
-        as many as it says, fill it, and have consecutive offsets up to its last. So no hole arises. Records below
-        the position that was asked for are verified and left out. Rows, ``position``, ``end``, ``unattested`` and
-        ``left_out`` of the columns are brought up to date. ``shift`` turns positions in ``data`` into such in the buffer.
+        That is ``at`` itself where the first batch is not plain. A plain batch
+
+        - is whole, and its checksum is right;
+        - is not compressed, no control batch, and not of a transaction unless ``transactional``;
+        - begins at ``columns.position``, or below it, but not below ``columns.end``: it leaves no hole before it;
+        - holds as many records as it says, which fill it and have consecutive offsets up to its last one.
+
+        Records below the position that was asked for are verified and left out. The columns get the rows, and their
+        ``position``, ``end``, ``unattested`` and ``left_out`` are set as Python would (:class:`ColumnBuilder` explains
+        them). ``shift`` is added to positions in ``data`` to give positions in the columns' buffer.
         """
 
     def read_packed(
@@ -294,12 +299,18 @@ class LinesKernel(Protocol):
         enough: int,
         /,
     ) -> tuple[bytes, int] | None:
-        """Return the lines of rows from ``row`` on, one at least, until they are about ``enough`` bytes, and the row behind them.
+        """Return JSON lines from ``row`` on, and the first row that is not written.
 
-        ``head`` is what each line begins with, up to the offset. ``columns`` are offsets, next offsets (None: one further),
-        indexes (None: 0) and timestamps; ``headers`` the encoded lists in a row and where each begins, and the last ends
-        (None: all are empty). None where spans are outside the buffer, columns differ in length, or the last offset
-        that there is has none behind it.
+        There is one line at least, and no more are begun once they have about ``enough`` bytes.
+
+        Args:
+            head: what each line begins with, up to the offset.
+            columns: offsets; next offsets (None: each is its offset plus one); indexes (None: all are 0); timestamps.
+            headers: all rows' encoded lists of headers, one behind the other, and where each begins; the last entry is
+                where the last one ends. None: all are empty.
+
+        Returns None where spans are outside the buffer, columns differ in length, or a next offset would have to be
+        written that a 64-bit number cannot hold.
         """
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the Grafana dashboard from the catalogue of series: ``python deploy/grafana/make_dashboard.py > consumerd.json``.
+"""Make the Grafana dashboard from the catalogue of series; prints it.
+
+From the root: ``python deploy/grafana/make_dashboard.py > deploy/grafana/consumerd.json``.
 
 Every series of ``consumerd.telemetry.metrics`` is on it once at least: those that answer a question in the panels that
 ``ROWS`` lays out, the others in a last row, by a query that follows from their type. A test makes it again and compares.

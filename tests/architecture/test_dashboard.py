@@ -19,8 +19,9 @@ QUERIES: list[str] = [target["expr"] for panel in PANELS for target in panel["ta
 
 
 def test_the_dashboard_is_what_its_script_makes() -> None:
-    """Edited by hand it would lose the next series; run deploy/grafana/make_dashboard.py instead."""
-    assert dashboard_script().render() == FILE.read_text()
+    """Edited by hand it would lose the next series; the script says how to run it instead."""
+    made = dashboard_script().render()
+    assert made == FILE.read_text(), "run: python deploy/grafana/make_dashboard.py > deploy/grafana/consumerd.json"
 
 
 def test_every_query_asks_for_series_and_labels_that_exist() -> None:

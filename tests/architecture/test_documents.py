@@ -206,6 +206,15 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
     assert missing == []
 
 
+def test_the_map_of_the_code_names_files() -> None:
+    """A newcomer opens them one after the other: whoever moves a module mends "Where to look" in architecture.md."""
+    _, _, section = (DOCS / "architecture.md").read_text().partition("### Where to look\n")
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", section.partition("\n## ")[0]))
+
+    assert sorted(path for path in named if not (TOP / "consumerd" / f"{path}.py").is_file()) == []
+    assert len(named) > 20
+
+
 def is_znode(path: str) -> bool:
     """Tell whether a path lies in ZooKeeper, below a group: ``consumerd/members``."""
     return path.split("/")[1] in {"members", "requests", "roots", "landed", "truncations", "quarantine_root"}
@@ -373,6 +382,17 @@ def test_troubles_are_all_explained() -> None:
     assert [kind for kind, cause, action in rows if len(cause) < 20 or not action] == []
 
 
+def test_warnings_of_settings_are_all_explained() -> None:
+    """Whoever looks one up finds what it means: the table is in docs/operations.md."""
+    sources = "".join(one.read_text() for one in (TOP / "consumerd").rglob("*.py"))
+    given = set(re.findall(r"""(?:\bDoubt\(\s*name=|_Found\(\s*)"([a-z-]+)\"""", sources))
+    (table,) = re.findall(r"^\| warning \|.*?\n\n", (DOCS / "operations.md").read_text(), re.MULTILINE | re.DOTALL)
+    explained = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))))
+
+    assert explained == given
+    assert "limit-cut" in given
+
+
 STATUS_TABLES: Final = {
     "## The process": status.DaemonStatus,
     "## Partitions": status.PartitionStatus,
@@ -412,7 +432,7 @@ def describe(hint: Any) -> str:
 WIDTH: Final = 120
 WRAPPED: Final = [
     document
-    for document in find_documents()
+    for document in DOCUMENTS
     # written when lines were longer; whoever rewrites one takes it out of here (python docs/site/wrap.py FILE)
     if document.name not in {"metrics.md", "operations.md", "performance.md", "spark.md", "verification.md"}
 ]

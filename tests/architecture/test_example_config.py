@@ -75,9 +75,14 @@ def settings_with_defaults(model: type[BaseModel], prefix: str = "") -> Iterator
             yield key, list(default) if isinstance(default, tuple) else default
 
 
+MISSING = "missing in config.example.yaml: write it there, with its default and a comment"
+
+
 def find(values: object, key: str) -> object:
     for part in key.split("."):
         assert isinstance(values, dict)
+        if part not in values:
+            return MISSING
         values = values[part]
     return values
 

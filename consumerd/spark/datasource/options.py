@@ -365,7 +365,10 @@ class OptionReader:
         return int(match[1]) * _UNITS_MS[match[2]]
 
     def refuse_unknown(self) -> None:
-        """Raise ConfigError for the first option that no other call has named; says which there are that are near."""
+        """Raise ConfigError for the first given option that nothing has asked for.
+
+        Call it last: an option is known once a method of this class has read it. The message suggests a similar name.
+        """
         for name, (spelled, _) in self._given.items():
             if name in self._known:
                 continue

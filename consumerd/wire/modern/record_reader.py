@@ -359,9 +359,10 @@ class RecordReader:
 def _similar_head(
     timestamp_size: int, delta_size: int, key_bytes: int, length_size: int
 ) -> tuple[Callable[[bytes, int], tuple[Any, ...]], int]:
-    """Return what unpacks a record up to its value, and how many bytes that is.
+    """Return a struct's unpacker up to a record's value, and its size in bytes.
 
-    Length, timestamp delta, offset delta, length of the key and of the value.
+    It is for a run of records whose fields have the same sizes as those of the record before. It gives five values:
+    the record's length, its timestamp delta as bytes, its offset delta, and the lengths of key and value.
     """
     size, delta = "BH"[length_size - 1], "BH"[delta_size - 1]
     head = struct.Struct(f">{size}x{timestamp_size}s{delta}B{key_bytes}x{size}")

@@ -292,8 +292,10 @@ class _Fetched:
         return another is None or another.least < end
 
     def _is_met_again(self, begin: int, columns: ColumnBuilder, follower: Offsets) -> bool:
-        """Tell whether the unit at ``begin``, which begins before the position, is one that was passed over just now: for
-        behind it stands one that begins with the very position.
+        """Tell whether the unit at ``begin`` was passed over before and is sent again.
+
+        It was if it begins below the position that was asked for, and the unit behind it begins exactly there: the
+        position was moved behind the unit then.
         """
         if follower.first != self.start:
             return False
