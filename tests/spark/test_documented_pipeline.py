@@ -105,7 +105,7 @@ def as_typed(command: str) -> str:
 
 
 def typed_in(block: Block) -> list[str]:
-    if "<<'PYTHON'" in block.text:
+    if block.language != "sh" or "<<'PYTHON'" in block.text:
         return []
     return [as_typed(one.strip()) for line in commands(block) for one in line.split("; ")]
 
