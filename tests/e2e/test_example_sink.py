@@ -71,7 +71,11 @@ def test_example_lands_each_record_once_over_a_kill_and_a_reset(
     database = tmp_path / "orders.db"
     documented = yaml.safe_load(block.text.replace("/data/orders.db", str(database)))
     documented["subscriptions"][0]["topics"] = [topic]
-    settings = {"cluster": {"zookeeper": cluster.zookeeper}, "group": {"id": group}, **documented}
+    settings = {
+        "cluster": {"zookeeper": cluster.zookeeper},
+        "group": {"id": group, "session_timeout_ms": 2000},
+        **documented,
+    }
     path = (str(install(tmp_path)), str(TOP))
 
     with Daemon(tmp_path, "killed", settings, python_path=path) as daemon:
