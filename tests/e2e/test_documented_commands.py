@@ -166,6 +166,12 @@ def has_landed_all(daemon: Daemon) -> bool:
     return sum(one["committed"] or 0 for one in daemon.status()["partitions"]) == TOTAL
 
 
+def is_settled(daemon: Daemon) -> bool:
+    """Whether it has all partitions, after a member that another block has started is gone."""
+    status = daemon.status()
+    return status["ready"] and len(status["partitions"]) == 5 and not status["requests"]
+
+
 def fill(cluster: EmbeddedThread) -> None:
     """Write the records, and change a byte of the one at offset 4711 of ``orders/3`` in the broker's log."""
     cluster.create_topic("orders", 4)
@@ -220,6 +226,7 @@ def test_documented_commands_do_what_they_say(
 ) -> None:
     """What people type first is what stands in the documents."""
     monkeypatch.chdir(scene.folder)
+    scene.daemon.wait(lambda: is_settled(scene.daemon), "all partitions are its own")
     for typed in map(as_typed, commands(block)):
         assert typed in EXPECTED, f"{block}: say in EXPECTED what it does: {typed}"
         expected = EXPECTED[typed]
