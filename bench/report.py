@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -15,6 +16,8 @@ from bench.slopes import spread_of
 
 BEGIN: Final = "<!-- written by python -m bench, from here -->"
 END: Final = "<!-- to here -->"
+_WIDTH: Final = 118
+"""Longest line of prose, in columns. Pages may have 120."""
 
 
 def rows_of(case: Case, measured: Measured) -> list[Row]:
@@ -138,12 +141,18 @@ def runs_list(results: Results) -> str:
     for number, run in enumerate(results.runs):
         names = ", ".join(name for name, its in results.run_of.items() if its == number)
         software = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-        text += (
-            f"- {run.at}, `{run.command}`: {run.rounds} rounds, slopes between {millions(run.records / 4)} and "
-            f"{millions(run.records)} records. {run.machine}; load before it {run.load}. {software}. It measured: {names}.\n"
+        text += as_item(
+            f"{run.at}, `{run.command}`: {run.rounds} rounds, slopes between {millions(run.records / 4)} and "
+            f"{millions(run.records)} records. {run.machine}; load before it {run.load}. {software}. It measured: {names}."
         )
     failures = [failure for measured in results.measured.values() for failure in measured.failures]
-    return text + "".join(f"- Failed: {failure}\n" for failure in failures)
+    return text + "".join(as_item(f"Failed: {failure}") for failure in failures)
+
+
+def as_item(text: str) -> str:
+    """Return an item of a list, in lines that an editor shows whole."""
+    lines = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+    return "- " + "\n  ".join(lines) + "\n"
 
 
 def document(results: Results, plot: str | None) -> str:

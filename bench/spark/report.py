@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.report import describe_origin, millions, table
+from bench.report import as_item, describe_origin, millions, table
 from bench.results import Row, Run
 from bench.slopes import spread_of
 from bench.spark.cases import CASES, Case, Target, Work, Worker
@@ -128,12 +128,12 @@ def _runs(results: Mapping[str, Measured]) -> str:
         named.setdefault(measured.run.at, (measured.run, []))[1].append(name)
     for run, names in named.values():
         software = ", ".join(f"{one} {version}" for one, version in run.versions.items())
-        text += (
-            f"- {run.at}, `{run.command}`: {run.rounds} rounds, {millions(run.records)} records. {run.machine}; load before it "
-            f"{run.load}. {software}. It measured: {', '.join(names)}.\n"
+        text += as_item(
+            f"{run.at}, `{run.command}`: {run.rounds} rounds, {millions(run.records)} records. {run.machine}; load before it "
+            f"{run.load}. {software}. It measured: {', '.join(names)}."
         )
     failures = [failure for measured in results.values() for failure in measured.failures]
-    return text + "".join(f"- Failed: {failure}\n" for failure in failures)
+    return text + "".join(as_item(f"Failed: {failure}") for failure in failures)
 
 
 def save(results: Mapping[str, Measured], path: Path) -> None:

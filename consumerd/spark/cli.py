@@ -40,7 +40,7 @@ from consumerd.spark.job import (
 )
 from consumerd.spark.progress import Reporter
 from consumerd.spark.report import Status, encode_failure, encode_summary, render_summary
-from consumerd.spark.session import explain_end, job_session, stop_session
+from consumerd.spark.session import explain_end, find_session, job_session, stop_session
 from consumerd.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -416,6 +416,7 @@ class _Runner:
         self._args = args
         self._progress = progress
         self._session: SparkSession | None = None
+        self._has_started = False
         self._settings: JobSettings | None = None
         self._summary: Summary | None = None
         self._began = monotonic()
@@ -449,7 +450,7 @@ class _Runner:
             outcome = self._interrupted(signal.SIGINT)
         except SystemExit as end:  # SIGTERM's handler
             outcome = self._interrupted(int(str(end.code)) - 128)
-        if self._session is not None:
+        if self._has_started and self._session is not None:
             self._progress.step("stopping Spark")
             # in a thread, which has a connection of its own: an interrupted call may have left half an answer on this one's
             stopping = threading.Thread(target=stop_session, args=(self._session,), name="stop-spark", daemon=True)
@@ -491,6 +492,7 @@ class _Runner:
         def session() -> SparkSession:
             if self._session is None:
                 self._progress.step("starting Spark")
+                self._has_started = find_session() is None
                 self._session = job_session(settings.pipeline.spark, f"consumerd {self._job}")
                 # pyspark's own handler asks the JVM to cancel over the connection that the job is waiting on, and waits, too
                 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """README and docs say nothing that is not so: commands, options, paths, links, settings, metrics, troubles and fields.
 
-Code blocks that a test runs bear the mark ``<!-- tested by PATH -->``; the others are held against the code's own lists.
+Code blocks that a test runs bear the mark ``<!-- tested by PATH -->``; the others are in ``NOT_RUN``, with the reason.
 """
 
 from __future__ import annotations
@@ -220,18 +220,102 @@ def is_znode(path: str) -> bool:
     return path.split("/")[1] in {"members", "requests", "roots", "landed", "truncations", "quarantine_root"}
 
 
+def is_read_by(block: Block) -> bool:
+    """Tell whether the test that a block names reads the document: by its name, or as one of all."""
+    text = (TOP / str(block.test)).read_text()
+    return block.document.stem in text or "find_documents()" in text
+
+
 def test_marks_name_the_test_that_runs_the_block() -> None:
-    """A mark is a promise: the test names the document, or is this one."""
+    """A mark is a promise: the test names the document, reads them all, or is this one."""
     marked = [block for document in DOCUMENTS for block in find_blocks(document) if block.test is not None]
     broken = [
         str(block)
         for block in marked
-        if not (TOP / str(block.test)).is_file()
-        or (block.test != HERE and block.document.stem not in (TOP / str(block.test)).read_text())
+        if not (TOP / str(block.test)).is_file() or (block.test != HERE and not is_read_by(block))
     ]
 
     assert broken == []
     assert len(marked) > 8
+
+
+NEW_USER: Final = "tests/newuser/run runs it on a bare Debian, with the network"
+DRAWING: Final = "a drawing"
+KUBERNETES: Final = "needs a Kubernetes cluster; tests/architecture/test_manifests.py renders what is applied"
+COMPOSE: Final = "needs Docker; tests/architecture/test_deployment.py reads the file"
+DEVELOP: Final = "runs tests, within a test"
+WORKED: Final = "tests/architecture/test_contributing.py runs the example"
+NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
+    ("README.md", "make demo"): NEW_USER,
+    ("README.md", "TOPIC   PRODUCED"): ("output of the demo, which tests/e2e/test_demo.py runs"),
+    ("README.md", ". .venv/bin/activate"): "tests/e2e/test_broker_command.py starts that broker",
+    ("README.md", "python3 -m venv venv"): NEW_USER,
+    ("README.md", "pip install '.[spark,java]'"): "tests/newuser/run installs these extras as docs/spark.md says",
+    ("README.md", "make test"): DEVELOP,
+    ("architecture.md", "ZooKeeper (aiozk)"): DRAWING,
+    ("architecture.md", "socket -> connection"): DRAWING,
+    ("architecture.md", "send, enqueue -> encoder"): DRAWING,
+    ("deployment.md", "docker build -t consumerd:0.2.0 ."): "needs Docker; tests/image/run builds and starts the image",
+    ("deployment.md", "kubectl apply -k deploy/kubernetes"): KUBERNETES,
+    ("deployment.md", "kubectl apply -k deploy/kubernetes/overlays/shared-volume"): KUBERNETES,
+    ("deployment.md", "docker compose -f deploy/docker-compose.yml up --build --detach"): COMPOSE,
+    ("deployment.md", "useradd --system --home-dir /var/lib/consumerd consumerd"): (
+        "needs root and changes the host; tests/architecture/test_deployment.py checks the unit and its paths"
+    ),
+    ("deployment.md", "/opt/consumerd/bin/consumerd check-config --config /etc/consumerd/config.yaml"): (
+        "needs systemd as PID 1; tests/e2e/test_service_manager.py plays the service manager"
+    ),
+    ("file-formats.md", "/data/landing/"): DRAWING,
+    ("file-formats.md", "{"): "a line of output, whose keys tests/e2e/test_documented_reading.py compares",
+    ("group-machine.md", "stateDiagram-v2"): "tests/architecture/test_machine_diagram.py compares it with the code",
+    ("spark.md", 'make demo DEMO="--directory landed"'): NEW_USER,
+    ("troubles.md", "sum by (kind) (increase(consumerd_troubles_total[10m]))"): (
+        "a query for Prometheus, whose series test_documented_metrics_exist knows"
+    ),
+    ("CONTRIBUTING.md", "git clone https://github.com/consumerd/consumerd.git && cd consumerd"): (
+        "tests/newuser/run clones the repository and makes an environment"
+    ),
+    ("CONTRIBUTING.md", "--- a/tests/unit/telemetry/test_wording.py"): WORKED,
+    ("CONTRIBUTING.md", "--- a/consumerd/telemetry/wording.py"): WORKED,
+    ("CONTRIBUTING.md", ".venv/bin/python -m pytest tests/unit/telemetry/test_wording.py"): WORKED,
+    ("CONTRIBUTING.md", ".venv/bin/python -m pytest tests/unit"): DEVELOP,
+    ("CONTRIBUTING.md", 'telemetry: say "none" for an empty list in a message'): "a commit message",
+    (
+        "CONTRIBUTING.md",
+        ".venv/bin/python -m pytest tests/unit/offsets/test_tracker.py",
+    ): DEVELOP,
+}
+"""Blocks that no test runs, by document and how they begin, with the reason."""
+
+
+def find_reason(block: Block) -> tuple[str, str] | None:
+    """Return the entry of NOT_RUN that a block has, the longest if there are several, or None."""
+    text = block.text.strip()
+    found = [entry for entry in NOT_RUN if entry[0] == block.document.name and text.startswith(entry[1])]
+    return max(found, key=lambda entry: len(entry[1]), default=None)
+
+
+def test_each_block_is_run_or_says_why_not() -> None:
+    """A block that nobody runs is wrong one day. Mark it with its test, or name it in NOT_RUN."""
+    unmarked = [block for document in DOCUMENTS for block in find_blocks(document) if block.test is None]
+    reasons = {str(block): find_reason(block) for block in unmarked}
+
+    assert [block for block, reason in reasons.items() if reason is None] == []
+    assert sorted(NOT_RUN.keys() - set(reasons.values())) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_blocks_of_code_have_fences(document: Path) -> None:
+    """An indented block has neither a language nor a mark, and so no test."""
+    prose = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+    assert re.findall(r"^    (?:consumerd|make|pip|python|curl|kubectl|docker)\b.*", prose, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("path", sorted({reason.split()[0] for reason in NOT_RUN.values() if "/" in reason.split()[0]}))
+def test_reasons_name_tests_that_exist(path: str) -> None:
+    """A block is left to another test only while there is one."""
+    assert (TOP / path).is_file()
 
 
 # -- settings and metrics
@@ -430,15 +514,9 @@ def describe(hint: Any) -> str:
 
 
 WIDTH: Final = 120
-WRAPPED: Final = [
-    document
-    for document in DOCUMENTS
-    # written when lines were longer; whoever rewrites one takes it out of here (python docs/site/wrap.py FILE)
-    if document.name not in {"metrics.md", "operations.md", "performance.md", "spark.md", "verification.md"}
-]
 
 
-@pytest.mark.parametrize("document", WRAPPED, ids=name)
+@pytest.mark.parametrize("document", find_documents(), ids=name)
 def test_lines_are_no_longer_than_an_editor_shows(document: Path) -> None:
     """But for tables, and for blocks of code, which have lines of their own. ``python docs/site/wrap.py FILE`` wraps."""
     text = re.sub(
@@ -450,6 +528,43 @@ def test_lines_are_no_longer_than_an_editor_shows(document: Path) -> None:
     lines = enumerate(text.splitlines(), 1)
 
     assert [number for number, line in lines if len(line) > WIDTH and not line.lstrip().startswith("|")] == []
+
+
+LONGEST: Final = 120
+"""Words of a paragraph, or of an item of a list."""
+
+
+def find_paragraphs(document: Path) -> Iterator[tuple[int, int]]:
+    """Yield the line and the number of words of each paragraph and item of a list, but for tables and blocks of code."""
+    text = re.sub(
+        r"^ *```.*?^ *```$",
+        lambda block: "\n" * block[0].count("\n"),
+        document.read_text(),
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    number, words = 0, 0
+    for line, content in enumerate(text.splitlines(), 1):
+        begins_item = re.match(r" *(?:[-*] |\d+\. )", content) is not None
+        if begins_item or not content.strip() or content.lstrip().startswith(("|", "#", "<!--")):
+            if words:
+                yield number, words
+            number, words = line, 0
+            if not begins_item:
+                continue
+        number, words = (number if words else line), words + len(content.split())
+    if words:
+        yield number, words
+
+
+@pytest.mark.parametrize(
+    "document",
+    # its arguments are being taken apart; whoever has done so takes it out of here
+    [one for one in find_documents() if one.name != "architecture.md"],
+    ids=name,
+)
+def test_paragraphs_are_short(document: Path) -> None:
+    """On call at night nobody reads a screen of text for the sentence that helps."""
+    assert [line for line, words in find_paragraphs(document) if words > LONGEST] == []
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

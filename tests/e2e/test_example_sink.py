@@ -67,11 +67,15 @@ def test_example_lands_each_record_once_over_a_kill_and_a_reset(
     topic, group = unique("example"), unique("example")
     cluster.create_topic(topic, 2)
     cluster.produce(topic, b"".join(b"k%d\tv%d\n" % (number, number) for number in range(COUNT)))
-    (block,) = find_blocks(PAGE, test="tests/e2e/test_example_sink.py")
+    (block,) = find_blocks(PAGE, "yaml", "tests/e2e/test_example_sink.py")
     database = tmp_path / "orders.db"
     documented = yaml.safe_load(block.text.replace("/data/orders.db", str(database)))
     documented["subscriptions"][0]["topics"] = [topic]
-    settings = {"cluster": {"zookeeper": cluster.zookeeper}, "group": {"id": group}, **documented}
+    settings = {
+        "cluster": {"zookeeper": cluster.zookeeper},
+        "group": {"id": group, "session_timeout_ms": 2000},
+        **documented,
+    }
     path = (str(install(tmp_path)), str(TOP))
 
     with Daemon(tmp_path, "killed", settings, python_path=path) as daemon:

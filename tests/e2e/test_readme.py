@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
-from tests.support.daemon import wait_until
-from tests.support.documents import README, TOP, Block, find_blocks
+from tests.support.documented import commands, make_shell, run, run_until
+from tests.support.documents import README, find_blocks
 from tests.support.embedded import EmbeddedThread
 
 pytestmark = pytest.mark.records
@@ -36,53 +32,7 @@ def own_cluster(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Embedd
 @pytest.fixture
 def shell(own_cluster: EmbeddedThread, tmp_path: Path) -> Mapping[str, str]:
     """An environment in which the commands of the README are those of this checkout, with the README's addresses."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    program = programs / "consumerd"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m consumerd "$@"\n')
-    program.chmod(0o755)
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("CONSUMERD_")}
-    return clean | {
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(TOP),
-        "bootstrap": own_cluster.bootstrap,
-        "zookeeper": own_cluster.zookeeper,
-        # another process may have the port that the README's user has free
-        "CONSUMERD_HTTP__LISTEN": "127.0.0.1:0",
-    }
-
-
-def commands(block: Block) -> list[str]:
-    """Return a block's commands, without what sets the addresses and the environment."""
-    lines = [line.split("  #")[0].strip() for line in block.text.splitlines()]
-    return [line for line in lines if line and not line.startswith((". ", "bootstrap="))]
-
-
-def run(command: str, environment: Mapping[str, str], folder: Path) -> str:
-    """Run a command to its end, and return what it printed."""
-    done = subprocess.run(
-        ["sh", "-c", command], env=environment, cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, f"{command}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return done.stdout
-
-
-def run_until(
-    command: str, environment: Mapping[str, str], folder: Path, is_done: Callable[[Path], bool], what: str
-) -> str:
-    """Run a command until something is so, interrupt it as Ctrl-C does, and return what it printed."""
-    with (folder / "out").open("wb") as stdout, (folder / "err").open("wb") as stderr:
-        process = subprocess.Popen(
-            ["sh", "-c", f"exec {command}"], env=environment, cwd=folder, stdout=stdout, stderr=stderr
-        )
-        try:
-            wait_until(lambda: is_done(folder) or process.poll() is not None, what, timeout_s=60)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(40) == 0, (folder / "err").read_text()[-2000:]
-        finally:
-            process.kill()
-            process.wait()
-    return (folder / "out").read_text()
+    return make_shell(tmp_path / "bin", bootstrap=own_cluster.bootstrap, zookeeper=own_cluster.zookeeper)
 
 
 @pytest.mark.timeout(180)

@@ -40,14 +40,16 @@ def _all_gone(tmp_path: Path) -> Iterator[None]:
     ("points", "ends"),
     [
         ("before_table_file=kill", 1),  # a task's process: the job fails
-        ("after_table_link=kill", -signal.SIGKILL),
         ("after_table_commit=kill", -signal.SIGKILL),
     ],
 )
 def test_job_killed_and_run_again_has_each_record_once(
     spark: SparkSession, zone: LandingZone, table: Path, tmp_path: Path, points: str, ends: int
 ) -> None:
-    """The steps of a commit are killed one by one where no Spark is needed for it: this is the whole, with its tasks."""
+    """A task's process dies, and the job behind its commit: this is the whole, with Spark.
+
+    tests/unit/spark/table/test_transaction.py kills all steps of a commit one by one, without Spark.
+    """
     zone.land("orders", 0, 0, 300, files=3)
     zone.land("orders", 0, 200, 400, request="again")
     command = [sys.executable, "-m", "consumerd.spark", "bronze", "--landing", str(zone.path), "--master", "local[1]"]

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.records
 
 T = TypeVar("T")
 
-SESSION_S = 3.0
+SESSION_S = 1.5
 OURS, THEIRS = ThreadId("ours-0"), ThreadId("theirs-0")
 PARTITIONS = [TopicPartition.modern("t", number) for number in range(3)]
 

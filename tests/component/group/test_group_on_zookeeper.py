@@ -159,7 +159,7 @@ async def test_a_killed_member_is_inherited_when_its_session_ends(
         join_group(zk, group, Subscription.to_topics({group: 1})) as member,
     ):
         await eventually(at_rest(member, owning=6))
-        with start_member(server.connect_string, group, {group: 1}) as other:
+        with start_member(server.connect_string, group, {group: 1}, session_timeout_s=SESSION_S) as other:
             await eventually(at_rest(member, owning=3), within_s=20)
 
             async def all_owned() -> bool:

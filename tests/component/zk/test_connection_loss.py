@@ -266,7 +266,7 @@ async def test_a4_cut_at_each_step_of_reconnecting_is_survived(
         assert await asyncio.to_thread(live_sessions, server.port) <= sessions | ours
 
 
-WORKERS = 32
+WORKERS = 48
 
 
 @pytest.mark.parametrize("direction", Direction, ids=["to the server", "to us"])
