@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from consumerd.admin.doctor.examine import examine
+from consumerd.admin.doctor.findings import Finding
 from consumerd.cli.options import add_connection_options, inspection_settings
 from consumerd.config.load import load_settings
-from consumerd.daemon.doctor.examine import examine
-from consumerd.daemon.doctor.findings import Finding
 from consumerd.telemetry.text_tables import escape_unprintable
 
 

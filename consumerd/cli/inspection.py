@@ -8,11 +8,8 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from consumerd.aio.timeouts import timeout
-from consumerd.cli.options import inspection_settings
-from consumerd.cli.tables import print_rows
-from consumerd.daemon.access import ClusterAccess
-from consumerd.daemon.inspection import (
+from consumerd.access.opening import ClusterAccess
+from consumerd.admin.inspection import (
     JavaPatience,
     LagEstimator,
     LagRow,
@@ -22,6 +19,9 @@ from consumerd.daemon.inspection import (
     find_topics,
     inspect,
 )
+from consumerd.aio.timeouts import timeout
+from consumerd.cli.options import inspection_settings
+from consumerd.cli.tables import print_rows
 from consumerd.telemetry.wording import counted
 
 _TOPIC_COLUMNS = ("topic", "partitions", "replication", "leaderless", "incarnation")

@@ -17,14 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from consumerd.aio.timeouts import timeout
-from consumerd.cli.offsets_cancel import add_cancel_options
-from consumerd.cli.options import add_connection_options, inspection_settings, seconds
-from consumerd.cli.tables import print_rows
-from consumerd.daemon.access import ClusterAccess
-from consumerd.daemon.inspection import follow_topics, inspect, list_group_topics, require_group
-from consumerd.daemon.offsets_export import check_origin, encode_export, parse_export, split_orphans
-from consumerd.daemon.operations import (
+from consumerd.access.opening import ClusterAccess
+from consumerd.admin.inspection import follow_topics, inspect, list_group_topics, require_group
+from consumerd.admin.offsets_export import check_origin, encode_export, parse_export, split_orphans
+from consumerd.admin.operations import (
     MoveRow,
     OffsetMover,
     Plan,
@@ -36,7 +32,11 @@ from consumerd.daemon.operations import (
     plan_moves,
     resolve_reset,
 )
-from consumerd.daemon.positions import export_offsets, find_named, find_offsets
+from consumerd.admin.positions import export_offsets, find_named, find_offsets
+from consumerd.aio.timeouts import timeout
+from consumerd.cli.offsets_cancel import add_cancel_options
+from consumerd.cli.options import add_connection_options, inspection_settings, seconds
+from consumerd.cli.tables import print_rows
 from consumerd.errors import ConfigError, OffsetError
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.telemetry.wording import counted

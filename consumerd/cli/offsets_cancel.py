@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.admin.inspection import inspect, require_group
 from consumerd.aio.timeouts import timeout
 from consumerd.cli.options import add_connection_options, inspection_settings
 from consumerd.cli.tables import print_rows
-from consumerd.daemon.inspection import inspect, require_group
 from consumerd.errors import ConfigError, NotFound
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.offsets.requests import Cancelled, ZooKeeperOffsetRequests

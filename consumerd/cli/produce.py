@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
+from consumerd.admin.inspection import inspect
 from consumerd.aio.timeouts import timeout
 from consumerd.cli.line_feed import LineFeed
 from consumerd.cli.options import add_settings_options, count, inspection_settings, positive_seconds, seconds
@@ -28,7 +29,6 @@ from consumerd.client.producer import Producer
 from consumerd.client.producer_hooks import ProducerHooks
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.cluster.view import Broker
-from consumerd.daemon.inspection import inspect
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, DeliveryTimedOut, TopicMissing
 from consumerd.model import TopicPartition
 from consumerd.telemetry.wording import counted

@@ -11,10 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from consumerd.cli.options import add_settings_options, count
-from consumerd.cli.tables import print_rows
-from consumerd.config.load import load_settings
-from consumerd.daemon.quarantined import (
+from consumerd.admin.quarantined import (
     FoundUnit,
     Reading,
     describe_unit,
@@ -24,6 +21,9 @@ from consumerd.daemon.quarantined import (
     problems_of,
     read_records,
 )
+from consumerd.cli.options import add_settings_options, count
+from consumerd.cli.tables import print_rows
+from consumerd.config.load import load_settings
 from consumerd.errors import ConfigError
 from consumerd.sinks.quarantine_record import KeptUnit
 from consumerd.telemetry.wording import counted

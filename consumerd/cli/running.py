@@ -20,10 +20,10 @@ from consumerd.collector import keep_loaded
 from consumerd.config.example import read_example
 from consumerd.config.listing import list_effective, list_shown, render_value
 from consumerd.config.load import Loaded, log_doubts
+from consumerd.config.memory import explain_small_budget
 from consumerd.config.origins import Doubt
 from consumerd.config.settings import Settings
 from consumerd.daemon.allocator import tune_allocator
-from consumerd.daemon.budget import explain_small_budget
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.runner import run_until_stopped
 from consumerd.telemetry.logs import configure_logging

@@ -27,26 +27,26 @@ from typing import Final
 import structlog
 
 from consumerd import __version__
+from consumerd.access.opening import ClusterAccess, make_tls, make_zookeeper, open_access
 from consumerd.aio.clock import monotonic
 from consumerd.aio.loops import describe_loop
 from consumerd.aio.tasks import alongside, unless
-from consumerd.config.settings import Settings
-from consumerd.daemon.access import ClusterAccess, make_tls, make_zookeeper, open_access
-from consumerd.daemon.admission import Admission
-from consumerd.daemon.budget import (
+from consumerd.config.memory import (
     SINK_SHARE,
     explain_small_budget,
     find_largest_unit,
     held_by_kind,
     plan_budgets,
 )
+from consumerd.config.settings import Settings
+from consumerd.config.sink_paths import check_paths
 from consumerd.daemon.cluster_search import find_cluster
 from consumerd.daemon.describe import describe_partition, describe_sinks, explain_problems
 from consumerd.daemon.http import make_application, serve
 from consumerd.daemon.routes import SinkRoutes, make_subscription
 from consumerd.daemon.service_manager import ServiceManager
 from consumerd.daemon.sink_fetchers import SinkFetchers
-from consumerd.daemon.sinks import check_paths, check_sinks
+from consumerd.daemon.sinks import check_sinks
 from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
@@ -55,6 +55,7 @@ from consumerd.errors import SinkClosed
 from consumerd.fetch.buffer import Kind, MemoryBudget
 from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
+from consumerd.group.admission import Admission
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import MemberIdentity
 from consumerd.group.rebalancer import Rebalancer

@@ -14,8 +14,8 @@ import structlog
 
 from consumerd.cluster.generation import RegisteredBrokers, read_registered_brokers
 from consumerd.config.settings import Cluster
-from consumerd.daemon.admission import describe_cluster
 from consumerd.errors import CoordinationError
+from consumerd.group.admission import describe_cluster
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.telemetry.wording import join_shown
 from consumerd.zk.layout import BROKER_IDS, BROKER_TOPICS

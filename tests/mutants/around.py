@@ -806,7 +806,7 @@ AROUND: Final = (
     Mutant(
         name="positions-of-deleted-topics-come-back",
         promise=0,
-        file="daemon/offsets_export.py",
+        file="admin/offsets_export.py",
         old="    kept = [one for one in export.offsets if one.incarnation is not None]\n",
         new="    kept = list(export.offsets)\n",
         tests=(

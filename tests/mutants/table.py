@@ -984,10 +984,10 @@ MUTANTS: Final = (
     Mutant(
         name="a-lease-stops-while-the-machine-sleeps",
         promise=3,
-        file="daemon/access.py",
+        file="access/opening.py",
         old="        now=boottime,\n",
         new="        now=monotonic,\n",
-        tests=("tests/component/daemon/test_access.py::test_the_lease_runs_on_a_clock_that_counts_suspension",),
+        tests=("tests/component/access/test_opening.py::test_the_lease_runs_on_a_clock_that_counts_suspension",),
     ),
     Mutant(
         name="memory-is-not-charged",
@@ -1013,7 +1013,7 @@ MUTANTS: Final = (
     Mutant(
         name="a-sink-that-hangs-has-all-the-memory",
         promise=4,
-        file="daemon/budget.py",
+        file="config/memory.py",
         old="    return {name: MemoryBudget(limit, sink_bytes=limit // SINK_SHARE) for name, limit in limits.items()}\n",
         new="    return dict.fromkeys(limits, MemoryBudget(left, sink_bytes=left // SINK_SHARE))\n",
         tests=(

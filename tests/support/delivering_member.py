@@ -18,10 +18,10 @@ from typing import Final
 
 from consumerd.aio.clock import boottime, monotonic
 from consumerd.client.log_range import LogRange
-from consumerd.daemon.admission import Admission, describe_cluster
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
+from consumerd.group.admission import Admission, describe_cluster
 from consumerd.group.identity import MemberIdentity
 from consumerd.group.rebalancer import Rebalancer
 from consumerd.group.settings import RebalanceSettings

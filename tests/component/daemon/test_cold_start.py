@@ -17,10 +17,10 @@ from typing import Final
 import pytest
 
 from consumerd.aio.clock import boottime
-from consumerd.daemon.admission import Admission, describe_cluster
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
+from consumerd.group.admission import Admission, describe_cluster
 from consumerd.group.identity import MemberIdentity
 from consumerd.group.rebalancer import Rebalancer
 from consumerd.group.subscription import Subscription

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import pytest
 
 from consumerd.aio.timeouts import timeout
+from consumerd.config.memory import find_largest_unit, plan_budgets
 from consumerd.config.settings import Settings
-from consumerd.daemon.budget import find_largest_unit, plan_budgets
 from consumerd.daemon.routes import SinkRoutes
 from consumerd.daemon.sink_fetchers import SinkFetchers
 from consumerd.delivery.deliveries import Deliveries

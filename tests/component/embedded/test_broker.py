@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.access.opening import open_access
 from consumerd.aio.clock import boottime
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.config import settings as config
-from consumerd.daemon.access import open_access
 from consumerd.embedded.broker import BrokerSettings, EmbeddedBroker
 from consumerd.embedded.cluster import EmbeddedCluster
 from consumerd.embedded.full_disk import FillableFiles

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
+from consumerd.admin.offsets_export import ExportedOffset, OffsetsExport, split_orphans
+from consumerd.admin.operations import Target
 from consumerd.cli.offsets import parse_target, parse_time
 from consumerd.cli.offsets_cancel import choose
-from consumerd.daemon.offsets_export import ExportedOffset, OffsetsExport, split_orphans
-from consumerd.daemon.operations import Target
 from consumerd.errors import ConfigError, NotFound
 from consumerd.model import PartitionKey, TopicPartition
 

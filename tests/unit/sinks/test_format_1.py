@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.daemon.doctor.facts import LandingFacts
-from consumerd.daemon.doctor.reading import read_landing as read_chains
-from consumerd.daemon.quarantined import find_units
+from consumerd.admin.doctor.facts import LandingFacts
+from consumerd.admin.doctor.reading import read_landing as read_chains
+from consumerd.admin.quarantined import find_units
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.sinks.base import QuarantinedUnit, Start
 from consumerd.sinks.quarantine import FileQuarantine

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from consumerd.daemon.doctor.facts import Node, PartitionNode, RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_few
+from consumerd.admin.doctor.facts import Node, PartitionNode, RegistryFacts
+from consumerd.admin.doctor.findings import Finding, Severity, join_few
 from consumerd.errors import OffsetError
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import consumer_of

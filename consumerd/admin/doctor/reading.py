@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+from consumerd.access.opening import ClusterAccess
+from consumerd.admin.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.cluster.generation import read_registered_brokers
-from consumerd.daemon.access import ClusterAccess
-from consumerd.daemon.admission import describe_cluster, find_our_sessions
-from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
 from consumerd.errors import ConfigError, RetriableSinkError
+from consumerd.group.admission import describe_cluster, find_our_sessions
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.rights import GroupRights
 from consumerd.model import PartitionKey, TopicPartition

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.daemon.doctor.findings import Finding
-from consumerd.daemon.doctor.surroundings import FolderFacts, ask_metrics, try_folder
-from consumerd.daemon.doctor.surroundings_checks import check_folder, check_metrics
+from consumerd.admin.doctor.findings import Finding
+from consumerd.admin.doctor.surroundings import FolderFacts, ask_metrics, try_folder
+from consumerd.admin.doctor.surroundings_checks import check_folder, check_metrics
 from tests.support.disk_faults import find_why_no_mount
 from tests.support.faulty_files import RecordingFileSystem
 

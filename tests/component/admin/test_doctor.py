@@ -12,9 +12,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
+from consumerd.admin.doctor.surroundings import compare_clocks, wall_ms
+from consumerd.admin.doctor.surroundings_checks import MOST_SKEW_MS, check_clocks
 from consumerd.cli.main import CONFIGURATION, DONE, FAILED, UNREACHABLE, main
-from consumerd.daemon.doctor.surroundings import compare_clocks, wall_ms
-from consumerd.daemon.doctor.surroundings_checks import MOST_SKEW_MS, check_clocks
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.registry import open_registry
 from tests.support.zookeeper import make_client, run_server

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_few
+from consumerd.admin.doctor.facts import HiddenLeftover, LandingFacts, RegistryFacts
+from consumerd.admin.doctor.findings import Finding, Severity, join_few
 from consumerd.model import Gap, Incarnation, TopicPartition
 from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.sinks.publish import Chain

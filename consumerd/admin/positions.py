@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from consumerd.daemon.access import ClusterAccess
-from consumerd.daemon.admission import describe_cluster
-from consumerd.daemon.inspection import advise_set, follow_topics, list_group_topics, require_group
-from consumerd.daemon.offsets_export import ExportedOffset, OffsetsExport
+from consumerd.access.opening import ClusterAccess
+from consumerd.admin.inspection import advise_set, follow_topics, list_group_topics, require_group
+from consumerd.admin.offsets_export import ExportedOffset, OffsetsExport
 from consumerd.errors import ConfigError
+from consumerd.group.admission import describe_cluster
 from consumerd.model import TopicPartition
 from consumerd.offsets.positions import NO_POSITION, GroupPositions, Position
 from consumerd.offsets.requests import ZooKeeperOffsetRequests

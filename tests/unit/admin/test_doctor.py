@@ -10,15 +10,15 @@ from types import MappingProxyType
 
 import pytest
 
+from consumerd.admin.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
+from consumerd.admin.doctor.findings import Finding, Severity, join_few, sort_findings
+from consumerd.admin.doctor.landing_checks import check_landing
+from consumerd.admin.doctor.position_checks import check_positions
+from consumerd.admin.doctor.registry_checks import check_registry
+from consumerd.admin.doctor.settings_checks import check_settings
 from consumerd.client.log_range import LogRange
 from consumerd.config.load import load_settings
 from consumerd.config.settings import Settings
-from consumerd.daemon.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_few, sort_findings
-from consumerd.daemon.doctor.landing_checks import check_landing
-from consumerd.daemon.doctor.position_checks import check_positions
-from consumerd.daemon.doctor.registry_checks import check_registry
-from consumerd.daemon.doctor.settings_checks import check_settings
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.group.assignors import Strategy
 from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from consumerd.daemon.admission import Admission, describe_cluster, find_our_sessions
-from consumerd.daemon.operations import MoveRow, OffsetMover, Plan, Target, Way, plan_moves
+from consumerd.admin.operations import MoveRow, OffsetMover, Plan, Target, Way, plan_moves
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ClusterChanged, OffsetError
+from consumerd.group.admission import Admission, describe_cluster, find_our_sessions
 from consumerd.model import TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import Commit

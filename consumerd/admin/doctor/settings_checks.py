@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from consumerd.admin.doctor.facts import RegistryFacts
+from consumerd.admin.doctor.findings import Finding, Severity, join_few
+from consumerd.config.memory import explain_small_budget, find_largest_unit, find_used, plan_budgets
 from consumerd.config.settings import Settings
-from consumerd.daemon.budget import explain_small_budget, find_largest_unit, find_used, plan_budgets
-from consumerd.daemon.doctor.facts import RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_few
-from consumerd.daemon.sinks import check_paths
+from consumerd.config.sink_paths import check_paths, landing_options
 from consumerd.errors import ConfigError
 from consumerd.group.explain import lint_patience
 from consumerd.group.settings import RebalanceSettings
-from consumerd.sinks.options import ChainOptions
-from consumerd.sinks.registry import load_sink
 from consumerd.telemetry.wording import counted
 from consumerd.zk.layout import root_path
 
@@ -39,14 +37,6 @@ def check_settings(settings: Settings, facts: RegistryFacts, negotiated_s: float
         *_check_topics(settings, facts),
         *_check_roots(settings, facts),
     ]
-
-
-def landing_options(settings: Settings) -> dict[str, ChainOptions]:
-    """Return the options of each sink that lands files. Raises ConfigError."""
-    every = {
-        name: load_sink(sink.type).Options.model_validate(sink.options) for name, sink in sorted(settings.sinks.items())
-    }
-    return {name: options for name, options in every.items() if isinstance(options, ChainOptions)}
 
 
 def _check_session(settings: Settings, negotiated_s: float) -> Iterator[Finding]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from consumerd.daemon.doctor.findings import Finding, Severity
-from consumerd.daemon.doctor.surroundings import ClockFacts, FolderFacts, MetricsFacts
+from consumerd.admin.doctor.findings import Finding, Severity
+from consumerd.admin.doctor.surroundings import ClockFacts, FolderFacts, MetricsFacts
 from consumerd.zk.layout import group_path
 from consumerd.zk.rights import Denial
 

@@ -23,12 +23,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.access.opening import ClusterAccess
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange
-from consumerd.daemon.access import ClusterAccess
-from consumerd.daemon.admission import find_our_sessions
 from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, OffsetError
+from consumerd.group.admission import find_our_sessions
 from consumerd.model import TopicPartition
 from consumerd.net.pool import Purpose
 from consumerd.offsets.positions import GroupPositions

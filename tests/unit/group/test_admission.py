@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from consumerd.daemon.admission import Admission, describe_cluster, find_our_sessions
 from consumerd.errors import ClusterChanged
+from consumerd.group.admission import Admission, describe_cluster, find_our_sessions
 from consumerd.group.identity import MemberIdentity
 from consumerd.group.rebalancer import Rebalancer
 from consumerd.group.subscription import Subscription

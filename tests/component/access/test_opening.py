@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from consumerd.access.opening import make_zookeeper
 from consumerd.config.settings import Cluster
-from consumerd.daemon.access import make_zookeeper
 from tests.support.zookeeper import eventually
 
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from consumerd.access.opening import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRange
@@ -20,7 +21,6 @@ from consumerd.client.record_age import lag_seconds
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.cluster.generation import require_modern
 from consumerd.config.settings import InspectionSettings
-from consumerd.daemon.access import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
 from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, NotFound
 from consumerd.group.assignors import Strategy
 from consumerd.group.explain import lint_patience, plan_explanation

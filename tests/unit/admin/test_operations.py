@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.client.log_range import LogRange
-from consumerd.daemon.offsets_export import (
+from consumerd.admin.offsets_export import (
     ExportedOffset,
     OffsetsExport,
     check_origin,
     encode_export,
     parse_export,
 )
-from consumerd.daemon.operations import (
+from consumerd.admin.operations import (
     OffsetMover,
     Target,
     Way,
@@ -27,6 +26,7 @@ from consumerd.daemon.operations import (
     explain_undone,
     plan_moves,
 )
+from consumerd.client.log_range import LogRange
 from consumerd.errors import ConfigError, OffsetError
 from consumerd.model import TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests

@@ -9,24 +9,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from consumerd.aio.timeouts import timeout
-from consumerd.config.settings import InspectionSettings, Settings
-from consumerd.daemon.access import ClusterAccess
-from consumerd.daemon.doctor.facts import LandingFacts, RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, sort_findings
-from consumerd.daemon.doctor.landing_checks import PATH_REFUSED, check_landing
-from consumerd.daemon.doctor.position_checks import check_positions
-from consumerd.daemon.doctor.reading import read_landing, read_logs, read_registry, read_root
-from consumerd.daemon.doctor.registry_checks import check_registry
-from consumerd.daemon.doctor.settings_checks import check_settings, landing_options
-from consumerd.daemon.doctor.surroundings import ask_metrics, compare_clocks, try_folder, wall_ms
-from consumerd.daemon.doctor.surroundings_checks import (
+from consumerd.access.opening import ClusterAccess
+from consumerd.admin.doctor.facts import LandingFacts, RegistryFacts
+from consumerd.admin.doctor.findings import Finding, sort_findings
+from consumerd.admin.doctor.landing_checks import PATH_REFUSED, check_landing
+from consumerd.admin.doctor.position_checks import check_positions
+from consumerd.admin.doctor.reading import read_landing, read_logs, read_registry, read_root
+from consumerd.admin.doctor.registry_checks import check_registry
+from consumerd.admin.doctor.settings_checks import check_settings
+from consumerd.admin.doctor.surroundings import ask_metrics, compare_clocks, try_folder, wall_ms
+from consumerd.admin.doctor.surroundings_checks import (
     check_clocks,
     check_folder,
     check_member_rights,
     check_metrics,
 )
-from consumerd.daemon.inspection import inspect, require_group
+from consumerd.admin.inspection import inspect, require_group
+from consumerd.aio.timeouts import timeout
+from consumerd.config.settings import InspectionSettings, Settings
+from consumerd.config.sink_paths import landing_options
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.group.assignors import Strategy
 from consumerd.sinks.jsonl import JsonlOptions

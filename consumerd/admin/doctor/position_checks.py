@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from consumerd.admin.doctor.facts import LogFacts, RegistryFacts
+from consumerd.admin.doctor.findings import Finding, Severity, join_few
+from consumerd.admin.positions import advise_stop
 from consumerd.client.log_range import LogRange
-from consumerd.daemon.doctor.facts import LogFacts, RegistryFacts
-from consumerd.daemon.doctor.findings import Finding, Severity, join_few
-from consumerd.daemon.positions import advise_stop
 from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
 from consumerd.telemetry.wording import counted, format_time
 from consumerd.zk.layout import BROKER_TOPICS
