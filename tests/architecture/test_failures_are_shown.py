@@ -165,7 +165,7 @@ PRODUCER: Final = ("client/opening.py", "client/producer.py", "client/sender.py"
 NO_DAEMON: Final = ("embedded/", "demo/", "spark/", "config/pipeline.py", *PRODUCER)
 """What runs beside the daemon, for demo and tests; the data pipeline; and the producer, which tells its callers."""
 
-COMMANDS: Final = ("cli/", "daemon/doctor/", "daemon/inspection.py", "daemon/operations.py", "daemon/positions.py")
+COMMANDS: Final = ("cli/", "admin/doctor/", "admin/inspection.py", "admin/operations.py", "admin/positions.py")
 """They print what they find."""
 
 CALLS: Final[Mapping[str, Callable[[Hooks], None]]] = {

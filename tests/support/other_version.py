@@ -26,7 +26,7 @@ _EDITS: Final = (
     # the nodes of requests, of members as Java knows them, and of members for operators
     ("offsets/requests.py", '"version": _FORMAT,', f'"version": _FORMAT, "{ADDED}": {_VALUE},'),
     ("zk/znodes.py", '"timestamp": str(', f'"{ADDED}": {_VALUE}, "timestamp": str('),
-    ("daemon/admission.py", '{"version": 1, **about}', f'{{"version": 1, "{ADDED}": {_VALUE}, **about}}'),
+    ("group/admission.py", '{"version": 1, **about}', f'{{"version": 1, "{ADDED}": {_VALUE}, **about}}'),
 )
 
 
