@@ -53,12 +53,12 @@ def make_order(partition: TopicPartition, incarnation: Incarnation, offset: int)
 
 
 SAYS: Final[Mapping[str, str]] = {
-    "consumerd-spark audit --config landed/worker-1.yaml": r"^records +60$.*^audit: nothing found",
-    "consumerd-spark bronze --config landed/worker-1.yaml": r"^rows +60$.*^bronze: nothing found",
+    "consumerd-spark audit --config landed/worker-1.yaml": r"^records +60$.*^audit: done, no findings",
+    "consumerd-spark bronze --config landed/worker-1.yaml": r"^rows +60$.*^bronze: done, no findings",
     "consumerd-spark silver --config landed/worker-1.yaml": r"^decoded +59$\n^quarantined +1$",
-    "consumerd-spark stats --config landed/worker-1.yaml": r"^records +60$.*^stats: nothing found",
-    "consumerd-spark compact --config landed/worker-1.yaml": r"^tables +5$.*^compact: nothing found",
-    "consumerd-spark audit --landing /data/landing": r"^records +60$.*^audit: nothing found",
+    "consumerd-spark stats --config landed/worker-1.yaml": r"^records +60$.*^stats: done, no findings",
+    "consumerd-spark compact --config landed/worker-1.yaml": r"^tables +5$.*^compact: done, no findings",
+    "consumerd-spark audit --landing /data/landing": r"^records +60$.*^audit: done, no findings",
     "consumerd-spark bronze --landing /data/landing --path /data/lake": r"^nothing new has landed$",
     "consumerd-spark bronze --config config.yaml --json": r'"job": "bronze", "status": "ok"',
     "consumerd-spark silver --config config.yaml --json": r'"job": "silver", "status": "ok"',
