@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 
 from consumerd.spark.landed_rows import IDENTITY_SCHEMA, LandedContent, read_identities, read_rows
 from consumerd.spark.landing.ranges import RangeSet
+from consumerd.spark.table.folder_values import escape_value
 
 FOLDERS: Final = ("topic", "day")
 """Partition columns of the table. ``day`` is the UTC day of ``timestamp``.
@@ -37,6 +39,7 @@ _FIRST_DAY_MS: Final = 0
 _LAST_DAY_MS: Final = 253_402_300_799_999  # the last of the year 9999
 _MS_PER_DAY: Final = 86_400_000
 _US_PER_DAY: Final = 1000 * _MS_PER_DAY
+_EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +69,45 @@ class Piece:
         return None if self.ranges is None else self.ranges | self.contested
 
 
-def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BronzeRows:
+    """Rows of bronze of one topic.
+
+    Attributes:
+        rows: all columns but ``FOLDERS``.
+        days: day of each row, in days since 1970-01-01 UTC; one number if all rows have the same.
+    """
+
+    topic: str
+    rows: pa.RecordBatch
+    days: int | pa.Array
+
+    @property
+    def folders(self) -> tuple[str, ...] | None:
+        """Folder values of ``FOLDERS`` that all rows share, None for rows of several days."""
+        if not isinstance(self.days, int):
+            return None
+        return escape_value(self.topic), date.fromordinal(_EPOCH_ORDINAL + self.days).isoformat()
+
+    def with_folders(self) -> pa.RecordBatch:
+        """Return the rows with all columns of bronze, ``FOLDERS`` last."""
+        count = len(self.rows)
+        days = pa.repeat(pa.scalar(self.days, pa.int32()), count) if isinstance(self.days, int) else self.days
+        columns = [*self.rows.columns, pa.repeat(self.topic, count), days.cast(pa.int32()).cast(pa.date32())]
+        return pa.RecordBatch.from_arrays(columns, names=[*self.rows.schema.names, *FOLDERS])
+
+
+def read_piece(piece: Piece) -> Iterator[BronzeRows]:
     """Yield a piece's rows of bronze, in the file's order. Raises DamagedFile, OSError."""
     landed_us = os.stat(piece.content.path).st_mtime_ns // 1000  # noqa: PTH116 - a number is wanted
     for batch in read_rows(piece.content, piece.wanted):
         taken = _select(piece, batch)
         if len(taken):
-            yield _make_rows(piece, taken, landed_us)
+            yield BronzeRows(
+                topic=piece.topic,
+                rows=_make_rows(piece, taken, landed_us),
+                days=_to_days(taken["timestamp"].cast(pa.int64()), landed_us),
+            )
 
 
 def _select(piece: Piece, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -127,7 +162,7 @@ def _tabled_identities(piece: Piece, path: str, span: RangeSet) -> pa.Table:
 
 
 def _make_rows(piece: Piece, batch: pa.RecordBatch, landed_us: int) -> pa.RecordBatch:
-    """Return a batch with all columns of bronze, ``topic`` and ``day`` last."""
+    """Return a batch with bronze's columns, but for ``FOLDERS``."""
     count = len(batch)
     landed = pa.scalar(landed_us, _TIME)
     return pa.RecordBatch.from_arrays(
@@ -146,12 +181,10 @@ def _make_rows(piece: Piece, batch: pa.RecordBatch, landed_us: int) -> pa.Record
             batch["value"],
             batch["headers"],
             pa.repeat(landed, count),
-            pa.repeat(piece.topic, count),
-            _to_days(batch["timestamp"].cast(pa.int64()), landed_us),
         ],
         names=[
             *("incarnation", "broker", "partition", "offset", "next_offset", "index", "timestamp", "timestamp_type"),
-            *("key", "value", "headers", "landed", *FOLDERS),
+            *("key", "value", "headers", "landed"),
         ],
     )
 
@@ -166,15 +199,16 @@ def _to_microseconds(times: pa.Array) -> pa.Array:
         return pc.if_else(fits, times, pa.scalar(None, times.type)).cast(_TIME)
 
 
-def _to_days(times_ms: pa.Array, landed_us: int) -> pa.Array:
-    """Return the day of each row."""
+def _to_days(times_ms: pa.Array, landed_us: int) -> int | pa.Array:
+    """Return the day of each row, in days since 1970; one number if all rows have the same."""
+    if times_ms.null_count == len(times_ms):
+        return landed_us // _US_PER_DAY
     extent = pc.min_max(times_ms)
     low, high = extent["min"].as_py(), extent["max"].as_py()
     if times_ms.null_count == 0 and low >= _FIRST_DAY_MS and high <= _LAST_DAY_MS:
         first, last = low // _MS_PER_DAY, high // _MS_PER_DAY
         if first == last:
-            return pa.repeat(pa.scalar(first, pa.int32()), len(times_ms)).cast(pa.date32())
+            return int(first)
     numbers = times_ms.fill_null(_FIRST_DAY_MS - 1)
     known = pc.and_(pc.greater_equal(numbers, _FIRST_DAY_MS), pc.less_equal(numbers, _LAST_DAY_MS))
-    days = pc.if_else(known, pc.divide(numbers, _MS_PER_DAY), landed_us // _US_PER_DAY)
-    return days.cast(pa.int32()).cast(pa.date32())
+    return pc.if_else(known, pc.divide(numbers, _MS_PER_DAY), landed_us // _US_PER_DAY)

@@ -44,7 +44,7 @@ def bronze_rows(
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in _own_pieces(groups, batches):
-            yield from read_piece(piece)
+            yield from (part.with_folders() for part in read_piece(piece))
 
     return spark.range(0, len(groups), 1, max(1, len(groups))).mapInArrow(read, SCHEMA)
 
@@ -160,8 +160,12 @@ def copy_pieces(
     try:
         for piece in pieces:
             try:
-                for rows in read_piece(piece):
-                    writer.append(rows)
+                for part in read_piece(piece):
+                    # almost always one day: columns for the writer to divide by would cost a tenth of the copy
+                    if part.folders is None:
+                        writer.append(part.with_folders())
+                    else:
+                        writer.append_part(part.folders, part.rows)
             except DamagedFile as error:
                 damaged.append(error)
         staged = [] if damaged else writer.finish()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,12 +14,16 @@ import pytest
 from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.spark.bronze_rows import Piece, read_piece
 from consumerd.spark.bronze_schema import SCHEMA
-from consumerd.spark.bronze_tasks import plan_tasks
+from consumerd.spark.bronze_tasks import copy_pieces, plan_tasks
 from consumerd.spark.landed_rows import LandedContent
 from consumerd.spark.landing.ranges import EMPTY, RangeSet
 from consumerd.spark.table.commit import Bounds, DataFile
+from consumerd.spark.table.parquet_files import FileSettings
 from tests.support.intake import plan_intake
-from tests.support.landing_zone import LandingZone
+from tests.support.landing_zone import FIRST_MS, LandingZone
+from tests.support.record_batches import record
+
+DAY_MS = 86_400_000
 
 
 def make_piece(path: Path, count: int, ranges: RangeSet | None, contested: RangeSet = EMPTY, **others: object) -> Piece:
@@ -40,7 +44,7 @@ def content(path: Path, count: int) -> LandedContent:
 
 
 def offsets_of(piece: Piece) -> list[int]:
-    return [offset for rows in read_piece(piece) for offset in rows["offset"].to_pylist()]
+    return [offset for part in read_piece(piece) for offset in part.rows["offset"].to_pylist()]
 
 
 def test_offsets_of_the_ranges_are_taken_and_no_others(tmp_path: Path) -> None:
@@ -97,8 +101,10 @@ def test_contested_offsets_that_no_file_can_have_are_taken(tmp_path: Path) -> No
 def test_rows_have_the_columns_of_bronze(tmp_path: Path) -> None:
     """Spark is told this schema, and takes columns by their place."""
     (path,) = LandingZone(tmp_path).land("orders", 0, 0, 3)
-    (rows,) = read_piece(make_piece(path, 3, None))
+    (part,) = read_piece(make_piece(path, 3, None))
+    rows = part.with_folders()
 
+    assert part.folders == ("orders", "2023-11-14")
     assert rows.schema.names == [field.name for field in SCHEMA.fields]
     assert (rows["topic"].to_pylist(), rows["day"].to_pylist()) == (["orders"] * 3, [date(2023, 11, 14)] * 3)
     assert rows["landed"][0].value == path.stat().st_mtime_ns // 1000
@@ -148,3 +154,36 @@ def test_contested_offsets_are_held_against_every_file_of_the_table_that_reaches
     [(piece,)] = plan_tasks(replace(whole, files=(planned,)), [tabled], tmp_path, cores=1)
 
     assert piece.tabled == ((str(tmp_path / "some.parquet"),) if compared else ())
+
+
+def test_files_of_one_day_between_files_of_many_keep_each_days_order(tmp_path: Path) -> None:
+    """A table's file of a day holds ascending offsets, whichever way the writer was given them."""
+    days = [0] * 20 + [number % 70 for number in range(140)] + [0] * 20 + [0, 1] * 10
+    zone = LandingZone(
+        tmp_path / "landing", make=lambda _partition, _index, o: record(o, b"v", timestamp=FIRST_MS + days[o] * DAY_MS)
+    )
+    paths = [path for start in range(0, 200, 20) for path in zone.land("orders", 0, start, start + 20)]
+    pieces = [make_piece(path, 20, None) for path in paths]
+    copied = copy_pieces(pieces, tmp_path / "staged", prefix="a", settings=FileSettings())
+
+    assert not copied.damaged
+    first = date(2023, 11, 14)
+    found = {}
+    for file in copied.files:
+        _, day = file.values
+        found[day] = pq.read_table(tmp_path / "staged" / file.path, partitioning=None)["offset"].to_pylist()
+    assert found == {
+        (first + timedelta(days=day)).isoformat(): [offset for offset, other in enumerate(days) if other == day]
+        for day in set(days)
+    }
+
+
+def test_records_without_a_timestamp_are_of_the_day_of_their_landing(tmp_path: Path) -> None:
+    """As those of Kafka 0.8 and 0.9."""
+    zone = LandingZone(tmp_path, make=lambda _partition, _index, o: record(o, b"v"))
+    (path,) = zone.land("orders", 0, 0, 3)
+    (part,) = read_piece(make_piece(path, 3, None))
+
+    day = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
+    assert part.folders == ("orders", day.isoformat())
+    assert part.with_folders()["day"].to_pylist() == [day] * 3

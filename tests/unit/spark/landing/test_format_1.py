@@ -66,9 +66,9 @@ def test_rows_of_both_formats_are_bronze(mixed: Landing) -> None:
         piece = Piece(
             content=content, topic="orders", incarnation="7.1", broker=None, partition=0, ranges=None, contested=EMPTY
         )
-        for rows in read_piece(piece):
-            offsets += rows["offset"].to_pylist()
-            names.add(tuple(rows.schema.names))
+        for part in read_piece(piece):
+            offsets += part.rows["offset"].to_pylist()
+            names.add(tuple(part.with_folders().schema.names))
     assert [*range(30, 50), *range(55, 70)] == sorted(offsets)
     assert 1 == len(names)
 
