@@ -11,8 +11,10 @@ in threads. The registry's counters lock themselves. Of each document one is mad
 that began share it, so that any number of scrapers costs one thread.
 
 Bounds. Connections beyond :data:`_MOST_CONNECTIONS` close the oldest one, so that clients which are slow, or silent,
-cannot keep a probe out or take the descriptors that files and brokers need. A connection is closed after
-:data:`_LIFETIME_S`, cut off :data:`_GRACE_S` later if its answer is still not taken. Headers are aiohttp's to bound.
+cannot keep a probe out or take the descriptors that files and brokers need. An answer on a connection that has been in
+use for :data:`_LAST_ANSWER_S` says ``Connection: close`` and is the last one: the client knows, and no request of its is
+lost. What is left at :data:`_LIFETIME_S` is silent, or does not take its answer, and is cut off. Headers are aiohttp's
+to bound.
 
 No Host header is looked at: a page of another origin that had its name point here could read the status, and change
 nothing. Requests that change anything must check it.
@@ -28,6 +30,7 @@ from dataclasses import asdict
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -39,9 +42,13 @@ from consumerd.errors import ConfigError
 from consumerd.telemetry.metrics import write_metrics
 
 _MOST_CONNECTIONS: Final = 64
-_LIFETIME_S: Final = 60.0
-"""Age at which a connection is closed after the answer under way, in seconds; Prometheus opens another one."""
-_GRACE_S: Final = 15.0
+_LAST_ANSWER_S: Final = 40.0
+"""Time from a connection's first request to its last one, in seconds; Prometheus opens another one.
+
+A connection in use has a request in each ``_KEEPALIVE_S``, so one of them comes between this and ``_LIFETIME_S``.
+"""
+_LIFETIME_S: Final = 70.0
+"""Age at which a connection is cut off, in seconds."""
 _SWEEP_S: Final = 5.0
 """Interval between two looks at the connections' ages, in seconds."""
 _BACKLOG: Final = 32
@@ -130,6 +137,8 @@ def _write_json(status: DaemonStatus) -> bytes:
 @asynccontextmanager
 async def serve(application: web.Application, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
     """Listen while the block runs; gives the address (port 0 asks for a free one). Raises ConfigError if it is taken."""
+    ages = ConnectionAges()
+    application.middlewares.append(ages.end_old)
     runner = web.AppRunner(
         application,
         access_log=None,
@@ -154,7 +163,7 @@ async def serve(application: web.Application, host: str, port: int) -> AsyncIter
             listener = await loop.create_server(admit, host, port, backlog=_BACKLOG)
         except OSError as error:
             raise ConfigError(f"http.listen: cannot listen on {host}:{port}: {error.strerror or error}") from error
-        async with alongside(close_aged(connections), name="http connections"):
+        async with alongside(ages.cut_older(connections), name="http connections"):
             try:
                 yield listener.sockets[0].getsockname()[:2]
             finally:
@@ -163,19 +172,34 @@ async def serve(application: web.Application, host: str, port: int) -> AsyncIter
         await runner.cleanup()
 
 
-async def close_aged(connections: web.Server) -> None:
-    """Close connections by age, until cancelled."""
-    now = asyncio.get_running_loop().time
-    seen: dict[web.RequestHandler, float] = {}
-    while True:
-        await asyncio.sleep(_SWEEP_S)
-        seen = {one: seen.get(one, now()) for one in connections.connections}
-        for one, since in seen.items():
-            age_s = now() - since + _SWEEP_S
-            if age_s >= _LIFETIME_S + _GRACE_S:
-                _cut(one)
-            elif age_s >= _LIFETIME_S:
-                one.close()
+class ConnectionAges:
+    """How long connections have been there, and their ends.
+
+    ``RequestHandler.close`` would not do: of a connection that waits for a request it ends the task, and leaves the socket
+    open, so that the next request is read and never answered.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[asyncio.BaseProtocol, float] = {}
+
+    @web.middleware
+    async def end_old(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let the answer on an old connection be its last one."""
+        response = await handler(request)
+        now = asyncio.get_running_loop().time()
+        if now - self._since.setdefault(request.protocol, now) >= _LAST_ANSWER_S:
+            response.force_close()
+        return response
+
+    async def cut_older(self, connections: web.Server) -> None:
+        """Cut off what is left of older ones, until cancelled."""
+        now = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self._since = {one: self._since.get(one, now()) for one in connections.connections}
+            for one in connections.connections:
+                if now() - self._since[one] >= _LIFETIME_S:
+                    _cut(one)
 
 
 def _cut(connection: web.RequestHandler) -> None:

@@ -15,6 +15,11 @@ _SERVER: Final = re.compile(
     r"(?:\[(?P<bracketed>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]/]+))(?::(?P<port>[0-9]{1,5}))?"
 )
 
+_PORT_BEHIND_CHROOT: Final = re.compile(
+    r"(?P<hosts>(?:[^/]*,)?(?:\[[^/\]]*\]|[^/:,]+))(?P<chroot>/[^:]*[^:/])/?:(?P<port>[0-9]{1,5})/?"
+)
+"""The last server has no port, and the chroot ends with one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -49,6 +54,12 @@ def parse_connect_string(text: str) -> ConnectString:
             f"ZooKeeper connect string {text!r}: the chroot is given once, behind the last server: "
             f"write {_join_servers(text)}"
         )
+    swapped = _PORT_BEHIND_CHROOT.fullmatch(text.strip())
+    if swapped is not None:
+        raise ConfigError(
+            f"ZooKeeper connect string {text!r}: the port stands before the chroot: "
+            f"write {swapped['hosts']}:{swapped['port']}{swapped['chroot']}"
+        )
     if any(part in {"", ".", ".."} for part in chroot.split("/")[1:]):
         raise ConfigError(f"ZooKeeper connect string {text!r}: {chroot!r} is no path of a node")
     servers = tuple(_parse_server(text, part.strip()) for part in hosts.split(",") if part.strip())
@@ -70,7 +81,11 @@ def _join_servers(text: str) -> str:
 def _parse_server(text: str, part: str) -> Server:
     match = _SERVER.fullmatch(part)
     if match is None:
-        hint = "; write an IPv6 address in brackets" if part.count(":") > 1 and "[" not in part else ""
+        hint = ""
+        if re.search(r"[\s;|]", part):
+            hint = "; separate servers by commas"
+        elif part.count(":") > 1 and "[" not in part:
+            hint = "; write an IPv6 address in brackets"
         raise ConfigError(f"ZooKeeper connect string {text!r}: expected host:port, got {part!r}{hint}")
     port = int(match["port"] or DEFAULT_PORT)
     if not 0 < port <= 65535:

@@ -12,14 +12,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from consumerd.aio.tasks import alongside
-from consumerd.daemon.http import Document, close_aged, make_application, serve
+from consumerd.aio.timeouts import timeout
+from consumerd.daemon.http import ConnectionAges, Document, make_application, serve
 from consumerd.daemon.page import render_page
 from consumerd.daemon.readings import read_gauges
 from consumerd.daemon.status import DaemonStatus, Moment, PartitionStatus, RecentEvents, RequestStatus
@@ -31,9 +33,6 @@ from consumerd.wire.errorcodes import broker_error
 from consumerd.zk.port import LeasePhase
 from tests.support import virtual_time
 from tests.support.lag_probe import LagProbe
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 STATUS = DaemonStatus(
     version="0.1.0",
@@ -476,32 +475,84 @@ class AgingConnection:
 
     def __init__(self) -> None:
         self.transport = self
-        self.ended: list[tuple[str, float]] = []
-        self.cut = asyncio.Event()
-
-    def close(self) -> None:
-        """End after the answer under way."""
-        self.ended.append(("closed", asyncio.get_running_loop().time()))
+        self.cut: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def abort(self) -> None:
         """End at once."""
-        self.ended.append(("aborted", asyncio.get_running_loop().time()))
-        self.cut.set()
+        self.cut.set_result(asyncio.get_running_loop().time())
 
 
-def test_connections_are_closed_by_age_and_cut_off_if_their_answer_is_not_taken() -> None:
+def test_connections_are_cut_off_by_age_if_their_answer_is_not_taken() -> None:
     """A client that reads nothing holds what it asked for, and a descriptor."""
-    held = AgingConnection()
-    server = SimpleNamespace(connections=[held])
 
-    async def age() -> None:
-        async with alongside(close_aged(cast("web.Server", server)), name="sweep"):
-            await held.cut.wait()
+    async def age() -> float:
+        held = AgingConnection()
+        server = SimpleNamespace(connections=[held])
+        async with alongside(ConnectionAges().cut_older(cast("web.Server", server)), name="sweep"):
+            return await held.cut
 
-    virtual_time.run(age())
-    (first, closed_s), (last, cut_s) = held.ended[0], held.ended[-1]
-    assert ("closed", "aborted") == (first, last)
-    assert (60, 75) == (closed_s, cut_s)
+    assert virtual_time.run(age()) == 75
+
+
+class ScraperConnection(asyncio.Transport):
+    """A connection that a scraper keeps: what the server writes, and whether it has closed it."""
+
+    def __init__(self, server: web.Server) -> None:
+        super().__init__()
+        self.answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self.ended = False
+        self._protocol = server()
+        self._protocol.connection_made(self)
+
+    async def scrape(self) -> bytes:
+        """Ask, and return what comes, or raise TimeoutError as a scraper does after 10 s."""
+        self._protocol.data_received(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with timeout(10):
+            answer = await self.answers.get()
+            while not answer.endswith(b"ok\n"):
+                answer += await self.answers.get()
+        return answer
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep what is sent."""
+        self.answers.put_nowait(bytes(data))
+
+    def is_closing(self) -> bool:
+        """Say whether the server has closed it."""
+        return self.ended
+
+    def close(self) -> None:
+        """End it, as the server says."""
+        if not self.ended:
+            self.ended = True
+            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
+
+    abort = close
+
+
+@pytest.mark.parametrize("interval_s", [5, 10, 15, 20, 25, 29])
+def test_a_scraper_that_keeps_its_connection_is_always_answered(interval_s: int) -> None:
+    """Each fifth scrape of every 15 s came on a connection that was closed by age, and was left unanswered."""
+
+    async def scrape_for_ten_minutes() -> int:
+        ages = ConnectionAges()
+        application = make_application(always(STATUS), CollectorRegistry())
+        application.middlewares.append(ages.end_old)
+        runner = web.AppRunner(application, keepalive_timeout=30)
+        await runner.setup()
+        assert runner.server is not None
+        connections = [ScraperConnection(runner.server)]
+        async with alongside(ages.cut_older(runner.server), name="sweep"):
+            for _ in range(600 // interval_s):
+                announced = b"Connection: close" in await connections[-1].scrape()
+                await asyncio.sleep(interval_s)
+                assert announced == connections[-1].ended, "a scraper is told before its connection ends"
+                if announced:
+                    connections.append(ScraperConnection(runner.server))
+        await runner.cleanup()
+        return len(connections)
+
+    assert 5 <= virtual_time.run(scrape_for_ten_minutes()) <= 20, "each lasts a minute or so"
 
 
 async def test_scrapers_that_wait_at_the_same_time_share_a_document() -> None:

@@ -19,6 +19,7 @@ from consumerd.zk.connect_string import ConnectString, Server, parse_connect_str
         ("[::1]:2182,[fe80::1%eth0]/a/b", [("::1", 2182), ("fe80::1%eth0", 2181)], "/a/b"),
         ("zk:2181/", [("zk", 2181)], ""),
         ("zk:2181/kafka/", [("zk", 2181)], "/kafka"),
+        ("zk:2181/kafka:1", [("zk", 2181)], "/kafka:1"),
     ],
 )
 def test_real_forms_are_read(text: str, servers: list[tuple[str, int]], chroot: str) -> None:
@@ -46,6 +47,11 @@ def test_it_reads_back_what_it_prints() -> None:
         ("zk:2181/a/../b", "no path"),
         ("zookeeper://zk:2181/kafka", "zookeeper:"),
         ("a b:1", "a b:1"),
+        ("zk1:2181 zk2:2181", "separate servers by commas"),
+        ("zk1:2181;zk2:2181/kafka", "separate servers by commas"),
+        ("zk1/kafka:2181", "the port stands before the chroot: write zk1:2181/kafka$"),
+        ("zk1:2181,zk2/kafka/a:2182/", "write zk1:2181,zk2:2182/kafka/a$"),
+        ("[::1]/kafka:2181", r"write \[::1\]:2181/kafka$"),
     ],
 )
 def test_mistakes_are_named(text: str, message: str) -> None:
