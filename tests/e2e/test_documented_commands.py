@@ -125,10 +125,10 @@ EXPECTED: Final[Mapping[str, Expected]] = {
         says=r"^consumerd: 10 records acknowledged, 20 bytes in \d partitions? of orders"
     ),
     # daemons
-    "consumerd run --set cluster.zookeeper=zk1:2181/kafka --set group.id=try --topics orders": Expected(
+    "consumerd run --zookeeper zk1:2181/kafka --group try --topics orders": Expected(
         says=r'^\{"topic":"orders",', until=has_lines(sum(COUNTS))
     ),
-    "consumerd run --set cluster.zookeeper=zk1:2181/kafka --set group.id=lake --topics orders --sink parquet=/data/landing": (
+    "consumerd run --zookeeper zk1:2181/kafka --group lake --topics orders --sink parquet=/data/landing": (
         Expected(says="", until=is_ready)
     ),
     "consumerd run --config config.yaml": Expected(says="", until=is_ready),
