@@ -305,13 +305,23 @@ def _needed(model: type[BaseModel], path: KeyPath) -> list[KeyPath]:
     return [(*path, name) for name, inner in section.model_fields.items() if inner.is_required()]
 
 
+def _find_sinks(layers: Layers) -> list[str]:
+    """Return the names of sinks that have a type."""
+    given = [sinks for layer in layers.ordered if isinstance(sinks := layer.values.get("sinks"), Mapping)]
+    return sorted(
+        {str(name) for sinks in given for name, sink in sinks.items() if isinstance(sink, Mapping) and "type" in sink}
+    )
+
+
 def _ways(model: type[BaseModel], path: KeyPath, layers: Layers) -> str:
     """Say how a missing key can be set: within something that is given (a subscription, a sink), there."""
     if len(path) > 2:
         section, name, key = path[0], path[1], path[-1]
         if (section, key) == ("sinks", "path") and layers.find(path[:-1]) == COMMAND_LINE:
             return f"give --sink {name}=FOLDER"
-        return f"write it there{layers.locate(path[:-1])}"
+        others = _find_sinks(layers) if path[0] == "sinks" and path[-1] == "type" else []
+        other = f", or name a sink that there is: {', '.join(others)}" if others else ""
+        return f"write it there{other}{layers.locate(path[:-1])}"
     option = _OPTIONS.get((model, path))
     if model is Settings and option is not None:
         return f"set it in the file, or give {option}"

@@ -35,6 +35,9 @@ SWITCHES: Final = frozenset({
 })  # fmt: skip
 """Variables of the prefix that are no settings. A test finds those that are missing here."""
 
+_OFF_ALONE: Final = frozenset({"KERNEL", "UVLOOP"})
+"""Those of them that have one value, ``off``."""
+
 _SERVICE_LINK: Final = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -59,6 +62,14 @@ def read_environment(environment: Mapping[str, str], model: type[BaseModel]) -> 
             image.put(tuple(upper.removeprefix(IMAGE_PREFIX).lower().split("__")), text, place)
             continue
         name = upper.removeprefix(PREFIX)
+        if name in _OFF_ALONE and text.strip().lower() not in ("", "on", "off"):
+            doubts.append(
+                Doubt(
+                    name="variable-unknown",
+                    text=f"environment variable {variable} is ignored: {text!r} is no value of it: write off to switch "
+                    "that off, or remove it",
+                )
+            )
         if name == upper or name in SWITCHES or _SERVICE_LINK.fullmatch(name):
             continue
         parts = tuple(name.lower().split("__"))

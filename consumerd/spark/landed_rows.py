@@ -102,8 +102,12 @@ def read_identities(file: LandedContent, wanted: RangeSet) -> pa.Table:
 
 
 def _read_parquet(file: LandedContent, wanted: RangeSet | None) -> Iterator[pa.RecordBatch]:
-    # the topic, the same in each row, is only compared: as a dictionary it costs a tenth of the texts
-    with pq.ParquetFile(file.path, read_dictionary=["topic"], page_checksum_verification=True) as parquet:
+    metadata = pq.read_metadata(file.path)
+    # the topic, the same in each row, is only compared: as a dictionary it costs a tenth of the texts (format 1 has none)
+    texts = [name for name in ("topic",) if name in metadata.schema.names]
+    with pq.ParquetFile(
+        file.path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True
+    ) as parquet:
         if parquet.metadata.num_rows != file.count:
             raise DamagedFile(file.path, f"holds {parquet.metadata.num_rows} rows, its metadata say {file.count}")
         missing = [name for name in SCHEMA.names if name not in parquet.schema_arrow.names]

@@ -229,6 +229,7 @@ def test_the_documents_own_overlay_renders(tmp_path: Path) -> None:
     assert {one["metadata"]["namespace"] for one in rendered} == {"lake"}
     assert {one["image"] for one in containers(rendered)} == {f"registry.example/consumerd:{__version__}"}
     assert find(rendered, "ConfigMap")["data"] == {"config.yaml": "group: {id: other}\n"}
+    assert "/run/secrets/consumerd" in [one["mountPath"] for one in containers(rendered)[0]["volumeMounts"]]
     assert find(rendered, "ScaledObject")["spec"]["scaleTargetRef"]["kind"] == "Deployment"
 
 

@@ -465,6 +465,8 @@ WARNINGS = [
         {},
     ),
     ("variable-unknown", "environment variable CONSUMERD_FAVOURITE", LAKE, {"CONSUMERD_FAVOURITE": "x"}),
+    ("variable-unknown", "environment variable CONSUMERD_UVLOOP", LAKE, {"CONSUMERD_UVLOOP": "false"}),
+    ("variable-unknown", "environment variable CONSUMERD_KERNEL", LAKE, {"CONSUMERD_KERNEL": "0"}),
 ]
 
 
@@ -499,3 +501,10 @@ def test_variables_that_are_meant_for_others_are_left_alone(check: Check) -> Non
     }
 
     assert (0, []) == check(file=f"{HEAD}{ORDERS}{LAKE}", variables=links)[::2]
+
+
+def test_switches_that_are_off_or_on_are_no_warning(check: Check) -> None:
+    """What a variable says is what happens."""
+    switches = {"CONSUMERD_KERNEL": "OFF", "CONSUMERD_UVLOOP": "on", "CONSUMERD_JAVA": "/usr/bin/java"}
+
+    assert (0, []) == check(file=f"{HEAD}{ORDERS}{LAKE}", variables=switches)[::2]
