@@ -12,9 +12,9 @@ that began share it, so that any number of scrapers costs one thread.
 
 Bounds. Connections beyond :data:`_MOST_CONNECTIONS` close the oldest one, so that clients which are slow, or silent,
 cannot keep a probe out or take the descriptors that files and brokers need. An answer on a connection that has been in
-use for :data:`_LAST_ANSWER_S` says ``Connection: close`` and is the last one: the client knows, and no request of its is
-lost. What is left at :data:`_LIFETIME_S` is silent, or does not take its answer, and is cut off. Headers are aiohttp's
-to bound.
+use for :data:`_LAST_ANSWER_S` says ``Connection: close`` and is the last one, so that the client sends its next request
+elsewhere. A connection that is still open at :data:`_LIFETIME_S` sends nothing, or does not read its answer, and is
+aborted. aiohttp bounds the headers.
 
 No Host header is looked at: a page of another origin that had its name point here could read the status, and change
 nothing. Requests that change anything must check it.
@@ -138,16 +138,7 @@ def _write_json(status: DaemonStatus) -> bytes:
 async def serve(application: web.Application, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
     """Listen while the block runs; gives the address (port 0 asks for a free one). Raises ConfigError if it is taken."""
     ages = ConnectionAges()
-    application.middlewares.append(ages.end_old)
-    runner = web.AppRunner(
-        application,
-        access_log=None,
-        shutdown_timeout=1.0,
-        keepalive_timeout=_KEEPALIVE_S,
-        lingering_time=0.0,
-        max_line_size=_HEADER_BYTES,
-        max_field_size=_HEADER_BYTES,
-    )
+    runner = make_runner(application, ages)
     await runner.setup()
     try:
         connections = runner.server
@@ -172,11 +163,26 @@ async def serve(application: web.Application, host: str, port: int) -> AsyncIter
         await runner.cleanup()
 
 
-class ConnectionAges:
-    """How long connections have been there, and their ends.
+def make_runner(application: web.Application, ages: ConnectionAges) -> web.AppRunner:
+    """Return the server's runner. It announces the last answer on each connection, by ``ages``."""
+    application.middlewares.append(ages.end_old)
+    return web.AppRunner(
+        application,
+        access_log=None,
+        shutdown_timeout=1.0,
+        keepalive_timeout=_KEEPALIVE_S,
+        lingering_time=0.0,
+        max_line_size=_HEADER_BYTES,
+        max_field_size=_HEADER_BYTES,
+    )
 
-    ``RequestHandler.close`` would not do: of a connection that waits for a request it ends the task, and leaves the socket
-    open, so that the next request is read and never answered.
+
+class ConnectionAges:
+    """Ages of connections, by which each is ended.
+
+    A client must be told before its connection ends, else its next request is lost. ``RequestHandler.close`` does not
+    tell: while a connection waits for a request, it ends the task and leaves the socket open. The next request is then
+    received and never answered.
     """
 
     def __init__(self) -> None:
@@ -184,7 +190,7 @@ class ConnectionAges:
 
     @web.middleware
     async def end_old(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let the answer on an old connection be its last one."""
+        """Add ``Connection: close`` to the answer if the connection is old."""
         response = await handler(request)
         now = asyncio.get_running_loop().time()
         if now - self._since.setdefault(request.protocol, now) >= _LAST_ANSWER_S:
@@ -192,7 +198,7 @@ class ConnectionAges:
         return response
 
     async def cut_older(self, connections: web.Server) -> None:
-        """Cut off what is left of older ones, until cancelled."""
+        """Abort connections older than ``_LIFETIME_S``, until cancelled."""
         now = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(_SWEEP_S)

@@ -616,6 +616,16 @@ AROUND: Final = (
         tests=("tests/spark/test_replay.py::test_records_are_sent_in_the_order_of_their_offsets",),
     ),
     Mutant(
+        name="rows-of-two-days-are-put-into-the-first",
+        promise=0,
+        file="spark/bronze_rows.py",
+        old="        if first == last:\n",
+        new="        if first <= last:\n",
+        tests=(
+            "tests/unit/spark/test_bronze_rows.py::test_files_of_one_day_between_files_of_many_keep_each_days_order",
+        ),
+    ),
+    Mutant(
         name="landed-lines-that-were-changed-are-believed",
         promise=0,
         file="spark/landed_rows.py",

@@ -1151,6 +1151,16 @@ MUTANTS: Final = (
         tests=("tests/architecture/test_failures_are_shown.py::test_each_hook_moves_a_series_and_leaves_a_line",),
     ),
     Mutant(
+        name="the-last-answer-on-a-connection-is-not-announced",
+        promise=5,
+        file="daemon/http.py",
+        old="    application.middlewares.append(ages.end_old)\n",
+        new="",
+        tests=(
+            "tests/unit/daemon/test_status_surface.py::test_a_scraper_that_keeps_its_connection_is_always_answered",
+        ),
+    ),
+    Mutant(
         name="a-page-that-does-not-say-why-it-is-not-ready",
         promise=5,
         file="daemon/page.py",

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from consumerd.aio.tasks import alongside
 from consumerd.aio.timeouts import timeout
-from consumerd.daemon.http import ConnectionAges, Document, make_application, serve
+from consumerd.daemon.http import ConnectionAges, Document, make_application, make_runner, serve
 from consumerd.daemon.page import render_page
 from consumerd.daemon.readings import read_gauges
 from consumerd.daemon.status import DaemonStatus, Moment, PartitionStatus, RecentEvents, RequestStatus
@@ -536,9 +536,7 @@ def test_a_scraper_that_keeps_its_connection_is_always_answered(interval_s: int)
 
     async def scrape_for_ten_minutes() -> int:
         ages = ConnectionAges()
-        application = make_application(always(STATUS), CollectorRegistry())
-        application.middlewares.append(ages.end_old)
-        runner = web.AppRunner(application, keepalive_timeout=30)
+        runner = make_runner(make_application(always(STATUS), CollectorRegistry()), ages)
         await runner.setup()
         assert runner.server is not None
         connections = [ScraperConnection(runner.server)]
