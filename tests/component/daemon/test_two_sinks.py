@@ -173,9 +173,10 @@ async def deliver(
             name: await stack.enter_async_context(fetching_from(cluster, budget, fetch))
             for name, budget in budgets.items()
         }
+        feeds = SinkFetchers(fetchers, lambda partition: routes.find(partition).name)
         deliveries = make_deliveries(
             route=routes.find,
-            feeds=SinkFetchers(fetchers, lambda partition: routes.find(partition).name),
+            feeds=feeds,
             store=store,
             ranges=cluster,
         )
@@ -184,11 +185,14 @@ async def deliver(
             await deliveries.claimed([FakeClaim(partition) for partition in stuck])
             await asyncio.sleep(600)  # ten minutes of it: whatever is going to fill is full
             before = {name: budget.held_bytes for name, budget in budgets.items()}
+            held_up = {routes.find(partition).name for partition in stuck}
+            assert feeds.find_held_up() == held_up
             began = loop.time()
             await deliveries.claimed([FakeClaim(partition) for partition in FLOWING])
             async with timeout(600):
                 await until(lambda: sum(positions(deliveries).values()) == 2 * UNITS * RECORDS)
             took = loop.time() - began
+            await until(lambda: feeds.find_held_up() == held_up)
             for name, budget in budgets.items():
                 assert budget.held_bytes <= budget.limit_bytes, name
             assert before.get("stuck", 0) == (budgets["stuck"].held_bytes if "stuck" in budgets else 0)
