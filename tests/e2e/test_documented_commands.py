@@ -26,7 +26,7 @@ from consumerd.cli.main import main
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.daemon import Daemon
 from tests.support.damage import flip_byte
-from tests.support.documented import commands, make_shell, run, run_until
+from tests.support.documented import as_typed, commands, make_shell, run, run_until
 from tests.support.documents import DOCS, README, Block, find_blocks, find_documents
 from tests.support.embedded import EmbeddedThread
 from tests.support.kafka import Sent
@@ -212,11 +212,6 @@ def scene(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
             (folder / "config.yaml").write_text(yaml.safe_dump(settings))
             yield Scene(folder=folder, cluster=cluster, daemon=daemon, shell=make_shell(folder / "bin"))
             assert daemon.terminate() == 0
-
-
-def as_typed(command: str) -> str:
-    """Return a command with one space where the document lines up columns."""
-    return re.sub(r" +", " ", command)
 
 
 @pytest.mark.timeout(TIMEOUT_S)

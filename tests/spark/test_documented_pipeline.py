@@ -23,7 +23,7 @@ from consumerd.model import Incarnation, TopicPartition
 from consumerd.spark.cli import main
 from consumerd.spark.table.reading import read_table
 from consumerd.wire.records import Record
-from tests.support.documented import commands
+from tests.support.documented import as_typed, commands
 from tests.support.documents import DOCS, Block, find_blocks, find_documents
 from tests.support.embedded import EmbeddedThread
 from tests.support.landing_zone import FIRST_MS, LandingZone
@@ -106,11 +106,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def localize(text: str, folder: Path) -> str:
     return text.replace("/data/", f"{folder}/data/")
-
-
-def as_typed(command: str) -> str:
-    """Return a command with one space where the document lines up columns."""
-    return re.sub(r" +", " ", command)
 
 
 def typed_in(block: Block) -> list[str]:

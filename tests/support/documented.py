@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,11 @@ def commands(block: Block) -> list[str]:
     """Return a block's commands, without comments and without what sets the addresses and the environment."""
     lines = [line.split("  #")[0].strip() for line in block.text.splitlines()]
     return [line for line in lines if line and not line.startswith((". ", "bootstrap=", "#"))]
+
+
+def as_typed(command: str) -> str:
+    """Return a command with one space where the document lines up columns."""
+    return re.sub(r" +", " ", command)
 
 
 def run(command: str, environment: Mapping[str, str], folder: Path) -> str:
