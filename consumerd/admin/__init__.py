@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's tools: groups and topics shown, positions moved and exported, quarantined units read, the doctor."""
+"""Operator tools behind the commands: inspection, position moves and exports, quarantine, doctor."""

@@ -71,7 +71,7 @@ def add_settings_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_daemon_options(parser: argparse.ArgumentParser) -> None:
-    """What ``run`` goes by: settings, and without a file the cluster, the group and a subscription."""
+    """Add the options of ``run``: files of settings, or the cluster, the group and a subscription."""
     add_settings_options(parser)
     _add_place_options(parser, group="the group to be a member of")
     _add_subscription_options(parser)
@@ -84,7 +84,7 @@ def _add_place_options(parser: argparse.ArgumentParser, *, group: str | None) ->
 
 
 def _add_subscription_options(parser: argparse.ArgumentParser) -> None:
-    """A subscription without a file."""
+    """Add the options of a subscription without a file."""
     group = parser.add_argument_group("subscription, instead of the file's")
     what = group.add_mutually_exclusive_group()
     what.add_argument("--topics", metavar="A,B", help="topics by name")

@@ -23,7 +23,7 @@ class SinkFetchers:
         return self._fetchers[self._find_sink(partition)].feed(partition, offset)
 
     def find_held_up(self) -> frozenset[str]:
-        """Return the names of the sinks for which fetching waits until they have taken more."""
+        """Return the names of sinks whose fetchers wait for memory (``Fetcher.held_up``)."""
         return frozenset(name for name, fetcher in self._fetchers.items() if fetcher.held_up)
 
     async def run(self) -> None:

@@ -322,7 +322,7 @@ class PartitionAccount:
 
     @property
     def full(self) -> bool:
-        """Whether the partition was left out of the last request that it was considered for."""
+        """Whether the last call of :meth:`is_full` found the partition at its limit."""
         return self._full
 
     def is_full(self, marks: Marks) -> bool:

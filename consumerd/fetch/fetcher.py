@@ -136,7 +136,10 @@ class Fetcher:
 
     @property
     def held_up(self) -> bool:
-        """Whether a partition keeps all that it may, or somebody waits for memory: records come faster than they go."""
+        """Whether fetching waits for memory that the sink holds.
+
+        Either a partition has reached its limit, or the sink's budget is used up.
+        """
         return self._budget.under_pressure or any(feed.account.full for feed in self._places)
 
     async def run(self) -> None:
