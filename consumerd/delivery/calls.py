@@ -8,10 +8,12 @@ after every call it is checked that the claim was not taken away meanwhile: a wr
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from consumerd.aio.backoff import Backoff
+from consumerd.aio.timeouts import timeout_at
 from consumerd.delivery.attention import Attention
 from consumerd.delivery.condition import Condition
 from consumerd.delivery.ports import DeliverySettings
@@ -23,6 +25,7 @@ from consumerd.errors import (
     RetriableSinkError,
 )
 from consumerd.model import Claim
+from consumerd.sinks.base import PartitionWriter
 
 _T = TypeVar("_T")
 
@@ -44,6 +47,7 @@ class GuardedCalls:
         self._sink = f"sink {sink}"
         self._attention = attention
         self._condition = condition
+        self._abandon_timeout_ms = settings.abandon_timeout_ms
         self._settle_s = settings.retry_maximum_ms / 1000
         self._backoff = Backoff(
             initial_s=settings.retry_initial_ms / 1000, maximum_s=settings.retry_maximum_ms / 1000, random=random
@@ -124,6 +128,29 @@ class GuardedCalls:
                     raise
             if self._attention.draining or (heed_news and self._attention.curious):
                 return None
+
+    async def abandon(self, writer: PartitionWriter) -> None:
+        """Have a writer clean up, within ``abandon_timeout_ms``. Raises nothing of the sink's.
+
+        Where it is cancelled meanwhile (a claim is lost, and then the daemon ends), the writer is asked once more, from
+        the beginning, before the cancellation goes on.
+        """
+        until = asyncio.get_running_loop().time() + self._abandon_timeout_ms / 1000
+        interrupted: asyncio.CancelledError | None = None
+        while True:
+            try:
+                async with timeout_at(until):
+                    await writer.abandon()
+            except asyncio.CancelledError as error:
+                interrupted = error
+                continue
+            except TimeoutError:
+                self._condition.abandon_timed_out(self._abandon_timeout_ms)
+            except Exception as error:  # noqa: BLE001 - the sink's border: one that cannot clean up must not take others with it
+                self._condition.abandon_failed(error)
+            break
+        if interrupted is not None:
+            raise interrupted
 
     async def back_off(self, error: ConsumerdError) -> None:
         """Note a failure and wait; shorter where a drain is asked for."""

@@ -234,6 +234,16 @@ class Condition:
             self._log.exception("sink_faulted")
             self._hooks.trouble(Trouble.SINK_FAULTED, f"sink {self._sink}: an unexpected error", self._partition)
 
+    def abandon_timed_out(self, timeout_ms: int) -> None:
+        """Tell of a writer that did not clean up in time."""
+        self._log.error("abandon_timed_out", timeout_ms=timeout_ms)
+        self._hooks.trouble(Trouble.ABANDON_TIMED_OUT, f"its sink took more than {timeout_ms} ms", self._partition)
+
+    def abandon_failed(self, error: Exception) -> None:
+        """Tell of a writer whose clean-up failed; called where the error is handled."""
+        self._log.exception("abandon_failed")
+        self._hooks.trouble(Trouble.ABANDON_FAILED, f"unexpected {type(error).__name__}", self._partition)
+
     def move(self, error: OffsetOutOfRange, move: Move) -> None:
         """Note that a policy moves the position."""
         self._note_reset(error, move.position, move.reason)

@@ -24,7 +24,7 @@ import structlog
 from consumerd.aio.tasks import TaskSet
 from consumerd.aio.timeouts import timeout_at
 from consumerd.delivery.committer import Committer
-from consumerd.delivery.gate import StartGate
+from consumerd.delivery.context import DeliveryTools
 from consumerd.delivery.log_ends import LogEnds
 from consumerd.delivery.pipeline import PartitionPipeline
 from consumerd.delivery.policy import Former
@@ -88,16 +88,9 @@ class Deliveries:
         random: Callable[[], float],
     ) -> None:
         self._route = route
-        self._feeds = feeds
-        self._starts = StartFinder(store, truncations, ranges, feeds, history, settings.offsets)
-        self._requests = requests
         self._watches = RequestWatches(requests, self._look_up)
-        self._quarantine = quarantine
-        self._settings = settings
         self._reports = reports
         self._hooks = hooks
-        self._now = now
-        self._random = random
         self._committer = Committer(
             store,
             interval_s=settings.commit_interval_ms / 1000,
@@ -106,12 +99,23 @@ class Deliveries:
                 claim, OwnershipLost(f"{claim.partition}: a commit found that it is not ours any more")
             ),
         )
+        self._tools = DeliveryTools(
+            feeds=feeds,
+            starts=StartFinder(store, truncations, ranges, feeds, history, settings.offsets),
+            requests=requests,
+            quarantine=quarantine,
+            committer=self._committer,
+            settings=settings,
+            reports=DeliveryReports(lost=self._lose, sink_closed=reports.sink_closed),
+            hooks=hooks,
+            now=now,
+            random=random,
+        )
         self._log_ends = LogEnds(
             ranges,
             lambda: [running.pipeline for running in self._running.values()],
             interval_s=settings.recheck_ms / 1000,
         )
-        self._gate = StartGate()
         self._tasks: TaskSet[Hashable] = TaskSet()
         self._entered = asyncio.Event()
         self._numbers = itertools.count()
@@ -200,20 +204,7 @@ class Deliveries:
 
     def _start(self, claim: Claim) -> None:
         pipeline = PartitionPipeline(
-            claim,
-            self._route(claim.partition),
-            feeds=self._feeds,
-            starts=self._starts,
-            gate=self._gate,
-            requests=self._requests,
-            quarantine=self._quarantine,
-            committer=self._committer,
-            settings=self._settings,
-            reports=DeliveryReports(lost=self._lose, sink_closed=self._reports.sink_closed),
-            hooks=self._hooks,
-            now=self._now,
-            random=self._random,
-            former=self._formers.get(claim.partition),
+            claim, self._route(claim.partition), self._tools, former=self._formers.get(claim.partition)
         )
         running = _Running(key=(claim.partition, next(self._numbers)), pipeline=pipeline)
         self._running[claim.partition] = running

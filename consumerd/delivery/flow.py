@@ -15,9 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from consumerd.delivery.attention import Attention
-from consumerd.delivery.calls import GuardedCalls
-from consumerd.delivery.condition import Condition, Log
+from consumerd.delivery.context import ClaimContext
 from consumerd.delivery.passing import (
     PassedUnit,
     UnitCause,
@@ -36,7 +34,7 @@ from consumerd.delivery.policy import (
     UnitPolicy,
     plan_out_of_range,
 )
-from consumerd.delivery.ports import DeliverySettings, RecordFeed, SinkRoute
+from consumerd.delivery.ports import RecordFeed
 from consumerd.delivery.search import PROBE_S, Look, find_readable, head_of
 from consumerd.errors import (
     BrokerError,
@@ -56,10 +54,10 @@ from consumerd.errors import (
     SessionLost,
     SinkError,
 )
-from consumerd.model import Claim, Gap, GapReason, Incarnation
+from consumerd.model import Gap, GapReason, Incarnation
 from consumerd.offsets.tracker import OffsetTracker
-from consumerd.sinks.base import PartitionWriter, Quarantine
-from consumerd.telemetry.hooks import Hooks, Trouble
+from consumerd.sinks.base import PartitionWriter
+from consumerd.telemetry.hooks import Trouble
 from consumerd.wire.records import RecordBatch, empty_batch
 
 CLAIM_GONE = (OwnershipLost, IncarnationChanged, SessionLost)
@@ -99,37 +97,28 @@ class Flow:
 
     def __init__(
         self,
-        claim: Claim,
-        route: SinkRoute,
+        context: ClaimContext,
         writer: PartitionWriter,
         feed: RecordFeed,
         tracker: OffsetTracker,
         *,
         incarnation: Incarnation,
-        quarantine: Quarantine | None,
-        calls: GuardedCalls,
-        attention: Attention,
-        condition: Condition,
-        settings: DeliverySettings,
-        hooks: Hooks,
-        log: Log,
-        now: Callable[[], float],
     ) -> None:
-        self._claim = claim
-        self._partition = claim.partition
-        self._route = route
+        self._claim = context.claim
+        self._partition = context.partition
+        self._route = context.route
         self._writer = writer
         self._feed = feed
         self._tracker = tracker
         self._incarnation = incarnation
-        self._quarantine = quarantine
-        self._calls = calls
-        self._attention = attention
-        self._condition = condition
-        self._settings = settings
-        self._hooks = hooks
-        self._log = log
-        self._now = now
+        self._quarantine = context.tools.quarantine
+        self._calls = context.calls
+        self._attention = context.attention
+        self._condition = context.condition
+        self._settings = context.settings
+        self._hooks = context.hooks
+        self._log = context.log
+        self._now = context.now
         self._overtaken = False
         self._passed_to: int | None = None  # where a unit ended that was passed over, until it is seen what follows
         self._searched: int | None = None  # where a hole begins in which nothing was found

@@ -34,28 +34,20 @@ into the sink is guarded is ``calls``. Here is what holds them together, and wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
-import structlog
-
-from consumerd.aio.timeouts import timeout_at
-from consumerd.delivery.attention import Attention
-from consumerd.delivery.calls import GuardedCalls
-from consumerd.delivery.committer import Committer
-from consumerd.delivery.condition import Condition
+from consumerd.delivery.context import ClaimContext, DeliveryTools
 from consumerd.delivery.flow import CLAIM_GONE, MAY_PASS, REFUSED, Flow, MoveBack, StopDelivery, plan_stop
-from consumerd.delivery.gate import StartGate
+from consumerd.delivery.log_ends import ObservedLogEnd
 from consumerd.delivery.policy import Earlier, Former, Move, StartAt, Stop, StopCause, wait_above
-from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, RecordFeed, SinkRoute
-from consumerd.delivery.start import StartFinder
+from consumerd.delivery.ports import RecordFeed, SinkRoute
 from consumerd.delivery.status import DeliveryState, PartitionStatus
 from consumerd.errors import ConsumerdError, CoordinationError, RetriableSinkError, SinkClosed
 from consumerd.model import Claim, Fault, Gap, Incarnation, TopicPartition
-from consumerd.offsets.store import LostEnd, OffsetRequest, OffsetRequests
+from consumerd.offsets.store import LostEnd, OffsetRequest
 from consumerd.offsets.tracker import OffsetTracker, count_lag
-from consumerd.sinks.base import PartitionWriter, Quarantine, Start
-from consumerd.telemetry.hooks import Hooks, Trouble
+from consumerd.sinks.base import PartitionWriter, Start
+from consumerd.telemetry.hooks import Trouble
 from consumerd.wire.records import empty_batch
 from consumerd.zk.port import NotConnected
 
@@ -69,8 +61,6 @@ _TRIED_AGAIN = frozenset(
     }
 )
 
-_log = structlog.get_logger(__name__)
-
 
 class _Reopen(Exception):
     """Delivery goes on at a position that needs a new writer."""
@@ -82,48 +72,17 @@ class PartitionPipeline:
     ``former`` is what this process may have committed for an older topic of the same name.
     """
 
-    def __init__(
-        self,
-        claim: Claim,
-        route: SinkRoute,
-        *,
-        feeds: FeedSource,
-        starts: StartFinder,
-        gate: StartGate,
-        requests: OffsetRequests,
-        quarantine: Quarantine | None,
-        committer: Committer,
-        settings: DeliverySettings,
-        reports: DeliveryReports,
-        hooks: Hooks,
-        now: Callable[[], float],
-        random: Callable[[], float],
-        former: Former | None = None,
-    ) -> None:
+    def __init__(self, claim: Claim, route: SinkRoute, tools: DeliveryTools, *, former: Former | None = None) -> None:
+        context = self._context = ClaimContext(claim, route, tools)
         self._claim = claim
         self._partition = claim.partition
-        self._route = route
-        self._feeds = feeds
-        self._starts = starts
-        self._gate = gate
-        self._requests = requests
-        self._quarantine = quarantine
-        self._committer = committer
-        self._settings = settings
-        self._reports = reports
-        self._hooks = hooks
-        self._now = now
-        self._log = _log.bind(topic=self._partition.topic, partition=str(self._partition.partition), sink=route.name)
-        self._attention = Attention()
-        self._condition = Condition(claim.partition, route.name, hooks=hooks, log=self._log, now=now)
-        self._calls = GuardedCalls(
-            claim,
-            route.name,
-            attention=self._attention,
-            condition=self._condition,
-            settings=settings,
-            random=random,
-        )
+        self._tools = tools
+        self._settings = tools.settings
+        self._log = context.log
+        self._attention = context.attention
+        self._condition = context.condition
+        self._calls = context.calls
+        self._end = ObservedLogEnd(tools.settings, tools.now)
         self._tracker: OffsetTracker | None = None
         self._fulfils: OffsetRequest | None = None
         self._former = former
@@ -134,9 +93,6 @@ class PartitionPipeline:
         self._lost_end: LostEnd | None = None  # a truncation that stops it, until the group knows
         self._ahead: int | None = None  # a position above the log's end that an operator has asked for
         self._closing = False
-        self._log_end: int | None = None  # as it was asked for while no feed tells it
-        self._asked_at: float | None = None
-        self._began_at = 0.0  # when it began, or stopped, to deliver
 
     # -- what others see
 
@@ -156,18 +112,11 @@ class PartitionPipeline:
 
         Thousands of partitions that start together take seconds, in which their brokers are not asked twice.
         """
-        if self._tracker is None:
-            return False
-        heard_at = self._began_at
-        if (feed := self._feed) is not None:
-            if feed.fault is not None:
-                return True
-            heard_at = feed.heard_at or heard_at
-        return self._now() - heard_at > self._settings.recheck_ms / 2000
+        return self._tracker is not None and self._end.is_due(self._feed)
 
     def note_log_end(self, log_end: int | None) -> None:
         """Take the end of the log, which was asked for since no feed tells it; None where no broker does."""
-        self._log_end, self._asked_at = log_end, self._now()
+        self._end.note(log_end)
 
     @property
     def tracker(self) -> OffsetTracker | None:
@@ -200,13 +149,13 @@ class PartitionPipeline:
             lag = None
         elif feed is None:
             # what was delivered and not acknowledged is gone with the writer: the next one begins behind what is safe
-            lag = count_lag(tracker.acknowledged, self._log_end)
+            lag = count_lag(tracker.acknowledged, self._end.find(None))
         else:
-            lag = tracker.lag(self._find_end(feed))
+            lag = tracker.lag(self._end.find(feed))
         fault = self._fault
         return PartitionStatus(
             partition=self._partition,
-            sink=self._route.name,
+            sink=self._context.route.name,
             epoch=self._claim.epoch,
             state=self._state,
             reason=self._condition.find_reason(fault),
@@ -214,7 +163,7 @@ class PartitionPipeline:
             position=tracker.delivered if tracker else None,
             acknowledged=tracker.acknowledged if tracker else None,
             committed=tracker.committed if tracker else None,
-            high_watermark=feed.high_watermark if feed and self._hears(feed) else None,
+            high_watermark=feed.high_watermark if feed and self._end.hears(feed) else None,
             lag=lag,
             oldest_ms=tracker.oldest_ms if tracker else None,
         )
@@ -223,21 +172,6 @@ class PartitionPipeline:
     def _fault(self) -> Fault | None:
         """What has failed for longer than it may, besides what the sink refused."""
         return self._condition.find_fault(None if self._feed is None else self._feed.fault)
-
-    def _hears(self, feed: RecordFeed) -> bool:
-        """Tell whether what the feed knows of the log's end is not too old to be shown."""
-        heard_at, patience_s = feed.heard_at, 2 * self._settings.recheck_ms / 1000
-        return feed.fault is None and heard_at is not None and self._now() - heard_at <= patience_s
-
-    def _find_end(self, feed: RecordFeed) -> int | None:
-        """Return the end of the log by whoever was asked last; None rather than one that is out of date."""
-        heard_at = feed.heard_at
-        if self._asked_at is not None and (heard_at is None or self._asked_at > heard_at):
-            return self._log_end
-        return self._end_by(feed) if self._hears(feed) else None
-
-    def _end_by(self, feed: RecordFeed) -> int | None:
-        return feed.last_stable_offset if self._settings.read_committed else feed.high_watermark
 
     @property
     def _state(self) -> DeliveryState:
@@ -288,10 +222,10 @@ class PartitionPipeline:
                 return  # the owner took it away: it knows
             self.revoke()
             self._log.warning("delivery_ended", error=str(error))
-            self._reports.lost(self._claim, error)
+            self._tools.reports.lost(self._claim, error)
         except SinkClosed as error:
             self._log.info("sink_closed", error=str(error))
-            self._reports.sink_closed(error)
+            self._tools.reports.sink_closed(error)
 
     # -- one attempt: open, deliver, close
 
@@ -332,10 +266,10 @@ class PartitionPipeline:
         """Begin with a writer; when this returns, its start is committed where it has to be."""
         await self._calls.usable()
         self._fulfils = None
-        async with self._gate.admitted():
+        async with self._tools.gate.admitted():
             await self._note_lost_end()  # what is decided here depends on it
             request = await self._find_request()
-            writer = self._writer = await self._calls.once(self._route.sink.open(self._claim), "open")
+            writer = self._writer = await self._calls.once(self._context.route.sink.open(self._claim), "open")
             plan = await self._find_start(writer, request)
         # the topic may have been made again since the claim: then the offset read above is another topic's
         await self._claim.confirm()
@@ -357,7 +291,7 @@ class PartitionPipeline:
         if plan.lead is not None:
             await self._land(writer, tracker, plan.lead)
         if self._tracker is None:  # else it is tried again, and nobody has told of the log's end meanwhile
-            self._began_at = self._now()
+            self._end.begin()
         self._tracker, self._fulfils = tracker, plan.request
         if plan.request is not None:
             self._ahead = plan.first_offset if plan.ahead else None
@@ -365,37 +299,22 @@ class PartitionPipeline:
         if self._untold is None or not plan.repeats(self._untold):
             self._untold = plan
         # an end of the log moves: what it was found to be must hold over a crash before anything is delivered from there
-        if plan.committed is None and not await self._committer.commit_at_once(self):
-            reason = self._committer.explain_refusal(self._partition)
+        if plan.committed is None and not await self._tools.committer.commit_at_once(self):
+            reason = self._tools.committer.explain_refusal(self._partition)
             told = f": {reason}" if reason is not None else ""
             raise CoordinationError(f"{self._partition}: start at {plan.first_offset} could not be committed{told}")
         begun, self._untold = self._untold, None
         self._fulfils = self._former = self._move = None
         self._calls.reset()
         self._condition.start(begun)
-        feed = self._feed = self._feeds.feed(self._partition, tracker.delivered)
-        self._began_at = self._now()
+        feed = self._feed = self._tools.feeds.feed(self._partition, tracker.delivered)
+        self._end.begin(feed)
         self._condition.turn()
-        self._asked_at = None
-        return Flow(
-            self._claim,
-            self._route,
-            writer,
-            feed,
-            tracker,
-            incarnation=Incarnation(self._claim.incarnation.czxid, plan.truncation),
-            quarantine=self._quarantine,
-            calls=self._calls,
-            attention=self._attention,
-            condition=self._condition,
-            settings=self._settings,
-            hooks=self._hooks,
-            log=self._log,
-            now=self._now,
-        )
+        incarnation = Incarnation(self._claim.incarnation.czxid, plan.truncation)
+        return Flow(self._context, writer, feed, tracker, incarnation=incarnation)
 
     async def _find_start(self, writer: PartitionWriter, request: OffsetRequest | None) -> StartAt:
-        found = await self._starts.find(
+        found = await self._tools.starts.find(
             self._claim, writer, request=request, move=self._move, earlier=self._earlier, former=self._former
         )
         if isinstance(found, Stop):
@@ -435,7 +354,7 @@ class PartitionPipeline:
                 # no reason to deliver nothing meanwhile; should the pipeline have ended by then, nobody minds
                 if not isinstance(error, NotConnected):  # of which the session's hooks tell, once for all partitions
                     self._log.warning("request_lookup_failed", error=str(error))
-                    self._hooks.trouble(Trouble.REQUEST_LOOKUP_FAILED, str(error), self._partition)
+                    self._tools.hooks.trouble(Trouble.REQUEST_LOOKUP_FAILED, str(error), self._partition)
                 delay_s = self._settings.retry_maximum_ms / 1000
                 asyncio.get_running_loop().call_later(delay_s, self._attention.look_up)
                 continue
@@ -452,13 +371,13 @@ class PartitionPipeline:
     async def _find_request(self) -> OffsetRequest | None:
         """Look for an operator's request; one that comes meanwhile is news again. Raises CoordinationError."""
         self._attention.looked()
-        return await self._requests.find(self._partition)
+        return await self._tools.requests.find(self._partition)
 
     async def _move_back(self, move: Move) -> None:
         """Go on below what was landed. No commit of the old positions may follow that of the new one, or come between
         reading the offset node and noting that it is void: what is under way is waited for.
         """
-        await self._committer.commit_at_once(self)
+        await self._tools.committer.commit_at_once(self)
         self._tracker = None
         self._move = move
         self._condition.resume()  # whatever stopped it is not in the log any more
@@ -467,44 +386,15 @@ class PartitionPipeline:
         feed, self._feed = self._feed, None
         writer, self._writer = self._writer, None
         if feed is not None:
-            self._log_end = self._find_end(feed)
-            self._began_at = self._now()
+            self._end.end(feed)
             self._condition.turn()
             feed.close()
         if writer is not None:
             self._closing = True
             try:
-                await self._abandon(writer)
+                await self._calls.abandon(writer)
             finally:
                 self._closing = False
-
-    async def _abandon(self, writer: PartitionWriter) -> None:
-        """Have the writer clean up, within a bound of time.
-
-        A cancellation in the middle of it (a claim is lost, and then the daemon ends) waits until it is done: the
-        writer is asked once more, from the beginning.
-        """
-        until = asyncio.get_running_loop().time() + self._settings.abandon_timeout_ms / 1000
-        interrupted: asyncio.CancelledError | None = None
-        while True:
-            try:
-                async with timeout_at(until):
-                    await writer.abandon()
-            except asyncio.CancelledError as error:
-                interrupted = error
-                continue
-            except TimeoutError:
-                timeout_ms = self._settings.abandon_timeout_ms
-                self._log.error("abandon_timed_out", timeout_ms=timeout_ms)
-                self._hooks.trouble(
-                    Trouble.ABANDON_TIMED_OUT, f"its sink took more than {timeout_ms} ms", self._partition
-                )
-            except Exception as error:  # noqa: BLE001 - the sink's border: one that cannot clean up must not take others with it
-                self._log.exception("abandon_failed")
-                self._hooks.trouble(Trouble.ABANDON_FAILED, f"unexpected {type(error).__name__}", self._partition)
-            break
-        if interrupted is not None:
-            raise interrupted
 
     # -- stopped
 
@@ -531,16 +421,16 @@ class PartitionPipeline:
         lost, tracker = self._lost_end, self._tracker
         if lost is None:
             return
-        if tracker is not None and tracker.pending is not None and not await self._committer.commit_at_once(self):
+        if tracker is not None and tracker.pending is not None and not await self._tools.committer.commit_at_once(self):
             raise CoordinationError(f"{self._partition}: position {tracker.acknowledged} could not be committed")
-        await self._starts.note_lost_end(self._claim, lost)
+        await self._tools.starts.note_lost_end(self._claim, lost)
         self._lost_end = None
 
     async def _wait_stopped(self, stop: Stop, *, opened: bool) -> None:
         """Stay stopped until it may go on, an operator says where to, or a drain is asked for."""
         self._condition.halt(stop, opened=opened)
         if self._tracker is not None:
-            await self._committer.commit_at_once(self)
+            await self._tools.committer.commit_at_once(self)
         while True:
             try:
                 await self._note_lost_end()
@@ -574,14 +464,14 @@ class PartitionPipeline:
         a log that reaches beyond the position again holds other records there.
         """
         if stop.refused is not None:
-            return await self._starts.moved_from(self._claim, stop.refused)
-        if await self._starts.moved(self._claim, self._earlier):
+            return await self._tools.starts.moved_from(self._claim, stop.refused)
+        if await self._tools.starts.moved(self._claim, self._earlier):
             return True
         tracker = self._tracker
         if tracker is None or stop.lost_end is not None:
             return False
         if stop.cause is StopCause.ABOVE_LOG:
-            return await self._starts.holds(self._partition, tracker.acknowledged)
+            return await self._tools.starts.holds(self._partition, tracker.acknowledged)
         if stop.cause is StopCause.BELOW_LOG:
-            return await self._starts.holds(self._partition, tracker.delivered)
+            return await self._tools.starts.holds(self._partition, tracker.delivered)
         return False
