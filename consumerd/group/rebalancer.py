@@ -35,30 +35,26 @@ from consumerd.group.listener import PartitionListener
 from consumerd.group.machine import GroupMachine
 from consumerd.group.owners import Inspection, PartitionOwners
 from consumerd.group.plan import (
-    Disagreement,
     Grant,
-    GroupSnapshot,
     MemberView,
     plan_assignment,
-    plan_disagreements,
     plan_grants,
     plan_kept,
-    plan_owner_disagreements,
 )
 from consumerd.group.registry import GroupRegistry, get_session_id
+from consumerd.group.reports import GroupReports
+from consumerd.group.review import GroupReview
 from consumerd.group.rights import PermittedSubscription
 from consumerd.group.settings import RebalanceSettings
-from consumerd.group.status import Conflict, GroupStatus, PastRebalance
+from consumerd.group.status import Conflict, GroupStatus
 from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MOVING, MemberState, PartitionState
-from consumerd.model import SessionEpoch, ThreadId, TopicPartition
+from consumerd.model import SessionEpoch, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
-from consumerd.telemetry.wording import join_shown
 from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, owners_root, topic_path
 from consumerd.zk.port import NotConnected, NotPermitted, Right, Stat, Watch, WatchKind, ZkClient
 from consumerd.zk.rights import explain_refusal
 
-_REBALANCES_KEPT: Final = 20
 _OVERRUN_S: Final = 0.25
 """How long past its deadline a drain is left alone: it may be about to return."""
 _LEAVE_SLACK_S: Final = 5.0
@@ -67,12 +63,6 @@ _TOPICS_A_PASS: Final = 256
 """Topics compared in one reconcile pass; more take turns."""
 _GIVEN_AT_ONCE: Final = 64
 """Claims that the listener is told of before others have their turn."""
-_SHOWN: Final = 8
-"""Partitions that a line of the log names; there may be thousands."""
-_REST_PASSES: Final = 2
-"""Passes without a change after which owners are expected to be those of the plan."""
-_REVIEW_PASSES: Final = 12
-"""Passes between two looks at everybody's owners while nothing changes."""
 
 
 class Rebalancer:
@@ -112,6 +102,16 @@ class Rebalancer:
         self._owners = PartitionOwners(zk, identity.group, hooks=self._hooks, denied=self._permitted.report)
         self._find_topic = SharedReads[str, Stat | None](lambda topic: zk.exists(topic_path(topic)))
         self._machine = GroupMachine(self._settings, random.random)
+        self._reports = GroupReports(hooks=self._hooks, log=self._log, wall_ms=wall_ms)
+        self._review = GroupReview(
+            zk,
+            self._owners,
+            self._machine,
+            strategy,
+            reports=self._reports,
+            hooks=self._hooks,
+            log=self._log,
+        )
         self._events: deque[ev.Event] = deque()
         self._wakeup = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -122,15 +122,9 @@ class Rebalancer:
         self._claims: dict[TopicPartition, OwnedClaim] = {}
         self._changes: Cell[int] = Cell(0)
         self._watches: dict[tuple[str, WatchKind], Watch] = {}
-        self._snapshot: GroupSnapshot | None = None
         self.topics: Cell[frozenset[str]] = Cell(frozenset())
         """The topics that were read last: those that we subscribe to, or that anybody does where that matters."""
-        self._quiet_passes = 0
         self._next_topic = 0
-        self._registry_disagreements: tuple[Disagreement, ...] = ()
-        self._owner_disagreements: tuple[Disagreement, ...] = ()
-        self._rebalances: deque[PastRebalance] = deque(maxlen=_REBALANCES_KEPT)
-        self._last_error: str | None = None
         self._counted = (-1, -1)
         self._moves_seen = -1
 
@@ -208,12 +202,14 @@ class Rebalancer:
     @property
     def members(self) -> int:
         """How many members the group had when it was read last."""
-        return len(self._snapshot.members) if self._snapshot is not None else 0
+        snapshot = self._review.snapshot
+        return len(snapshot.members) if snapshot is not None else 0
 
     @property
     def group_partitions(self) -> int:
         """How many partitions the topics have that were read last, whoever owns them."""
-        return sum(map(len, self._snapshot.partitions.values())) if self._snapshot is not None else 0
+        snapshot = self._review.snapshot
+        return sum(map(len, snapshot.partitions.values())) if snapshot is not None else 0
 
     @property
     def denied(self) -> Mapping[str, str]:
@@ -223,7 +219,7 @@ class Rebalancer:
     @property
     def status(self) -> GroupStatus:
         """The member as it is now."""
-        machine, now = self._machine, self._now()
+        machine, snapshot, now = self._machine, self._review.snapshot, self._now()
         records = sorted(machine.records.items())
         return GroupStatus(
             group=self._identity.group,
@@ -245,10 +241,10 @@ class Rebalancer:
                 for partition, record in records
                 if record.state is PartitionState.CONTESTED
             ),
-            rebalances=tuple(self._rebalances),
-            disagreements=self._registry_disagreements + self._owner_disagreements,
-            last_error=self._last_error,
-            unreadable_topics=self._snapshot.unreadable if self._snapshot is not None else {},
+            rebalances=self._reports.rebalances,
+            disagreements=self._review.disagreements,
+            last_error=self._reports.last_error,
+            unreadable_topics=snapshot.unreadable if snapshot is not None else {},
         )
 
     # -- the loop
@@ -354,9 +350,9 @@ class Rebalancer:
             case ev.Resume(partitions):
                 self._hold(partitions, held=False)
             case ev.ReportConflict():
-                self._report_conflict(effect)
+                self._reports.tell_conflict(effect)
             case ev.ReportRebalance(rebalance):
-                self._report_rebalance(rebalance)
+                self._reports.tell_rebalance(rebalance)
             case _:
                 assert_never(effect)
 
@@ -371,14 +367,14 @@ class Rebalancer:
             consumer = await self._registry.register(self._identity, self._permitted.registered, effect.epoch)
         except NotPermitted as error:
             reason = await explain_refusal(self._zk, ids_path(self._identity.group), Right.CREATE)
-            self._failed(Trouble.REGISTRATION_FAILED, NotPermitted(f"{error}: {reason}", error.path))
+            self._reports.fail(Trouble.REGISTRATION_FAILED, NotPermitted(f"{error}: {reason}", error.path))
             self._post(ev.RegisterFailed(effect.serial))
             return
         except CoordinationError as error:
-            self._failed(Trouble.REGISTRATION_FAILED, error)
+            self._reports.fail(Trouble.REGISTRATION_FAILED, error)
             self._post(ev.RegisterFailed(effect.serial))
             return
-        self._recovered()
+        self._reports.recover()
         self._log.info("member_registered", member=consumer, epoch=effect.epoch)
         self._post(ev.Registered(effect.serial, consumer))
 
@@ -403,11 +399,12 @@ class Rebalancer:
                 await self._registry.restore(effect.consumer, self._permitted.registered, effect.epoch)
                 snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)
         except CoordinationError as error:
-            self._failed(Trouble.GROUP_UNREADABLE, error)
+            self._reports.fail(Trouble.GROUP_UNREADABLE, error)
             self._post(ev.ReadFailed(effect.serial))
             return
-        self._recovered()
-        self._take_snapshot(snapshot)
+        self._reports.recover()
+        self._review.take(snapshot)
+        self.topics.set(frozenset(snapshot.topics))
         me = snapshot.find_member(effect.consumer)
         grants = {
             **plan_grants(snapshot, plan_assignment(snapshot, self._strategy), effect.consumer),
@@ -427,17 +424,6 @@ class Rebalancer:
         written, found = self._permitted.registered.register(0), me.registration
         return found is None or (found.pattern, found.subscription) != (written.pattern, written.subscription)
 
-    def _take_snapshot(self, snapshot: GroupSnapshot) -> None:
-        if self._snapshot is None or self._snapshot.stamp != snapshot.stamp:
-            self._quiet_passes = 0
-            self._report_disagreements((), self._owner_disagreements)
-            self._owner_disagreements = ()
-        self._snapshot = snapshot
-        self.topics.set(frozenset(snapshot.topics))
-        found = plan_disagreements(snapshot, self._strategy)
-        self._report_disagreements(found, self._registry_disagreements)
-        self._registry_disagreements = found
-
     async def _verify(self, effect: ev.Verify) -> None:
         topics = frozenset(effect.stamp.topics)
         if self._strategy is Strategy.RANGE:
@@ -448,7 +434,7 @@ class Rebalancer:
         try:
             return await self._registry.is_current(effect.stamp, topics)
         except CoordinationError as error:
-            self._failed(Trouble.GROUP_UNREADABLE, error)
+            self._reports.fail(Trouble.GROUP_UNREADABLE, error)
             return False
 
     async def _reconcile(self, effect: ev.Verify) -> None:
@@ -458,45 +444,9 @@ class Rebalancer:
         self._next_topic = start + _TOPICS_A_PASS
         self._registry.forget()
         unchanged = await self._is_current(effect, ordered[start : self._next_topic])
-        if unchanged:
-            await self._review_owners(effect)
-        self._post(ev.Verified(effect.serial, unchanged))
-
-    async def _review_owners(self, effect: ev.Verify) -> None:
-        """Once nothing has changed for a while, see whether owners are those of the plan, and ours those we know of."""
-        snapshot = self._snapshot
-        if snapshot is None or snapshot.stamp != effect.stamp:
-            return
-        if not self._machine.resting:
-            self._quiet_passes = 0
-            return
-        self._quiet_passes += 1
-        if self._quiet_passes % _REVIEW_PASSES != _REST_PASSES:
-            return
-        try:
-            plan = plan_assignment(snapshot, self._strategy)
-            owners = await self._owners.survey(snapshot.topics, plan, frozenset(self._claims))
-            session_id = get_session_id(self._zk, self._machine.epoch)
-        except (NotConnected, SessionLost):
-            return  # the session's hooks tell of it
-        except CoordinationError as error:
-            self._tell_owners_unread(error)
-            return
-        strays = {
-            partition: ThreadId(holder.thread)
-            for partition, holder in owners.holders.items()
-            if holder.session_id == session_id and partition not in self._machine.records
-        }
-        if strays:
-            self._log.warning("stray_owners_found", partitions=len(strays), first=join_shown(sorted(strays), _SHOWN))
-            for partition in sorted(strays):
-                self._hooks.trouble(Trouble.STRAY_OWNERS_FOUND, "an owner node of ours that is not known of", partition)
+        if unchanged and (strays := await self._review.compare_owners(effect.stamp, self._claims)):
             self._post(ev.StraysFound(strays))
-        consumer = self._machine.consumer
-        if consumer is not None and self._snapshot is snapshot and self._machine.resting:
-            found = plan_owner_disagreements(snapshot, self._strategy, owners.holders, consumer, owners.there)
-            self._report_disagreements(found, self._owner_disagreements)
-            self._owner_disagreements = found
+        self._post(ev.Verified(effect.serial, unchanged))
 
     async def _claim(self, effect: ev.Claim) -> None:
         outcomes = await self._owners.claim(effect.grants, effect.epoch, first=effect.first)
@@ -522,7 +472,7 @@ class Rebalancer:
         except (NotConnected, SessionLost):
             pass  # the session's hooks tell of it, and the machine hears of it anyway
         except CoordinationError as error:
-            self._tell_owners_unread(error)
+            self._reports.tell_owners_unread(error)
         self._post(ev.Inspected(effect.serial, seen.nodes, session_id, seen.there, seen.doubtful))
 
     # -- what the listener is told
@@ -620,67 +570,3 @@ class Rebalancer:
         for path, topic in sorted(paths.items()):
             self._watch(path, WatchKind.CHILDREN, partial(self._post, ev.OwnersChanged(topic)))
         self._unwatch_all_but(paths, WatchKind.CHILDREN, owners_root(self._identity.group))
-
-    # -- what people are told
-
-    def _failed(self, event: Trouble, error: CoordinationError) -> None:
-        """Tell of the first of a row of failures."""
-        if self._last_error is None:
-            self._log.warning(event.value, error=str(error))
-            self._hooks.trouble(event, str(error))
-        self._last_error = str(error)
-
-    def _tell_owners_unread(self, error: CoordinationError) -> None:
-        self._log.warning("owners_unread", error=str(error))
-        self._hooks.trouble(Trouble.OWNERS_UNREAD, str(error))
-
-    def _recovered(self) -> None:
-        if self._last_error is not None:
-            self._log.info("group_readable_again")
-            self._last_error = None
-
-    def _report_conflict(self, effect: ev.ReportConflict) -> None:
-        self._hooks.claim_conflicted(effect.partition, effect.holder.thread)
-        # in every handover a partition is another's for a moment
-        log = self._log.warning if effect.starved else self._log.debug
-        log(
-            "claim_conflicted",
-            partition=str(effect.partition),
-            holder=effect.holder.thread,
-            session=hex(effect.holder.session_id),
-            attempts=effect.attempts,
-        )
-
-    def _report_rebalance(self, rebalance: ev.Rebalance) -> None:
-        if not rebalance.gained and not rebalance.lost:
-            self._log.debug("rebalance_finished", causes=rebalance.causes, stayed=rebalance.stayed)
-            return
-        self._rebalances.append(PastRebalance(ended_ms=self._wall_ms(), rebalance=rebalance))
-        self._hooks.rebalance_finished(
-            cause=rebalance.causes[0],
-            seconds=rebalance.seconds,
-            phases=dict(rebalance.phases),
-            gained=rebalance.gained,
-            lost=rebalance.lost,
-        )
-        self._log.info(
-            "rebalance_finished",
-            causes=rebalance.causes,
-            seconds=round(rebalance.seconds, 3),
-            gained=rebalance.gained,
-            lost=rebalance.lost,
-            stayed=rebalance.stayed,
-            **{f"{name}_s": round(seconds, 3) for name, seconds in rebalance.phases.items()},
-        )
-
-    def _report_disagreements(self, found: Collection[Disagreement], before: Collection[Disagreement]) -> None:
-        for disagreement in found:
-            if disagreement not in before:
-                who = f"{disagreement.member}: " if disagreement.member is not None else ""
-                self._hooks.group_disagreed(disagreement.kind.value, who + disagreement.detail)
-                self._log.warning(
-                    "members_disagree",
-                    kind=disagreement.kind.value,
-                    member=disagreement.member,
-                    detail=disagreement.detail,
-                )

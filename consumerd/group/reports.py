@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one member tells logs and hooks about its group: failures, conflicts, rebalances, disagreements."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from consumerd.errors import CoordinationError
+from consumerd.group import events as ev
+from consumerd.group.plan import Disagreement
+from consumerd.group.status import PastRebalance
+from consumerd.telemetry.hooks import Hooks, Trouble
+
+_REBALANCES_KEPT: Final = 20
+
+
+class GroupReports:
+    """Tells of each thing once. ``wall_ms`` is the calendar's time in milliseconds, for what is shown."""
+
+    def __init__(self, *, hooks: Hooks, log: FilteringBoundLogger, wall_ms: Callable[[], int]) -> None:
+        self._hooks = hooks
+        self._log = log
+        self._wall_ms = wall_ms
+        self._rebalances: deque[PastRebalance] = deque(maxlen=_REBALANCES_KEPT)
+        self._last_error: str | None = None
+
+    @property
+    def rebalances(self) -> tuple[PastRebalance, ...]:
+        """The last rebalances that gave or took partitions, oldest first."""
+        return tuple(self._rebalances)
+
+    @property
+    def last_error(self) -> str | None:
+        """The failure that still lasts."""
+        return self._last_error
+
+    def fail(self, event: Trouble, error: CoordinationError) -> None:
+        """Note a failure; only the first of a row is told."""
+        if self._last_error is None:
+            self._log.warning(event.value, error=str(error))
+            self._hooks.trouble(event, str(error))
+        self._last_error = str(error)
+
+    def recover(self) -> None:
+        """Note that the group can be read and written again."""
+        if self._last_error is not None:
+            self._log.info("group_readable_again")
+            self._last_error = None
+
+    def tell_owners_unread(self, error: CoordinationError) -> None:
+        """Tell that owner nodes could not be read."""
+        self._log.warning("owners_unread", error=str(error))
+        self._hooks.trouble(Trouble.OWNERS_UNREAD, str(error))
+
+    def tell_conflict(self, effect: ev.ReportConflict) -> None:
+        """Tell that a partition of ours is owned by another member; in a handover it is, for a moment."""
+        self._hooks.claim_conflicted(effect.partition, effect.holder.thread)
+        log = self._log.warning if effect.starved else self._log.debug
+        log(
+            "claim_conflicted",
+            partition=str(effect.partition),
+            holder=effect.holder.thread,
+            session=hex(effect.holder.session_id),
+            attempts=effect.attempts,
+        )
+
+    def tell_rebalance(self, rebalance: ev.Rebalance) -> None:
+        """Tell of a rebalance that has ended; one that moved nothing is logged for debugging only."""
+        if not rebalance.gained and not rebalance.lost:
+            self._log.debug("rebalance_finished", causes=rebalance.causes, stayed=rebalance.stayed)
+            return
+        self._rebalances.append(PastRebalance(ended_ms=self._wall_ms(), rebalance=rebalance))
+        self._hooks.rebalance_finished(
+            cause=rebalance.causes[0],
+            seconds=rebalance.seconds,
+            phases=dict(rebalance.phases),
+            gained=rebalance.gained,
+            lost=rebalance.lost,
+        )
+        self._log.info(
+            "rebalance_finished",
+            causes=rebalance.causes,
+            seconds=round(rebalance.seconds, 3),
+            gained=rebalance.gained,
+            lost=rebalance.lost,
+            stayed=rebalance.stayed,
+            **{f"{name}_s": round(seconds, 3) for name, seconds in rebalance.phases.items()},
+        )
+
+    def tell_disagreements(self, found: Collection[Disagreement], before: Collection[Disagreement]) -> None:
+        """Tell of the disagreements in ``found`` that are not in ``before``."""
+        for disagreement in found:
+            if disagreement not in before:
+                who = f"{disagreement.member}: " if disagreement.member is not None else ""
+                self._hooks.group_disagreed(disagreement.kind.value, who + disagreement.detail)
+                self._log.warning(
+                    "members_disagree",
+                    kind=disagreement.kind.value,
+                    member=disagreement.member,
+                    detail=disagreement.detail,
+                )
