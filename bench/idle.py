@@ -27,9 +27,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import RELEASES, Cluster
 from tests.support.topic_nodes import BROKER_ID, connected
+from tests.support.waiting import wait_until
 
 BROKER_SETTINGS: Final = {
     "log.index.size.max.bytes": "4096",

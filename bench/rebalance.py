@@ -38,7 +38,7 @@ from typing import Final, Self
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import topic_path
 from tests.support.counting_proxy import CountingProxy
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.delivering_member import DeliveringMember, MadeUpLogs, join_delivering
 from tests.support.kafka import Cluster, JavaConsumer, Sent, four_letter
 from tests.support.lag_probe import LagProbe
@@ -46,6 +46,7 @@ from tests.support.mixed_group import GIVEN_UP
 from tests.support.noting_sink import install, read_notes
 from tests.support.registry import open_registry
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import make_client, make_server
 from tests.support.zookeeper_operations import OperationCounter
 

@@ -30,7 +30,7 @@ from consumerd.spark.job import JobName, Summary
 from consumerd.spark.job_metrics import SERIES, JobEnd, report_metrics
 from consumerd.wire.apikeys import ApiKey
 from tests.architecture.queries import DEPLOY
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.damage import flip_byte
 from tests.support.embedded import EmbeddedThread
 from tests.support.kafka import free_port
@@ -40,6 +40,7 @@ from tests.support.monitoring import SPEED, Monitoring, Notified, Target, names,
 from tests.support.proxy_thread import ProxyThread
 from tests.support.registry import Registry, open_registry
 from tests.support.tools import require_tool
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import run_server
 
 KINDS: Final = ("compose", "kubernetes", "systemd")

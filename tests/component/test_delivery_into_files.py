@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from consumerd.aio.timeouts import timeout
 from consumerd.delivery.policy import OffsetPolicy, UnitPolicy
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.errors import CorruptMessageError
@@ -19,6 +18,7 @@ from consumerd.model import Gap, GapReason, TopicPartition
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig
 from tests.support.landing_reader import LandedPartition
 from tests.support.sinks import Clock, SinkRig
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.records
 
@@ -65,13 +65,6 @@ class World:
         landing = self.files.landing()
         assert landing.problems == []
         return landing.partitions["t", "0"]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait, on real time, until a condition holds."""
-    async with timeout(20):
-        while not condition():  # noqa: ASYNC110 - the condition is about files and fakes, which call nobody
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.demo.children import Child, ChildFailed
 from tests.support.kafka import free_port
-from tests.support.zookeeper import eventually
+from tests.support.waiting import until
 
 ARGUMENTS = ("run", "--set=group.id=g", "--topics=t", "--set=http.listen=off")
 
@@ -45,7 +45,7 @@ async def test_leaving_the_block_leaves_no_process(tmp_path: Path) -> None:
 async def test_an_orderly_end_is_no_failure(tmp_path: Path) -> None:
     """What we have asked for."""
     async with member(tmp_path) as child:
-        await eventually(lambda: b"zookeeper" in child.log.read_bytes())
+        await until(lambda: b"zookeeper" in child.log.read_bytes())
         child.check()
         await child.stop(20)
         child.check()
@@ -56,7 +56,7 @@ async def test_an_orderly_end_is_no_failure(tmp_path: Path) -> None:
 async def test_a_death_is_a_failure_that_shows_the_log(tmp_path: Path) -> None:
     """The one thing that helps whoever sees it."""
     async with member(tmp_path) as child:
-        await eventually(lambda: b"zookeeper" in child.log.read_bytes())
+        await until(lambda: b"zookeeper" in child.log.read_bytes())
         os.kill(child.pid, signal.SIGKILL)
         await child.process.wait()
 
@@ -108,4 +108,4 @@ async def test_it_does_not_outlive_who_started_it(tmp_path: Path) -> None:
     parent.kill()
     await parent.wait()
 
-    await eventually(lambda: not exists(pid))
+    await until(lambda: not exists(pid))

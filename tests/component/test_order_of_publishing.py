@@ -25,7 +25,7 @@ from tests.support.delivery import (
 )
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.sinks import Clock, SinkRig
-from tests.support.zookeeper import eventually
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.records
 
@@ -91,11 +91,11 @@ async def test_each_file_is_written_synced_checked_linked_and_committed_in_this_
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(deliveries.run())
         await deliveries.claimed([NotingClaim(files.calls)])
-        await eventually(lambda: store.position(PARTITION) == 0)
+        await until(lambda: store.position(PARTITION) == 0)
         files.calls.clear()
         for end in (BATCH, 2 * BATCH, 3 * BATCH):
             log.append(BATCH)
-            await eventually(lambda end=end: store.position(PARTITION) == end)  # type: ignore[misc]
+            await until(lambda end=end: store.position(PARTITION) == end)  # type: ignore[misc]
         calls = list(files.calls)
         running.cancel()
 

@@ -15,10 +15,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from consumerd.embedded.tied import tied_command
-from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedFailed, EmbeddedProcess
 from tests.support.kafka import free_port
 from tests.support.processes import pids_in, wait_gone
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import run_server
 
 LINES = b"".join(b"key-%d\tvalue-%d\n" % (number, number) for number in range(100))

@@ -14,7 +14,8 @@ from tests.support.daemon import Daemon, settings_for
 from tests.support.embedded import EmbeddedProcess, EmbeddedThread
 from tests.support.kafka import Sent
 from tests.support.ledger import send_all
-from tests.support.zookeeper import eventually, make_client
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client
 
 P = TopicPartition.modern("orders", 0)
 
@@ -86,8 +87,8 @@ async def test_a_session_that_expires_on_the_same_cluster_is_followed_by_another
             async def is_gone() -> bool:
                 return await zk.exists(owner_path(group, partition)) is None
 
-            await eventually(is_gone)
+            await until(is_gone)
             daemon.resume()
             daemon.wait(lambda: len(daemon.events("member_registered")) == 2, "registered anew")
-            await eventually(lambda: daemon.owned() == {(partition.topic, 0)})
+            await until(lambda: daemon.owned() == {(partition.topic, 0)})
             assert len((await zk.children(members_root(group)))[0]) == 1

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.embedded.tied import tied_command
-from tests.support.daemon import wait_until
 from tests.support.processes import pids_in, wait_gone
+from tests.support.waiting import wait_until
 
 SMALL = ("--records", "2000", "--seconds", "1")
 

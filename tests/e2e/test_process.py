@@ -16,9 +16,10 @@ import pytest
 from consumerd.aio.loops import explain_loop
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.wire import kernel
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import free_port
 from tests.support.registry import open_registry
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import make_client
 
 

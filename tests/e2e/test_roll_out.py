@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.embedded import EmbeddedThread
 from tests.support.landing_check import Place
 from tests.support.landing_job import LandingJob
@@ -20,6 +20,7 @@ from tests.support.ledger import Ledger
 from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
 from tests.support.roll_out import Deployment, RollingUpdate, StatefulSet
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

@@ -10,9 +10,10 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.embedded import EmbeddedThread
 from tests.support.kafka import free_port
+from tests.support.waiting import wait_until
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "consumerd.service"
 

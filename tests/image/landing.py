@@ -25,9 +25,10 @@ from typing import Any, Final
 import yaml
 
 from consumerd import __version__
-from tests.support.daemon import settings_for, wait_until
+from tests.support.daemon import settings_for
 from tests.support.embedded import EmbeddedProcess
 from tests.support.landing_reader import read_landing
+from tests.support.waiting import wait_until
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 4

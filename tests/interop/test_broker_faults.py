@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import ClusterFactory
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.landing_check import check_landed_with_resent, check_landing, wait_landed
 from tests.support.load import SteadyLoad
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

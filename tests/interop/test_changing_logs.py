@@ -18,12 +18,13 @@ from kazoo.exceptions import NoNodeError
 
 from tests.interop.conftest import Figure, require
 from tests.interop.test_hard_cases import numbered, produce, states, told, total
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster
 from tests.support.landing_check import check_landing, wait_landed
 from tests.support.landing_reader import LandedChain, read_landing
 from tests.support.registry import Registry, open_registry
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import FULL, ClusterFactory
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster
 from tests.support.landing_check import find_faults, log_ends
 from tests.support.landing_reader import read_landing
 from tests.support.load import SteadyLoad
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

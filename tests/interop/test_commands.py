@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from tests.interop.conftest import ClusterFactory
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.deleted_topic import check_commands
 from tests.support.kafka import Cluster, Sent, parse_release
 from tests.support.registry import open_registry
+from tests.support.waiting import wait_until
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

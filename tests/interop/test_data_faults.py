@@ -22,11 +22,12 @@ import pytest
 from consumerd.wire.records import Limits
 from tests.interop.conftest import ClusterFactory
 from tests.support import naive_records
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.damage import DamagedUnit, flip_byte
 from tests.support.kafka import Cluster, Sent, has_headers, java_command
 from tests.support.landing_reader import LandedPartition, LandedRecord, Landing, read_landing
 from tests.support.registry import open_registry
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

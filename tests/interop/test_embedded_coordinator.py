@@ -37,7 +37,7 @@ from consumerd.wire.modern.offset_fetch import OffsetFetchRequest, OffsetFetchTo
 from consumerd.wire.schema import Request
 from tests.interop.conftest import ClusterFactory
 from tests.support.embedded import EmbeddedProcess
-from tests.support.zookeeper import eventually
+from tests.support.waiting import until
 
 AS_RELEASE: Final = {"0.10.2.2": "0.10", "1.1.1": "1.1"}
 STUMBLES_OVER_NO_PROTOCOL: Final = {"0.10.2.2"}
@@ -186,13 +186,13 @@ class Script:
             # and has loaded what there is: nothing
             return not found.error_code and not (await self._answer(self._fetch())).error_code
 
-        await eventually(serves, within_s=30)
+        await until(serves, within_s=30)
 
     async def _until_rebalance(self, member: str, generation: int) -> None:
         async def begun() -> bool:
             return bool((await self._answer(self._heartbeat(member, generation))).error_code)
 
-        await eventually(begun)
+        await until(begun)
 
     # -- requests
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import require
-from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedProcess
 from tests.support.java_tools import JavaTools
 from tests.support.kafka import JavaConsumer, java_command
 from tests.support.registry import open_registry
+from tests.support.waiting import wait_until
 
 AS_RELEASE = {"0.8.2.2": "0.8.2", "1.1.1": "1.1"}
 LINES = b"".join(b"key-%d\tvalue-%d\n" % (number, number) for number in range(400))

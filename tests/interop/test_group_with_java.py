@@ -22,7 +22,8 @@ from tests.interop.conftest import ClusterFactory
 from tests.support.group_member import GroupMember, join_group, start_member
 from tests.support.kafka import Cluster, JavaConsumer, parse_release
 from tests.support.registry import Registry, open_registry
-from tests.support.zookeeper import eventually, make_client
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -83,7 +84,7 @@ async def come_to_rest(
         since = (now if since is None else since) if await asyncio.to_thread(look) else None
         return since is not None and now - since > REST_S
 
-    await eventually(settled, within_s=within_s)
+    await until(settled, within_s=within_s)
     for member in ours:
         status = member.status
         for partition, thread in status.owned.items():
@@ -304,10 +305,8 @@ async def test_a_member_that_nobody_can_read_stops_java_and_not_us(
             held = dict(member.listener.held)
             junk = f"/consumers/{group}/ids/host:11111111-2222-4333-8444-555555555555"
             await asyncio.to_thread(foreign.client.create, junk, topic.encode(), ephemeral=True)
-            await eventually(
-                lambda: any(one.kind is DisagreementKind.UNREADABLE for one in member.status.disagreements)
-            )
-            await eventually(lambda: "exception during rebalance" in java.log(), within_s=20)
+            await until(lambda: any(one.kind is DisagreementKind.UNREADABLE for one in member.status.disagreements))
+            await until(lambda: "exception during rebalance" in java.log(), within_s=20)
             assert is_in_step(member)
             assert dict(member.listener.held) == held
             await asyncio.to_thread(foreign.client.delete, junk)

@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import ClusterFactory
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster, Sent
 from tests.support.landing_check import check_landing, log_ends
 from tests.support.landing_reader import read_landing
 from tests.support.registry import Registry, open_registry
 from tests.support.serving import find_missing
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

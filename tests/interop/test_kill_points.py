@@ -18,12 +18,13 @@ import pytest
 
 from consumerd.failpoints import MEMBER_POINTS
 from tests.interop.conftest import FULL, MAIN_RELEASE, ClusterFactory, Figure
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster, JavaConsumer
 from tests.support.landing_check import find_faults, log_ends
 from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
 from tests.support.seeds import draw_seed
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

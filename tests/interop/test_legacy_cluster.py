@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import jafka
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.jafka import JafkaCluster, dump
 from tests.support.tools import require_jars
+from tests.support.waiting import wait_until
 
 GROUP, TOPIC = "lake", "orders"
 RECORDS = 200

@@ -42,7 +42,8 @@ from consumerd.zk.layout import topic_path
 from tests.interop.conftest import ClusterFactory
 from tests.support.cluster import wait_leader
 from tests.support.kafka import Cluster, free_port, parse_release
-from tests.support.zookeeper import eventually, make_client
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client
 
 MAX_FRAME = 1 << 26
 PASSWORD = b"changeit"
@@ -117,7 +118,7 @@ async def ask_until_known(connection: BrokerConnection) -> None:
     async def knows_a_broker() -> bool:
         return bool((await connection.request(MetadataRequest(topics=None), timeout_s=10)).brokers)
 
-    await eventually(knows_a_broker, within_s=30)
+    await until(knows_a_broker, within_s=30)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ async def test_deleted_topic_is_never_made_again(own_cluster: ClusterFactory, re
             await hurried.find([partition])
             return await here.zk.exists(topic_path(topic)) is None and topic not in here.directory.view.topics
 
-        await eventually(gone, within_s=20)
+        await until(gone, within_s=20)
         for _ in range(4):
             await here.directory.refresh("looking for the deleted topic")
             await hurried.find([partition])
@@ -276,7 +277,7 @@ async def test_killed_leader_is_replaced_in_the_view(own_cluster: ClusterFactory
             await control.request(MetadataRequest(topics=None), timeout_s=1)
 
         await asyncio.to_thread(cluster.start_broker, 0)
-        await eventually(lambda: {0, 1} == set(here.directory.view.brokers), within_s=20)
+        await until(lambda: {0, 1} == set(here.directory.view.brokers), within_s=20)
 
 
 async def test_tls_only_broker(own_cluster: ClusterFactory, tmp_path: Path) -> None:

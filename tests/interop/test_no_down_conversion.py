@@ -21,10 +21,11 @@ import pytest
 
 from consumerd.wire.errorcodes import ErrorCode
 from tests.interop.conftest import require
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import CODECS, Cluster, Sent, compile_java, java_command, parse_release
 from tests.support.raw_client import fetch, raw_client
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

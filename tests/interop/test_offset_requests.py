@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import ClusterFactory
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster, Sent
 from tests.support.offset_commands import offsets, read_landed, rows
 from tests.support.registry import open_registry
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

@@ -22,10 +22,11 @@ from typing import TypeVar
 import pytest
 
 from tests.interop.conftest import ClusterFactory, Figure
-from tests.support.daemon import Daemon, wait_until
+from tests.support.daemon import Daemon
 from tests.support.load import SteadyLoad
 from tests.support.mixed_group import MixedGroup
 from tests.support.starvation import StarvationMeter, measure_overlap, merge
+from tests.support.waiting import wait_until
 
 PARTITIONS = 12
 RATE = 200

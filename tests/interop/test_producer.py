@@ -29,12 +29,12 @@ from consumerd.errors import BufferFull, TopicMissing, WriteRefused
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.compression import Codec
 from tests.interop.conftest import ClusterFactory, Figure, require
-from tests.support.daemon import wait_until
 from tests.support.foreign.client import Row
 from tests.support.foreign.java_modern import JavaModern
 from tests.support.kafka import Cluster, JavaConsumer, has_headers, java_command, parse_release
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.tools import require_tool
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

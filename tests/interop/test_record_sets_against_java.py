@@ -19,8 +19,8 @@ from consumerd.wire.modern.produce import ACKS_ALL, ProducePartition, ProduceReq
 from consumerd.wire.modern.units import Rules, assign_offsets, check
 from consumerd.wire.session import CORRELATION_BYTES, encode_request
 from tests.interop.conftest import ClusterFactory, require
-from tests.support.daemon import wait_until
 from tests.support.kafka import Cluster, java_command, parse_release
+from tests.support.waiting import wait_until
 
 ORACLE = "2.8.2"
 TIMES = (None, 7777)

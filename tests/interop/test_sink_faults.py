@@ -17,7 +17,7 @@ import pytest
 
 from tests.interop.conftest import ClusterFactory, Figure
 from tests.support import stalling_sinks
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.disk_faults import (
     DiskFault,
     FrozenDisk,
@@ -35,6 +35,7 @@ from tests.support.kafka import Cluster
 from tests.support.landing_check import find_faults, log_ends
 from tests.support.load import SteadyLoad
 from tests.support.registry import Registry, open_registry
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.records
 

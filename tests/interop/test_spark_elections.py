@@ -41,10 +41,11 @@ from tests.interop.test_changing_logs import _delete, _leaders, _make
 from tests.interop.test_hard_cases import states
 from tests.support import naive_records
 from tests.support.bronze import run_bronze
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster, Sent
 from tests.support.landing_zone import LandingZone
 from tests.support.registry import Registry, open_registry
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.records]
 

@@ -26,13 +26,14 @@ from consumerd import failpoints
 from consumerd.failpoints import TABLE_POINTS, TablePoint
 from consumerd.spark.table.transaction import open_table
 from tests.interop.conftest import FULL, MAIN_RELEASE, ClusterFactory
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Sent
 from tests.support.landing_check import log_ends
 from tests.support.load import SteadyLoad
 from tests.support.processes import end_all_in
 from tests.support.registry import open_registry
 from tests.support.seeds import draw_seed
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.records]
 

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.interop.conftest import MAIN_RELEASE, ClusterFactory
-from tests.support.daemon import wait_until
 from tests.support.kafka import CODECS, Cluster, Sent, has_headers, parse_release
 from tests.support.spark_stream import StreamJob, StreamProcess
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.records]
 

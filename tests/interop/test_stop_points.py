@@ -18,12 +18,13 @@ import pytest
 
 from consumerd.failpoints import MEMBER_POINTS
 from tests.interop.conftest import FULL, ClusterFactory, Figure
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster
 from tests.support.landing_check import find_faults, log_ends
 from tests.support.load import SteadyLoad
 from tests.support.registry import CommitWatch, Registry, open_registry
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import live_sessions
 
 pytestmark = pytest.mark.records

@@ -15,12 +15,13 @@ import pytest
 
 from consumerd.aio.timeouts import timeout
 from tests.interop.conftest import ClusterFactory, Figure
-from tests.support.daemon import Daemon, Delivery, settings_for, wait_until
+from tests.support.daemon import Daemon, Delivery, settings_for
 from tests.support.kafka import Cluster
 from tests.support.landing_check import Place, check_landing, find_faults, wait_landed
 from tests.support.load import SteadyLoad
 from tests.support.registry import CommitWatch, Registry, open_registry
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import SYNC, at_answer_to
 
 pytestmark = pytest.mark.records

@@ -21,8 +21,9 @@ from consumerd.errors import (
 )
 from consumerd.model import GapReason, TopicPartition
 from consumerd.offsets.store import CommitOutcome
-from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.records
 

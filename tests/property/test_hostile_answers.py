@@ -39,7 +39,7 @@ from consumerd.wire.modern.fetch import (
 from consumerd.wire.modern.metadata import MetadataRequest
 from tests.support.cluster import ScriptedRegistry, make_broker
 from tests.support.cluster import make_view as make_cluster_view
-from tests.support.delivery import FakeClaim, FakeSink, FakeStore, make_deliveries, until
+from tests.support.delivery import FakeClaim, FakeSink, FakeStore, make_deliveries
 from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.fetching_in_memory import fetching_from
@@ -47,6 +47,7 @@ from tests.support.lying_broker import draw_metadata
 from tests.support.record_sets import RecordSpec, batch, message
 from tests.support.scripted_broker import FakeNetwork, ScriptedBroker
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 LIED_ABOUT, WELL = TopicPartition.modern("lied-about", 0), TopicPartition.modern("well", 0)
 LIMIT: Final = 16 << 20

@@ -23,9 +23,10 @@ from consumerd.spark.landing.footers import read_all
 from consumerd.spark.landing.report import AuditReport
 from consumerd.spark.landing.scan import scan_landing
 from tests.support.bronze import read_bronze, run_bronze
-from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeLog, until
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeLog
 from tests.support.landing_zone import FIRST_MS, LandingZone
 from tests.support.sinks import Clock, SinkRig
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.records
 

@@ -19,10 +19,10 @@ from consumerd.spark import replay, silver
 from consumerd.spark.job import Silent, Summary
 from consumerd.wire.records import NO_TIMESTAMP
 from tests.support.bronze import run_bronze
-from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedThread
 from tests.support.landing_zone import FIRST_MS, LandingZone
 from tests.support.record_batches import record
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import run_server
 
 pytestmark = pytest.mark.records

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from consumerd.spark import append_batches, read_table, register
 from consumerd.spark.table.transaction import open_table
 from consumerd.wire.apikeys import ApiKey
-from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedThread
 from tests.support.topic_nodes import connected
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import run_server
 
 pytestmark = pytest.mark.records

@@ -16,8 +16,8 @@ from consumerd.client.partitioner import hash_murmur2
 from consumerd.spark import register
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
-from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedThread
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import run_server
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -21,19 +21,11 @@ from typing import Any, Self
 import yaml
 
 from tests.support.kafka import nice_command
+from tests.support.waiting import wait_until
 
 
 class DaemonFailed(Exception):
     """The process ended, or did not come to what was waited for; carries the end of its log."""
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0, interval_s: float = 0.05) -> None:
-    """Poll a condition of the real world. Raises TimeoutError that says what did not come about."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {timeout_s} s: {what}")
-        time.sleep(interval_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Protocol
 import pytest
 
 from consumerd.cli.main import CONFIGURATION, FAILED, main
-from tests.support.daemon import wait_until
 from tests.support.registry import Registry, open_registry
+from tests.support.waiting import wait_until
 
 
 class RunningCluster(Protocol):

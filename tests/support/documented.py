@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.support.daemon import wait_until
 from tests.support.documents import TOP, Block
+from tests.support.waiting import wait_until
 
 
 def make_shell(programs: Path, **variables: str) -> Mapping[str, str]:

@@ -26,8 +26,8 @@ from consumerd.embedded.broker import BrokerSettings
 from consumerd.embedded.cluster import EmbeddedCluster
 from consumerd.embedded.faults import Faults
 from consumerd.embedded.tied import tied_command
-from tests.support.daemon import wait_until
 from tests.support.topic_nodes import connected, create_topic_nodes
+from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.support.daemon import wait_until
 from tests.support.kafka import Sent
 from tests.support.landing_reader import Landing, read_landing
+from tests.support.waiting import wait_until
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""

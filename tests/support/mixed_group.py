@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tests.support.daemon import Daemon, settings_for, wait_until
+from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster, JavaConsumer, LedgerProducer, Sent
 from tests.support.registry import Registry, consumer_of, open_registry
+from tests.support.waiting import wait_until
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import yaml
 
-from tests.support.daemon import wait_until
 from tests.support.kafka import free_port
 from tests.support.tools import require_tool
+from tests.support.waiting import wait_until
 
 PROMETHEUS: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 SPEED: Final = 30

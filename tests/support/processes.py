@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.support.daemon import wait_until
+from tests.support.waiting import wait_until
 
 
 def pids_in(folder: Path) -> set[int]:

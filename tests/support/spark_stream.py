@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from tests.support.daemon import wait_until
 from tests.support.spark_reads import start_session
+from tests.support.waiting import wait_until
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 

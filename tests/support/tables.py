@@ -20,7 +20,7 @@ from consumerd.spark.table.commit import Commit, Operation
 from consumerd.spark.table.locks import FileLock, LockMaker
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
 from consumerd.spark.table.transaction import Table, Transaction, create_table
-from tests.support.daemon import wait_until
+from tests.support.waiting import wait_until
 
 SCHEMA: Final = json.dumps(
     {

@@ -10,13 +10,12 @@ import asyncio
 import os
 import random
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from consumerd.aio.clock import boottime
-from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper, get_zookeeper_jars
 from consumerd.zk.aiozk_client import AiozkClient
 from tests.support.kafka import four_letter, jars
@@ -78,16 +77,6 @@ def make_client(
         private=private,
         call_timeout_s=call_timeout_s,
     )
-
-
-async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, within_s: float = 10.0) -> None:
-    """Wait until a condition holds that nothing announces. Raises TimeoutError."""
-    async with timeout(within_s):
-        while True:
-            result = condition()
-            if result if isinstance(result, bool) else await result:
-                return
-            await asyncio.sleep(0.01)
 
 
 def live_sessions(port: int) -> set[int]:

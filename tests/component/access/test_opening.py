@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.access.opening import make_zookeeper
 from consumerd.config.settings import Cluster
-from tests.support.zookeeper import eventually
+from tests.support.waiting import until
 
 
 async def test_the_lease_runs_on_a_clock_that_counts_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,4 +27,4 @@ async def test_the_lease_runs_on_a_clock_that_counts_suspension(monkeypatch: pyt
         nobody.bind(("127.0.0.1", 0))  # not listening
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         async with make_zookeeper(Cluster(zookeeper=address), session_timeout_ms=6000):
-            await eventually(lambda: time.CLOCK_BOOTTIME in asked)
+            await until(lambda: time.CLOCK_BOOTTIME in asked)

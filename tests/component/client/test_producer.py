@@ -14,8 +14,8 @@ import pytest
 from consumerd.client.opening import open_producer
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.wire.compression import Codec
-from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedProcess
+from tests.support.waiting import wait_until
 
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 ROWS = [(None if number % 4 == 0 else b"key-%d" % number, b"x" * number * 50) for number in range(60)] + [(b"k", None)]

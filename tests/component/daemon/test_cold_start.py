@@ -36,7 +36,8 @@ from consumerd.zk.layout import BROKER_TOPICS, offset_path, topic_path
 from consumerd.zk.layout_modern import partition_path
 from tests.support.delivery import FakeBrokers, FakeSink
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
-from tests.support.zookeeper import GET, LIST, LIST_WITH_STAT, SYNC, eventually, make_client, opcode, run_server, xid
+from tests.support.waiting import until
+from tests.support.zookeeper import GET, LIST, LIST_WITH_STAT, SYNC, make_client, opcode, run_server, xid
 
 PARTITIONS = 4
 DELAY_S = 0.1
@@ -164,7 +165,7 @@ async def test_a_start_waits_for_few_answers_in_a_row(
                     make_client(proxy.connect_string) as zk,
                     member(zk, name, name, brokers, settings),
                 ):
-                    await eventually(is_stored, within_s=30)
+                    await until(is_stored, within_s=30)
                     counted = trips.before_owning, trips.longest
         assert 0 < counted[0] <= owned
         assert counted[1] <= stored

@@ -34,10 +34,11 @@ from consumerd.model import BrokerId, Claim, TopicPartition
 from consumerd.offsets.store import CommitOutcome
 from consumerd.telemetry.hooks import FanOutHooks
 from consumerd.telemetry.metrics import MetricsHooks
-from tests.support.delivery import FakeClaim, FakeSink, FakeStore, FakeWriter, make_deliveries, until
+from tests.support.delivery import FakeClaim, FakeSink, FakeStore, FakeWriter, make_deliveries
 from tests.support.fake_broker import FakeBroker, FakeCluster, Range
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 from tests.unit.daemon.test_status_surface import STATUS
 
 SICK, WELL = TopicPartition.modern("orders", 0), TopicPartition.modern("clicks", 0)

@@ -24,11 +24,12 @@ from consumerd.errors import RetriableSinkError
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
 from consumerd.wire.records import RecordBatch
-from tests.support.delivery import FakeClaim, FakeSink, FakeStore, FakeWriter, make_deliveries, until
+from tests.support.delivery import FakeClaim, FakeSink, FakeStore, FakeWriter, make_deliveries
 from tests.support.fake_broker import FakeCluster
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.record_sets import RecordSpec, batch
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.records
 

@@ -17,8 +17,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from tests.fuzz.broker import check_logs
-from tests.support.daemon import wait_until
 from tests.support.embedded import EmbeddedProcess
+from tests.support.waiting import wait_until
 from tests.support.zookeeper import run_server
 
 pytestmark = pytest.mark.records

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from consumerd.wire.modern.metadata import MetadataRequest
 from tests.support.broker_script import records
 from tests.support.raw_client import RawClient, fetch, produce, raw_client
 from tests.support.served_logs import ServedLogs, served_logs
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -65,13 +66,6 @@ def fill(broker: ServedLogs, units: int) -> None:
     unit = records(2, count=9, size=100_000)
     for _ in range(units):
         broker.log("t").append(unit)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that others bring about."""
-    async with timeout(20):
-        while not condition():  # noqa: ASYNC110 - the other side brings it about, and tells nobody
-            await asyncio.sleep(0.005)
 
 
 async def test_pipelined_requests_are_answered_one_after_the_other(broker: ServedLogs, client: RawClient) -> None:

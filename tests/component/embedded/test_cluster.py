@@ -17,7 +17,7 @@ from consumerd.embedded.cluster import EmbeddedCluster
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError
 from tests.support.processes import pids_in
-from tests.support.zookeeper import eventually
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(temporary: Path) -> None
 
     async with asyncio.TaskGroup() as tasks:
         starting = tasks.create_task(start())
-        await eventually(lambda: any(temporary.rglob("zookeeper.log")))
+        await until(lambda: any(temporary.rglob("zookeeper.log")))
         starting.cancel()
 
     assert list(temporary.iterdir()) == []

@@ -21,7 +21,8 @@ from consumerd.net.versions import Release
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout_modern import CONTROLLER
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client
 
 VECTORS: Final = Path(__file__).parents[2] / "vectors" / "znodes"
 NOW_MS: Final = 1_795_257_170_252
@@ -174,7 +175,7 @@ async def test_a_new_session_registers_anew(server: EmbeddedZooKeeper, request: 
     ):
         before = zk.state.session_id
         proxy.blackhole()
-        await eventually(lambda: gone(watching, "/brokers/ids/0"))
+        await until(lambda: gone(watching, "/brokers/ids/0"))
         proxy.heal()
 
         async def is_back() -> bool:
@@ -184,9 +185,9 @@ async def test_a_new_session_registers_anew(server: EmbeddedZooKeeper, request: 
         async def is_elected_again() -> bool:
             return (await watching.get("/controller_epoch"))[0] == b"2"
 
-        await eventually(is_back)
-        await eventually(is_elected_again)
-        await eventually(lambda: broker.is_controller)
+        await until(is_back)
+        await until(is_elected_again)
+        await until(lambda: broker.is_controller)
 
 
 async def gone(zk: AiozkClient, path: str) -> bool:
@@ -233,7 +234,7 @@ async def test_another_controller_is_left_so_and_followed(
         async with timeout(20), registration(zk) as broker:
             followed = broker.is_controller
             await first.__aexit__(None, None, None)
-            await eventually(lambda: broker.is_controller)
+            await until(lambda: broker.is_controller)
 
             assert not followed
             assert b"2" == (await zk.get("/controller_epoch"))[0]

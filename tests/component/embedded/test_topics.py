@@ -26,7 +26,8 @@ from consumerd.errors import ConfigError, ConsumerdError, CoordinationError
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.modern.building import NewRecord, build_record_set
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client
 
 P = TopicPartition.modern("t", 0)
 STATE = {"controller_epoch": 1, "leader": 7, "version": 1, "leader_epoch": 0, "isr": [7]}
@@ -160,10 +161,10 @@ async def test_a_topic_that_an_admin_tool_writes_is_served(
     """Nobody tells the broker: it watches. Partitions added later are served, too."""
     async with catalogue(server, tool, tmp_path) as topics:
         put_topic(tool, "t", [7])
-        await eventually(lambda: end(topics, P) == 0)
+        await until(lambda: end(topics, P) == 0)
         write_records(topics, P, 3)
         tool.set("/brokers/topics/t", b'{"version":1,"partitions":{"0":[7],"1":[7],"2":[7]}}')
-        await eventually(lambda: topics.partitions("t") == (0, 1, 2))
+        await until(lambda: topics.partitions("t") == (0, 1, 2))
 
         assert (3, 0) == (end(topics, P), end(topics, TopicPartition.modern("t", 2)))
     assert STATE == json.loads(tool.get("/brokers/topics/t/partitions/2/state")[0])
@@ -207,11 +208,11 @@ async def test_changed_settings_are_told_to_open_logs(
         tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/t"}', sequence=True)
         log = topics.find_log(P)
         assert log is not None
-        await eventually(lambda: log.settings.retention_ms == 77)
+        await until(lambda: log.settings.retention_ms == 77)
         compacted = log.settings.cleanup_policy
         tool.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"never"}}')
         tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/t"}', sequence=True)
-        await eventually(lambda: log.settings.retention_ms == LogSettings().retention_ms)
+        await until(lambda: log.settings.retention_ms == LogSettings().retention_ms)
 
         assert compacted is CleanupPolicy.COMPACT
 
@@ -226,7 +227,7 @@ async def test_a_deleted_topic_takes_its_records_with_it(
         write_records(topics, P, 3)
         tool.create("/admin/delete_topics/t", b"", makepath=True)
         tool.create("/admin/delete_topics/never", b"")
-        await eventually(lambda: not tool.get_children("/admin/delete_topics"))
+        await until(lambda: not tool.get_children("/admin/delete_topics"))
         nodes = (tool.exists("/brokers/topics/t"), tool.exists("/config/topics/t"))
         folders = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
         names = topics.names()
@@ -284,7 +285,7 @@ async def test_a_broker_that_deletes_no_topics_drops_the_request(
         await topics.create("t", 1)
         write_records(topics, P, 3)
         tool.create("/admin/delete_topics/t", b"", makepath=True)
-        await eventually(lambda: not tool.get_children("/admin/delete_topics"))
+        await until(lambda: not tool.get_children("/admin/delete_topics"))
 
         assert (["t"], 3) == (topics.names(), end(topics, P))
         with pytest.raises(ConfigError, match=r"delete\.topic\.enable"):
@@ -299,7 +300,7 @@ async def test_records_of_a_topic_whose_nodes_are_lost_stay_on_disk_and_are_not_
         await topics.create("t", 1)
         write_records(topics, P, 3)
         tool.delete("/brokers/topics/t", recursive=True)
-        await eventually(lambda: topics.names() == [])
+        await until(lambda: topics.names() == [])
         await topics.create("t", 1)
         made_again = end(topics, P)
         write_records(topics, P, 1)
@@ -321,7 +322,7 @@ async def test_a_topic_that_is_another_one_between_two_looks_begins_empty(
             at_once.delete(f"/brokers/topics/t{below}")
         at_once.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[7]}}')
         assert all(not isinstance(one, Exception) for one in at_once.commit())
-        await eventually(lambda: end(topics, P) == 0)
+        await until(lambda: end(topics, P) == 0)
 
         assert ["t"] == topics.names()
 
@@ -351,7 +352,7 @@ async def test_topics_are_served_while_zookeeper_is_away_and_caught_up_with_afte
         write_records(topics, P, 3)
         meanwhile = (topics.names(), end(topics, P))
         proxy.heal()
-        await eventually(lambda: topics.names() == ["t", "u"])
+        await until(lambda: topics.names() == ["t", "u"])
 
         assert (["t"], 3) == meanwhile
 
@@ -370,7 +371,7 @@ async def test_who_makes_a_topic_while_zookeeper_is_away_is_told_and_what_follow
             await topics.create("u", 1)
         put_topic(tool, "v", [7])
         proxy.heal()
-        await eventually(lambda: "v" in topics.names(), within_s=20)
+        await until(lambda: "v" in topics.names(), within_s=20)
 
         assert 0 == end(topics, P)
 

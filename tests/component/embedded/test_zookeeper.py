@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper, ZooKeeperFailed
 from consumerd.java import get_java
-from tests.support.zookeeper import eventually
+from tests.support.waiting import until
 
 
 def _exists(pid: int) -> bool:
@@ -63,7 +63,7 @@ async def test_server_left_by_a_killed_parent_is_replaced(tmp_path: Path) -> Non
     """A demo that was killed must start again on the same folder."""
     async with EmbeddedZooKeeper(tmp_path) as left, EmbeddedZooKeeper(tmp_path, port=left.port) as zookeeper:
         assert left.port == zookeeper.port
-        await eventually(lambda: not left.running)
+        await until(lambda: not left.running)
 
 
 async def test_server_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ asyncio.run(main())
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
     output, _ = await parent.communicate()
 
-    await eventually(lambda: not _exists(int(output)), within_s=10)
+    await until(lambda: not _exists(int(output)), within_s=10)
 
 
 async def test_foreign_process_with_a_stale_pid_is_left_alone(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
     zookeeper = EmbeddedZooKeeper(tmp_path, java=await asyncio.to_thread(get_java), tick_ms=500)
     async with asyncio.TaskGroup() as group:
         start = group.create_task(zookeeper.start())
-        await eventually(lambda: zookeeper.running)
+        await until(lambda: zookeeper.running)
         pid = zookeeper.pid
         os.kill(pid, signal.SIGSTOP)
         start.cancel()

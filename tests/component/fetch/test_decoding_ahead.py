@@ -5,7 +5,6 @@ In real time, since threads take it.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
@@ -20,6 +19,7 @@ from consumerd.wire import kernel
 from consumerd.wire.records import RecordBatch
 from tests.support.fake_broker import FakeCluster
 from tests.support.fetching_in_memory import fetching_from
+from tests.support.waiting import until
 
 MIB = 1 << 20
 P0, P1 = (TopicPartition.modern("t", number) for number in range(2))
@@ -44,12 +44,6 @@ class World:
 
     def fetcher(self) -> AbstractAsyncContextManager[Fetcher]:
         return fetching_from(self.cluster, self.budget, self.settings)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with timeout(20):
-        while not condition():  # noqa: ASYNC110 - of things that tell nobody
-            await asyncio.sleep(0.001)
 
 
 def is_decoded_ahead(feed: PartitionFeed) -> bool:

@@ -39,6 +39,7 @@ from tests.support.fake_broker import FakeBroker, FakeCluster, Range
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.record_sets import TRANSACTIONAL, RecordSpec, batch, marker, message
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P0, P1, P2 = (TopicPartition.modern("t", number) for number in range(3))
 KIB = 1024
@@ -90,13 +91,6 @@ async def read(feed: PartitionFeed, count: int, *, timeout_s: float = 60.0) -> l
             records += [(one.offset, one.value) for one in got.records()]
             feed.done(got)
     return records
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds."""
-    async with timeout(20):
-        while not condition():  # noqa: ASYNC110 - of things that tell nobody
-            await asyncio.sleep(0.001)
 
 
 async def quiet(feed: PartitionFeed, seconds: float) -> bool:

@@ -36,7 +36,8 @@ from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import ids_path, offset_path, owner_path, topic_path
 from consumerd.zk.port import LeasePhase, WatchKind
 from tests.support.tcp_proxy import Action, Direction, FrameHook, TcpProxy
-from tests.support.zookeeper import CREATE, DELETE, MULTI, at_answer_to, eventually, make_client, opcode, run_server
+from tests.support.waiting import until
+from tests.support.zookeeper import CREATE, DELETE, MULTI, at_answer_to, make_client, opcode, run_server
 
 pytestmark = pytest.mark.records
 
@@ -127,7 +128,7 @@ class Rig:
         self.proxy.on_frame = at_answer_to(wanted, Action.BLACKHOLE) if answered else _hold_request(wanted)
         async with timeout(20), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(_run(call))
-            await eventually(lambda: self.proxy.held)
+            await until(lambda: self.proxy.held)
             await _gone(self.other.zk, f"/alive-{self.us.group}")
             assert self.us.zk.state.phase is LeasePhase.SUSPENDED, "the server ended the session before our lease did"
             await meanwhile()
@@ -298,7 +299,7 @@ async def test_request_held_in_an_old_connection_has_no_effect_once_the_session_
             used.on_frame = _hold_request(wanted)
             async with timeout(10), asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(_run(call()))
-                await eventually(lambda used=used: used.held)  # type: ignore[misc]
+                await until(lambda used=used: used.held)  # type: ignore[misc]
                 result = await running
             if wanted == CREATE:
                 assert all(isinstance(outcome, Created) for outcome in result.values())
@@ -308,7 +309,7 @@ async def test_request_held_in_an_old_connection_has_no_effect_once_the_session_
                 assert await us.commit(us.own(1), 20) == {CommitOutcome.WRITTEN}
             used.on_frame = None
             used.heal()
-            await eventually(lambda used=used: used.connections == 0)  # type: ignore[misc]
+            await until(lambda used=used: used.connections == 0)  # type: ignore[misc]
 
             assert await other.exists(owner_path(group, PARTITIONS[0])) is None
         assert await us.positions(1) == [b"20"]

@@ -23,7 +23,8 @@ from consumerd.group.owners import PartitionOwners
 from consumerd.group.subscription import Subscription
 from consumerd.zk.layout import ids_path, topic_path
 from tests.support.group_member import GroupMember, join_group, start_member
-from tests.support.zookeeper import eventually, make_client, run_server
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client, run_server
 
 pytestmark = pytest.mark.records
 
@@ -49,7 +50,7 @@ class Steady:
 
     async def owns(self, count: int) -> None:
         """Wait until it is at rest with so many partitions, and everything is owned."""
-        await eventually(lambda: self._at_rest(count), within_s=LIMIT_S)
+        await until(lambda: self._at_rest(count), within_s=LIMIT_S)
 
     async def _at_rest(self, count: int) -> bool:
         status = self._member.status
@@ -66,7 +67,7 @@ class Steady:
             names, _ = await self._member.zk.children(ids_path(self._name))
             return names == [self._member.status.consumer]
 
-        await eventually(listed_alone, within_s=LIMIT_S)
+        await until(listed_alone, within_s=LIMIT_S)
         await self.owns(PARTITIONS)
         assert self._member.listener.lost_ones == []
 
@@ -105,7 +106,7 @@ async def die_at(server: EmbeddedZooKeeper, point: str) -> None:
 async def stall_at(server: EmbeddedZooKeeper, point: str) -> None:
     async with with_another(server, f"stalls-{point}", f"{point}=stop") as (steady, other):
         await reach(point, steady, other)
-        await eventually(lambda: os.waitid(os.P_PID, other.pid, os.WSTOPPED | os.WNOHANG) is not None, within_s=LIMIT_S)
+        await until(lambda: os.waitid(os.P_PID, other.pid, os.WSTOPPED | os.WNOHANG) is not None, within_s=LIMIT_S)
         await steady.is_alone()
         other.send_signal(signal.SIGCONT)
         if point.endswith("release"):

@@ -24,7 +24,8 @@ from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import group_path, id_path, ids_path, offset_path, owner_path, owners_path, topic_path
 from tests.support.group_member import GroupMember, join_group
-from tests.support.zookeeper import eventually, make_client, run_server
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client, run_server
 
 #: quick, and a starved conflict is told after the second try
 QUICK: Final = RebalanceSettings(settle_ms=50, backoff_ms=200, max_retries=2, release_grace_ms=50, reconcile_ms=500)
@@ -95,12 +96,12 @@ async def test_members_that_cannot_be_read_take_no_part_and_are_told(
     for name, data in UNREADABLE.items():
         await foreign.create(f"{ids_path(group)}/{name}", data, ephemeral=True)
     async with join_group(ours, group, Subscription.to_topics({group: 1}), settings=QUICK) as member:
-        await eventually(lambda: owning(member, 0, 1, 2, 3))
+        await until(lambda: owning(member, 0, 1, 2, 3))
         told = {one.member for one in member.status.disagreements if one.kind is DisagreementKind.UNREADABLE}
         assert told == set(UNREADABLE)
         for name in UNREADABLE:
             await foreign.delete(f"{ids_path(group)}/{name}")
-        await eventually(lambda: member.status.disagreements == ())
+        await until(lambda: member.status.disagreements == ())
         assert member.listener.lost_ones == member.listener.drained == []
 
 
@@ -127,12 +128,12 @@ async def test_a_member_of_another_client_is_left_its_share(
     for number in (0, 1):
         await foreign.create(owner_path(group, TopicPartition.modern(group, number)), consumer.encode(), ephemeral=True)
     async with join_group(ours, group, Subscription.to_topics({group: 1}), consumer_id="zz", settings=QUICK) as member:
-        await eventually(lambda: owning(member, 2, 3) and member.status.ready)
+        await until(lambda: owning(member, 2, 3) and member.status.ready)
         assert member.status.conflicts == ()
         await foreign.delete(f"{ids_path(group)}/{consumer}")
         for number in (0, 1):
             await foreign.delete(owner_path(group, TopicPartition.modern(group, number)))
-        await eventually(lambda: owning(member, 0, 1, 2, 3))
+        await until(lambda: owning(member, 0, 1, 2, 3))
 
 
 async def test_junk_among_owners_is_passed_over_and_left_where_it_is(
@@ -146,7 +147,7 @@ async def test_junk_among_owners_is_passed_over_and_left_where_it_is(
         await foreign.create(f"{owners_path(group, group)}/{name}", b"junk \xff", ephemeral=True)
     await foreign.ensure_path(f"{group_path(group)}/owners/{group}.other/notes")
     async with join_group(ours, group, Subscription.to_topics({group: 1}), settings=QUICK) as member:
-        await eventually(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
+        await until(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
     found, _ = await foreign.children(owners_path(group, group))
     assert sorted(found) == sorted(names[:-1])
 
@@ -161,7 +162,7 @@ async def test_an_owner_that_never_goes_is_named_and_stops_nothing_else(
     await foreign.create(stuck, b"\xff no thread")
     await foreign.create(f"{stuck}/child", b"")
     async with join_group(ours, group, Subscription.to_topics({group: 1}), settings=QUICK) as member:
-        await eventually(lambda: any(one.starved for one in member.status.conflicts))
+        await until(lambda: any(one.starved for one in member.status.conflicts))
         assert {one.partition.number for one in member.status.owned} == {0, 1, 3}
         (conflict,) = member.status.conflicts
         assert conflict.holder is not None
@@ -169,7 +170,7 @@ async def test_an_owner_that_never_goes_is_named_and_stops_nothing_else(
         assert "held by others" in (member.status.unready_reason or "")
         await foreign.delete(f"{stuck}/child")
         await foreign.delete(stuck)
-        await eventually(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
+        await until(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
         assert member.listener.lost_ones == member.listener.drained == []
 
 
@@ -178,11 +179,11 @@ async def test_an_owner_node_that_somebody_deletes_is_noticed_and_claimed_anew(
 ) -> None:
     """The claim is void from then on: another member may have it. What has not been deleted keeps flowing."""
     async with join_group(ours, group, Subscription.to_topics({group: 1}), settings=QUICK) as member:
-        await eventually(lambda: owning(member, 0, 1, 2, 3))
+        await until(lambda: owning(member, 0, 1, 2, 3))
         held = dict(member.listener.held)
         victim = TopicPartition.modern(group, 1)
         await foreign.delete(owner_path(group, victim))
-        await eventually(lambda: member.listener.claimed_ones.count(victim) == 2 and owning(member, 0, 1, 2, 3))
+        await until(lambda: member.listener.claimed_ones.count(victim) == 2 and owning(member, 0, 1, 2, 3))
         assert member.listener.lost_ones == [victim]
         assert not held[victim].usable
         assert {one for one, claim in held.items() if claim.usable} == held.keys() - {victim}
@@ -193,7 +194,7 @@ async def test_an_owner_node_that_somebody_rewrites_stays_ours(
 ) -> None:
     """Ownership is told by the session that keeps the node: its text is for others to read."""
     async with join_group(ours, group, Subscription.to_topics({group: 1}), settings=QUICK) as member:
-        await eventually(lambda: owning(member, 0, 1, 2, 3))
+        await until(lambda: owning(member, 0, 1, 2, 3))
         victim = TopicPartition.modern(group, 1)
         await foreign.set(owner_path(group, victim), b"mine now")
         store = ZooKeeperOffsetStore(ours, group)
@@ -208,21 +209,21 @@ async def test_a_registration_that_somebody_deletes_or_spoils_is_made_anew(
 ) -> None:
     """Without it Java members deal our partitions out among themselves, and cannot claim them."""
     async with join_group(ours, group, Subscription.to_topics({group: 1}), consumer_id="r", settings=QUICK) as member:
-        await eventually(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
+        await until(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
         consumer = member.status.consumer
         assert consumer is not None
         good, _ = await foreign.get(id_path(group, consumer))
         await foreign.delete(id_path(group, consumer))
-        await eventually(lambda: _is_registered(foreign, group, member))
-        await eventually(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
+        await until(lambda: _is_registered(foreign, group, member))
+        await until(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
         again = member.status.consumer
         assert again is not None
         claimed = len(member.listener.claimed_ones)
         await foreign.set(id_path(group, again), b"spoilt")
         # nobody watches the data of such a node: it is seen when the group changes, before anything follows from it
         await register(foreign, group, "onlooker", {"pattern": "static", "subscription": {"elsewhere": 1}})
-        await eventually(lambda: _is_registered(foreign, group, member))
-        await eventually(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
+        await until(lambda: _is_registered(foreign, group, member))
+        await until(lambda: owning(member, 0, 1, 2, 3) and member.status.ready)
         assert json.loads(good)["subscription"] == {group: 1}
         assert len(member.listener.claimed_ones) == claimed
 
@@ -238,14 +239,14 @@ async def test_a_configured_id_that_a_living_process_uses_is_shared_by_none(
     """Two processes with one setting: the second takes a suffix, and they share as any two members do."""
     subscription = Subscription.to_topics({group: 1})
     async with make_client(server.connect_string) as zk, join_group(zk, group, subscription, consumer_id="r") as first:
-        await eventually(lambda: owning(first, 0, 1, 2, 3))
+        await until(lambda: owning(first, 0, 1, 2, 3))
         async with join_group(ours, group, subscription, consumer_id="r", settings=QUICK) as second:
-            await eventually(lambda: owning(first, 0, 1) and owning(second, 2, 3))
+            await until(lambda: owning(first, 0, 1) and owning(second, 2, 3))
             assert first.status.consumer == f"{group}_r"
             assert (second.status.consumer or "").startswith(f"{group}_r-")
             listed, _ = await foreign.children(ids_path(group))
             assert len(listed) == 2
-        await eventually(lambda: owning(first, 0, 1, 2, 3))
+        await until(lambda: owning(first, 0, 1, 2, 3))
 
 
 @pytest.mark.parametrize("written", [b"999", b"junk \xff", b"", b"-5", b"1e3", None], ids=str)
@@ -258,7 +259,7 @@ async def test_positions_that_somebody_writes_while_we_own_are_written_over(
     partition = TopicPartition.modern(group, 0)
     node = offset_path(group, partition)
     async with join_group(ours, group, Subscription.to_topics({group: 1}), settings=QUICK) as member:
-        await eventually(lambda: owning(member, 0, 1, 2, 3))
+        await until(lambda: owning(member, 0, 1, 2, 3))
         store, claim = ZooKeeperOffsetStore(ours, group), member.listener.held[partition]
         await store.load([partition])
         assert (await store.commit([Commit(claim, 5)]))[partition] is CommitOutcome.WRITTEN
@@ -297,4 +298,4 @@ async def test_members_of_other_versions_of_ours_share_the_group(
     await foreign.ensure_path(f"{group_path(group)}/consumerd/members/unlike-ours", b'{"version":9}')
     await foreign.ensure_path(f"{group_path(group)}/consumerd/something-new/x")
     async with join_group(ours, group, Subscription.to_topics({group: 1}), consumer_id="b", settings=QUICK) as member:
-        await eventually(lambda: owning(member, 2, 3) and member.status.ready)
+        await until(lambda: owning(member, 2, 3) and member.status.ready)

@@ -20,7 +20,8 @@ from consumerd.zk.layout import ids_path, topic_path
 from consumerd.zk.znodes import parse_registration
 from tests.support.group_member import GroupMember, join_group, start_member
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client, make_server, run_server
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client, make_server, run_server
 
 SESSION_S = 2.0
 
@@ -74,9 +75,9 @@ async def test_members_share_a_topic_and_leave_nothing_behind(
     await make_topic(onlooker, group, 10)
     async with make_client(server.connect_string) as zk_a, make_client(server.connect_string) as zk_b:
         async with join_group(zk_a, group, Subscription.to_topics({group: 2}), consumer_id="a") as a:
-            await eventually(at_rest(a, owning=10))
+            await until(at_rest(a, owning=10))
             async with join_group(zk_b, group, Subscription.to_topics({group: 2}), consumer_id="b") as b:
-                await eventually(at_rest(a, b, owning=10))
+                await until(at_rest(a, b, owning=10))
                 owners = await owners_of(onlooker, group, group)
                 threads = [f"{group}_a-0"] * 3 + [f"{group}_a-1"] * 3 + [f"{group}_b-0"] * 2 + [f"{group}_b-1"] * 2
                 assert [owners[number].thread for number in range(10)] == threads
@@ -85,7 +86,7 @@ async def test_members_share_a_topic_and_leave_nothing_behind(
                 assert parse_registration(data).subscription == {group: 2}
                 assert stat.ephemeral_owner == zk_b.state.session_id
                 assert len(a.listener.drained) == 4
-            await eventually(at_rest(a, owning=10))
+            await until(at_rest(a, owning=10))
             assert a.listener.lost_ones == b.listener.lost_ones == []
         assert await owners_of(onlooker, group, group) == {}
         assert (await onlooker.children(ids_path(group)))[0] == []
@@ -103,15 +104,15 @@ async def test_a_cut_shorter_than_the_session_moves_nothing(
         make_client(f"127.0.0.1:{proxy.port}", session_timeout_s=4.0) as zk,
         join_group(zk, group, Subscription.to_topics({group: 1})) as member,
     ):
-        await eventually(at_rest(member, owning=4))
+        await until(at_rest(member, owning=4))
         claims, rebalances = dict(member.listener.held), member.status.rebalances
         session = zk.state.session_id
         proxy.blackhole()
-        await eventually(lambda: member.status.state is MemberState.SUSPENDED)
+        await until(lambda: member.status.state is MemberState.SUSPENDED)
         assert not any(claim.usable for claim in claims.values())
         proxy.heal()
-        await eventually(lambda: all(claim.usable for claim in claims.values()))
-        await eventually(at_rest(member, owning=4))
+        await until(lambda: all(claim.usable for claim in claims.values()))
+        await until(at_rest(member, owning=4))
         assert zk.state.session_id == session
         assert member.listener.held == claims
         assert member.listener.drained == member.listener.lost_ones == []
@@ -129,9 +130,9 @@ async def test_a_lost_session_loses_every_claim_before_another_member_has_them(
         make_client(server.connect_string) as zk_b,
         join_group(zk_a, group, Subscription.to_topics({group: 1})) as a,
     ):
-        await eventually(at_rest(a, owning=4))
+        await until(at_rest(a, owning=4))
         async with join_group(zk_b, group, Subscription.to_topics({group: 1})) as b:
-            await eventually(at_rest(a, b, owning=4))
+            await until(at_rest(a, b, owning=4))
             before = a.status.consumer
             claims = list(a.listener.held.values())
             proxy.blackhole()
@@ -140,10 +141,10 @@ async def test_a_lost_session_loses_every_claim_before_another_member_has_them(
                 assert not (len(b.listener.held) == 4 and any(claim.usable for claim in claims))
                 return len(b.listener.held) == 4
 
-            await eventually(taken_over, within_s=15)
+            await until(taken_over, within_s=15)
             proxy.heal()
-            await eventually(at_rest(a, b, owning=4), within_s=20)
-            await eventually(lambda: len(a.status.owned) == len(b.status.owned) == 2)
+            await until(at_rest(a, b, owning=4), within_s=20)
+            await until(lambda: len(a.status.owned) == len(b.status.owned) == 2)
             assert a.status.consumer != before
             assert sorted(a.listener.lost_ones) == sorted(claim.partition for claim in claims)
             assert not any(claim.usable for claim in claims)
@@ -158,16 +159,16 @@ async def test_a_killed_member_is_inherited_when_its_session_ends(
         make_client(server.connect_string) as zk,
         join_group(zk, group, Subscription.to_topics({group: 1})) as member,
     ):
-        await eventually(at_rest(member, owning=6))
+        await until(at_rest(member, owning=6))
         with start_member(server.connect_string, group, {group: 1}, session_timeout_s=SESSION_S) as other:
-            await eventually(at_rest(member, owning=3), within_s=20)
+            await until(at_rest(member, owning=3), within_s=20)
 
             async def all_owned() -> bool:
                 return len(await owners_of(onlooker, group, group)) == 6
 
-            await eventually(all_owned)
+            await until(all_owned)
             other.kill()
-        await eventually(at_rest(member, owning=6), within_s=20)
+        await until(at_rest(member, owning=6), within_s=20)
         assert member.listener.lost_ones == []
 
 
@@ -181,9 +182,9 @@ async def test_a_terminated_member_hands_over_at_once(
         join_group(zk, group, Subscription.to_topics({group: 1})) as member,
     ):
         with start_member(server.connect_string, group, {group: 1}) as other:
-            await eventually(at_rest(member, owning=3), within_s=20)
+            await until(at_rest(member, owning=3), within_s=20)
             other.send_signal(signal.SIGTERM)
-            await eventually(at_rest(member, owning=6), within_s=4)
+            await until(at_rest(member, owning=6), within_s=4)
 
 
 async def test_a_lingering_node_of_a_configured_id_is_stepped_around(
@@ -199,10 +200,10 @@ async def test_a_lingering_node_of_a_configured_id_is_stepped_around(
         make_client(server.connect_string) as zk,
         join_group(zk, group, Subscription.to_topics({group: 1}), consumer_id="r1") as member,
     ):
-        await eventually(at_rest(member, owning=1))
+        await until(at_rest(member, owning=1))
         assert (member.status.consumer or "").startswith(f"{group}_r1-")
         await onlooker.delete(past)
-        await eventually(at_rest(member, owning=2))
+        await until(at_rest(member, owning=2))
 
 
 async def test_a_restarted_server_is_followed(onlooker: AiozkClient, group: str) -> None:
@@ -210,14 +211,14 @@ async def test_a_restarted_server_is_followed(onlooker: AiozkClient, group: str)
     async with make_server(tick_ms=250) as own, make_client(own.connect_string, session_timeout_s=8.0) as zk:
         await make_topic(zk, group, 3)
         async with join_group(zk, group, Subscription.to_topics({group: 1})) as member:
-            await eventually(at_rest(member, owning=3))
+            await until(at_rest(member, owning=3))
             claims = dict(member.listener.held)
             await own.kill()
             await own.start()
-            await eventually(lambda: zk.state.connected, within_s=20)
+            await until(lambda: zk.state.connected, within_s=20)
             body = {"version": 1, "partitions": {str(number): [0] for number in range(5)}}
             await zk.set(topic_path(group), json.dumps(body).encode())
-            await eventually(at_rest(member, owning=5), within_s=20)
+            await until(at_rest(member, owning=5), within_s=20)
             assert member.listener.lost_ones == member.listener.drained == []
             assert claims.items() <= member.listener.held.items()
             assert TopicPartition.modern(group, 4) in member.listener.held

@@ -16,7 +16,8 @@ from consumerd.model import TopicPartition
 from consumerd.zk.layout import topic_path
 from tests.support.delivering_member import DeliveringMember, MadeUpLogs, join_delivering
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client, make_server, run_server
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client, make_server, run_server
 from tests.support.zookeeper_operations import OperationCounter
 
 SELDOM = RebalanceSettings(reconcile_ms=600_000)
@@ -66,7 +67,7 @@ class World:
             owned = sum(len(member.owned) for member in members)
             return owned == total and all(member.at_rest and member.delivering for member in members)
 
-        await eventually(settled, within_s=40)
+        await until(settled, within_s=40)
 
 
 @contextlib.asynccontextmanager
@@ -136,13 +137,13 @@ async def test_a_group_at_rest_reads_only_what_its_partitions_hang_on(server: Em
 
         async def let_pass(passes: int) -> None:
             world.counter.clear()
-            await eventually(lambda: world.counter.requests["children"] >= passes, within_s=30)
+            await until(lambda: world.counter.requests["children"] >= passes, within_s=30)
 
         async def reads_no_more() -> bool:
             await let_pass(5)
             return world.counter.requests["get"] == 0
 
-        await eventually(reads_no_more, within_s=40)
+        await until(reads_no_more, within_s=40)
         await let_pass(10)
         assert world.counter.requests.keys() <= {"exists", "children"}, str(world.counter)
         assert world.counter.total < 60, str(world.counter)
@@ -153,11 +154,11 @@ async def test_positions_of_many_partitions_go_out_together(server: EmbeddedZooK
     async with open_world(server, "commit", {"t": 300}) as world:
         member = await world.join("a")
         await world.settle(member)
-        await eventually(lambda: all(one.committed == one.acknowledged for one in member.deliveries.statuses))
+        await until(lambda: all(one.committed == one.acknowledged for one in member.deliveries.statuses))
         world.counter.clear()
         for number in range(300):
             world.brokers.logs[TopicPartition.modern("commit-t", number)].append(7)
-        await eventually(lambda: all(one.committed == 17 for one in member.deliveries.statuses), within_s=30)
+        await until(lambda: all(one.committed == 17 for one in member.deliveries.statuses), within_s=30)
         assert world.counter.inside["set"] <= 600
         assert world.counter.requests["multi"] <= 6, str(world.counter)
         assert world.counter.requests["get"] == 0, str(world.counter)

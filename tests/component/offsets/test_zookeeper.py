@@ -22,7 +22,8 @@ from consumerd.zk.layout import offset_path, owner_path, request_path, topic_pat
 from consumerd.zk.layout_modern import partition_path
 from tests.support.delivery import FakeClaim
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
-from tests.support.zookeeper import eventually, make_client, run_server
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client, run_server
 
 MULTI = 14  # ZooKeeper's opcode
 P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
@@ -132,11 +133,11 @@ async def test_a_session_that_ended_between_claim_and_commit_commits_nothing(
         assert await ours.commit((claim, 10)) == [CommitOutcome.WRITTEN]
         proxy.refuse()
         proxy.cut()
-        await eventually(lambda: _gone(theirs, P))
+        await until(lambda: _gone(theirs, P))
         (their_claim,) = await theirs.claim([P])
         assert await theirs.commit((their_claim, 50)) == [CommitOutcome.WRITTEN]
         await proxy.listen()
-        await eventually(lambda: ours.zk.state.epoch > claim.epoch and ours.zk.state.connected)
+        await until(lambda: ours.zk.state.epoch > claim.epoch and ours.zk.state.connected)
         assert await ours.commit((claim, 20)) == [CommitOutcome.NOT_OWNER]
         assert await theirs.held(P) == (b"50", 1)
 
@@ -257,9 +258,9 @@ async def test_each_request_wakes_the_member_and_the_newest_is_the_one_that_is_c
         await ours.commit((claim, 10))
         for number, position in enumerate((5, 6, 10, 0)):
             first = await operator.put(wish(99, f"old-{number}"))
-            await eventually(lambda expected=first.id: expected in seen)
+            await until(lambda expected=first.id: expected in seen)
             second = await operator.put(wish(position, f"new-{number}"))
-            await eventually(lambda expected=second.id: expected in seen)
+            await until(lambda expected=second.id: expected in seen)
             assert (first.version, second.version) == (0, 1)
             assert await ours.store.commit([Commit(claim, 99, first)]) == {P: CommitOutcome.REQUEST_CHANGED}
             assert await ours.store.commit([Commit(claim, position, second)]) == {P: CommitOutcome.WRITTEN}

@@ -14,9 +14,9 @@ import pytest
 from consumerd.config.job import JobSettings
 from consumerd.spark.job import JobName, Summary
 from consumerd.spark.job_metrics import JobEnd, report_metrics
-from tests.support.daemon import wait_until
 from tests.support.kafka import free_port
 from tests.support.tools import require_tool
+from tests.support.waiting import wait_until
 
 OK = Summary(numbers={"rows": 7})
 

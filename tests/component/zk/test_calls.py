@@ -26,7 +26,8 @@ from consumerd.zk.port import (
     WatchKind,
 )
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client
 
 
 async def test_nodes_are_made_read_changed_and_deleted(server: EmbeddedZooKeeper, root: str) -> None:
@@ -312,7 +313,7 @@ async def test_o5_credentials_are_replayed_on_every_connection(
     async with make_client(proxy.connect_string, auth=auth, private=True) as zk:
         await zk.create(root, b"1")
         proxy.cut()
-        await eventually(lambda: proxy.accepted == 2)
+        await until(lambda: proxy.accepted == 2)
 
         assert (await zk.get(root))[0] == b"1"
         async with make_client(server.connect_string) as stranger:

@@ -17,6 +17,7 @@ from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import LeasePhase, NotConnected, OutcomeUnknown, WatchKind
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
+from tests.support.waiting import until
 from tests.support.zookeeper import (
     AUTH,
     CREATE,
@@ -25,7 +26,6 @@ from tests.support.zookeeper import (
     SET_WATCHES,
     SYNC,
     at_answer_to,
-    eventually,
     live_sessions,
     make_client,
     opcode,
@@ -153,7 +153,7 @@ async def test_cut_right_after_an_answered_probe_for_most_of_a_session_costs_not
         await zk.create(root, b"", ephemeral=True)
         before = zk.state
         proxy.on_frame = at_answer_to(SYNC, Action.BLACKHOLE_AFTER)
-        await eventually(lambda: proxy.held)
+        await until(lambda: proxy.held)
         proxy.on_frame = None
         asyncio.get_running_loop().call_later(0.7 * 4, proxy.heal)
         phases, state = set(), before
@@ -195,7 +195,7 @@ async def test_a3_connected_server_that_hangs_is_left_for_another_one(server: Em
             before = zk.state
             used, spare = (one, two) if one.connections else (two, one)
             used.blackhole()
-            await eventually(lambda: spare.connections == 1, within_s=3)
+            await until(lambda: spare.connections == 1, within_s=3)
             await zk.exists(root)
 
             assert zk.state.phase is LeasePhase.FRESH
@@ -252,8 +252,8 @@ async def test_a4_cut_at_each_step_of_reconnecting_is_survived(
 
         proxy.on_frame = decide
         proxy.cut()
-        await eventually(lambda: bool(hits), within_s=5)
-        await eventually(lambda: proxy.accepted >= 3, within_s=5)
+        await until(lambda: bool(hits), within_s=5)
+        await until(lambda: proxy.accepted >= 3, within_s=5)
         await zk.exists("/")
         told.clear()
         await other.set(root, b"new")
@@ -317,7 +317,7 @@ class ByteCuts:
         """Return how many bytes a reconnect takes."""
         before, accepted = self._proxy.carried[direction], self._proxy.accepted
         self._proxy.cut()
-        await eventually(lambda: self._proxy.accepted > accepted and self._zk.state.connected)
+        await until(lambda: self._proxy.accepted > accepted and self._zk.state.connected)
         await self._zk.exists("/")  # answered after the watches
         return self._proxy.carried[direction] - before
 
@@ -326,11 +326,11 @@ class ByteCuts:
         self._proxy.cut_after(direction, last)
         self._proxy.cut()
         # what a reconnect does not send, the next probe does
-        await eventually(lambda: not self._proxy.cut_pending)
+        await until(lambda: not self._proxy.cut_pending)
         await self._changed(b"%d" % last)
 
     async def _changed(self, data: bytes) -> None:
-        await eventually(lambda: self._zk.state.connected)
+        await until(lambda: self._zk.state.connected)
         await self._zk.exists("/")
         self._told.clear()
         await self._other.set(self._path, data)
@@ -351,18 +351,18 @@ async def test_a4_more_watches_than_fit_into_a_request_are_set_again(
         for path in paths:
             zk.watch(path, WatchKind.DATA, lambda path=path: told.add(path))
         await zk.exists("/")
-        await eventually(lambda: len(told) == len(paths))
+        await until(lambda: len(told) == len(paths))
         told.clear()
         proxy.cut()
-        await eventually(lambda: len(told) == len(paths))
+        await until(lambda: len(told) == len(paths))
         # every watch finds out again that its node is missing
         await zk.exists("/")
         await asyncio.sleep(0)
-        await eventually(lambda: zk._session._connection is not None and not zk._session._connection._pending)
+        await until(lambda: zk._session._connection is not None and not zk._session._connection._pending)
         told.clear()
         for path in (paths[0], paths[6000], paths[-1]):
             await other.create(path, b"", ephemeral=True)
-        await eventually(lambda: told == {paths[0], paths[6000], paths[-1]})
+        await until(lambda: told == {paths[0], paths[6000], paths[-1]})
 
         assert zk.state.epoch == 1
 
@@ -388,10 +388,10 @@ async def test_a5_session_survives_a_greeting_that_is_slower_than_any_bound(
         proxy.on_frame = hold_greetings
         proxy.cut()
         # the greeting is held back until the attempt has been given up and another one begun
-        await eventually(lambda: proxy.accepted >= 3)
+        await until(lambda: proxy.accepted >= 3)
         proxy.heal()
         proxy.truncate_next(10)
-        await eventually(lambda: proxy.accepted >= 4)
+        await until(lambda: proxy.accepted >= 4)
         await zk.exists("/")
 
         assert zk.state == before
@@ -518,7 +518,7 @@ async def test_a13_calls_that_are_sent_into_silence_are_bounded_too(proxy: TcpPr
             await zk.set(root, b"x")
         proxy.heal()
 
-        await eventually(lambda: zk.state.connected)
+        await until(lambda: zk.state.connected)
         assert (await zk.get(root))[0] == b"x"
 
 
@@ -536,7 +536,7 @@ async def test_a13_a14_cancelled_calls_leave_nothing_behind(proxy: TcpProxy, roo
             for call in calls:
                 call.cancel()
         await proxy.listen()
-        await eventually(lambda: zk.state.connected)
+        await until(lambda: zk.state.connected)
         async with asyncio.TaskGroup() as group:
             calls = [group.create_task(zk.get(root)) for _ in range(600)]
             await asyncio.sleep(0)

@@ -14,7 +14,8 @@ from consumerd.embedded.zookeeper import server_command
 from consumerd.java import get_java
 from consumerd.zk.port import LeasePhase
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.zookeeper import eventually, make_client, server_jars
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client, server_jars
 
 
 def free_ports(count: int) -> list[int]:
@@ -77,7 +78,7 @@ async def ensemble(root: Path, links: list[TcpProxy]) -> AsyncIterator[list[int]
             modes = [await mode(client) for client in clients]
             return modes[0] == "follower" and sorted(modes) == ["follower", "follower", "leader"]
 
-        await eventually(ready, within_s=30)
+        await until(ready, within_s=30)
         yield clients
     finally:
         for process in processes:
@@ -108,7 +109,7 @@ async def test_follower_cut_off_from_its_leader_does_not_renew_the_lease(tmp_pat
         async def given_away() -> bool:
             return await other.exists("/claim") is None
 
-        await eventually(given_away, within_s=8)
+        await until(given_away, within_s=8)
         assert zk.state.phase is LeasePhase.SUSPENDED
         one.heal()
         two.heal()

@@ -14,7 +14,8 @@ from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.zk.port import NotConnected, OutcomeUnknown, SetData, WatchKind
-from tests.support.zookeeper import eventually, make_client
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client
 
 EXISTS, GET, SET, SYNC = 3, 4, 5, 9
 STAT = bytes(68)
@@ -253,6 +254,6 @@ async def test_events_that_cannot_be_read_are_passed_over() -> None:
         await zk.get("/a")
         server.answers = [lambda xid, op: b"".join(reply(-1, body=body) for body in [*events, good]) + sound(xid, op)]
         await zk.get("/a")
-        await eventually(lambda: told == [True])
+        await until(lambda: told == [True])
 
         assert zk.state.epoch == 1

@@ -20,7 +20,8 @@ from consumerd.model import SessionEpoch
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import LeasePhase, NotConnected, OutcomeUnknown, SetData, WatchKind
 from tests.support.tcp_proxy import Action, Direction, FrameHook, TcpProxy
-from tests.support.zookeeper import eventually, make_client, make_server
+from tests.support.waiting import until
+from tests.support.zookeeper import make_client, make_server
 
 S = 1.5
 
@@ -127,7 +128,7 @@ async def test_restarted_server_keeps_the_session(tmp_path: Path) -> None:
         await zk.create("/e", b"", ephemeral=True)
         before = zk.state
         await own.kill()
-        await eventually(lambda: not zk.state.connected)
+        await until(lambda: not zk.state.connected)
         await own.start()
         assert await zk.exists("/e") is not None
 
@@ -167,7 +168,7 @@ async def test_write_that_waits_for_a_connection_does_not_slip_into_the_next_ses
         before = zk.state
         proxy.refuse()
         proxy.cut()
-        await eventually(lambda: not zk.state.connected)
+        await until(lambda: not zk.state.connected)
         async with asyncio.TaskGroup() as group:
             bound = [group.create_task(_outcome(zk, f"{root}/bound-{i}", before.epoch)) for i in range(50)]
             free = group.create_task(zk.create(f"{root}/free", b""))
@@ -212,7 +213,7 @@ async def test_bound_writes_under_constant_cuts_belong_to_their_session(
                 proxy.blackhole()
                 await gone(other, f"{root}/marker")
                 proxy.heal()
-            await eventually(lambda: zk.state.connected and zk.state.phase is LeasePhase.FRESH)
+            await until(lambda: zk.state.connected and zk.state.phase is LeasePhase.FRESH)
 
         last = zk.state.epoch
         assert last >= 2

@@ -13,7 +13,8 @@ from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import SetData, WatchKind
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
-from tests.support.zookeeper import SET_WATCHES, eventually, make_client, opcode
+from tests.support.waiting import until
+from tests.support.zookeeper import SET_WATCHES, make_client, opcode
 
 
 async def settle(zk: AiozkClient) -> None:
@@ -139,7 +140,7 @@ async def test_w3_reader_ends_with_the_last_value(server: EmbeddedZooKeeper, roo
                 if value % 20 == 0:
                     await asyncio.sleep(0)
             # the last call comes after the last change, without another one that would help it
-            await eventually(lambda: bool(seen) and seen[-1][1] == b"1999")
+            await until(lambda: bool(seen) and seen[-1][1] == b"1999")
 
         assert len(seen) > 2, "nothing that could come in another order"
         assert seen == sorted(seen, key=lambda one: one[0])
@@ -273,7 +274,7 @@ async def test_many_events_are_set_again_in_few_requests(server: EmbeddedZooKeep
 
         proxy.on_frame = count
         await other.multi([SetData(f"{root}/{i}", b"x") for i in range(200)])
-        await eventually(lambda: len(told) == 200 and requests > 0)
+        await until(lambda: len(told) == 200 and requests > 0)
         await settle(zk)
 
         assert requests < 100

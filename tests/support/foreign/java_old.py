@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 
 from kazoo.client import KazooClient
 
-from tests.support.daemon import wait_until
 from tests.support.foreign.client import PATIENCE_S, Answer, ForeignClient, Member, NotOffered, Part, Record, Row
 from tests.support.java_tools import JavaTools
 from tests.support.kafka import JavaConsumer
 from tests.support.registry import Registry
+from tests.support.waiting import wait_until
 
 
 class HighLevelMember:

@@ -10,8 +10,8 @@ import kafka
 import kafka.admin
 import kafka.errors
 
-from tests.support.daemon import wait_until
 from tests.support.foreign.client import PATIENCE_S, Answer, ForeignClient, Member, Part, Record, Row, describe_group
+from tests.support.waiting import wait_until
 
 
 class KafkaPythonMember:

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tests.support.daemon import wait_until
 from tests.support.foreign.client import PATIENCE_S, Answer, ForeignClient, Member, NotOffered
 from tests.support.foreign.kafka_python import KafkaPython
+from tests.support.waiting import wait_until
 
 PARTITIONS: Final = 4
 ROUND: Final = 200

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from tests.support.daemon import wait_until
 from tests.support.foreign.client import PATIENCE_S, Answer, ForeignClient, Headers, NotOffered, Part, Record, Row
 from tests.support.foreign.kafka_python import KafkaPython
 from tests.support.foreign.membership import PARTITIONS, GroupStory
 from tests.support.topic_nodes import connected, create_topic_nodes
+from tests.support.waiting import wait_until
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4")
 ACKS: Final = ("0", "1")

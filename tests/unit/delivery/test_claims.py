@@ -11,8 +11,9 @@ from consumerd.errors import OwnershipLost, RetriableSinkError
 from consumerd.model import TopicPartition
 from consumerd.offsets.store import CommitOutcome
 from consumerd.telemetry.hooks import Trouble
-from tests.support.delivery import DeliveryRig, FakeSink, until
+from tests.support.delivery import DeliveryRig, FakeSink
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 

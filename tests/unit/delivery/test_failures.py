@@ -22,8 +22,9 @@ from consumerd.errors import (
 from consumerd.model import Fault, Gap, GapReason, Incarnation, TopicPartition
 from consumerd.sinks.base import Start
 from consumerd.telemetry.hooks import Trouble
-from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 

@@ -12,8 +12,9 @@ from consumerd.delivery.status import DeliveryState
 from consumerd.errors import ConnectionLost, RetriableSinkError
 from consumerd.model import TopicPartition
 from consumerd.offsets.store import CommitOutcome
-from tests.support.delivery import DeliveryRig, FakeSink, until
+from tests.support.delivery import DeliveryRig, FakeSink
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P = TopicPartition.modern("t", 0)
 

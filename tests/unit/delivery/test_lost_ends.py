@@ -12,8 +12,9 @@ from consumerd.errors import CoordinationError, PermanentSinkError, RetriableSin
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.offsets.store import CommitOutcome, LostEnd
 from consumerd.sinks.base import Start
-from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P = TopicPartition.modern("t", 0)
 NEXT = Incarnation(TOPIC_CZXID, 1)

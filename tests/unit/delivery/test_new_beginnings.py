@@ -19,8 +19,9 @@ from consumerd.errors import (
 )
 from consumerd.model import Gap, Incarnation, TopicPartition
 from consumerd.sinks.base import Start
-from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P = TopicPartition.modern("t", 0)
 

@@ -11,8 +11,9 @@ from consumerd.delivery.status import DeliveryState
 from consumerd.errors import ConfigError, CorruptMessageError, PermanentSinkError, RecordTooLarge, RetriableSinkError
 from consumerd.model import Gap, GapReason, TopicPartition
 from consumerd.wire.records import empty_batch
-from tests.support.delivery import DeliveryRig, FakeSink, until
+from tests.support.delivery import DeliveryRig, FakeSink
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 

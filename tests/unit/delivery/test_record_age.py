@@ -11,8 +11,9 @@ from consumerd.client.record_age import lag_seconds
 from consumerd.errors import RetriableSinkError
 from consumerd.model import TopicPartition
 from consumerd.wire.records import RecordBatch
-from tests.support.delivery import DeliveryRig, FakeSink, FakeWriter, until
+from tests.support.delivery import DeliveryRig, FakeSink, FakeWriter
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P = TopicPartition.modern("t", 0)
 

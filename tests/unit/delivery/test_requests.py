@@ -15,8 +15,9 @@ from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.offsets.store import CommitOutcome
 from consumerd.telemetry.hooks import Trouble
 from consumerd.zk.port import NotConnected
-from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink, until
+from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 

@@ -22,9 +22,9 @@ from tests.support.delivery import (
     FakeSink,
     FakeStore,
     FakeTruncations,
-    until,
 )
 from tests.support.virtual_time import run
+from tests.support.waiting import until
 
 P = TopicPartition.modern("t", 0)
 

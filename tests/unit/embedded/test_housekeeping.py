@@ -25,7 +25,7 @@ from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.model import TopicPartition
 from tests.support.broker_script import records
 from tests.support.served_logs import FolderTopics
-from tests.support.zookeeper import eventually
+from tests.support.waiting import until
 
 
 async def test_failing_log_is_told_once_and_keeps_nobody_else_from_being_tended(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ async def test_appends_and_flushes_go_on_while_a_log_is_compacted(tmp_path: Path
                     await appender.append(flushed.partition, flushed, records(2))
                     assert 3 == flushed.unflushed
                     flushed.settings = replace(flushed.settings, flush_interval_ms=0)
-                await eventually(lambda: not flushed.unflushed)
+                await until(lambda: not flushed.unflushed)
                 assert 2 == compacted.segment_count
             finally:
                 files.go_on.set()
-            await eventually(lambda: compacted.cleaned_to > 0)
+            await until(lambda: compacted.cleaned_to > 0)
     assert 11 == appended.last_offset
     compacted.close()
     flushed.close()

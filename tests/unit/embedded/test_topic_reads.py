@@ -15,7 +15,7 @@ from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.storage import Storage
 from consumerd.model import BrokerId
 from tests.support.fake_zookeeper import FakeZooKeeper
-from tests.support.zookeeper import eventually
+from tests.support.waiting import until
 
 
 async def test_a_topic_costs_the_same_however_many_there_are(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ async def test_a_topic_costs_the_same_however_many_there_are(tmp_path: Path) -> 
     client = FakeZooKeeper().client("broker")
     client.connect()
     zk: Any = client
-    await eventually(lambda: client.state.connected)
+    await until(lambda: client.state.connected)
     calls: Counter[str] = Counter()
     for name in ("find", "exists", "children", "create", "set"):
         setattr(zk, name, counting(calls, name, getattr(zk, name)))
