@@ -15,21 +15,15 @@ from consumerd.delivery.policy import OffsetPolicy, UnitPolicy
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.errors import CorruptMessageError
 from consumerd.model import Gap, GapReason, TopicPartition
+from tests.support.clocks import LoopClock
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig
 from tests.support.landing_reader import LandedPartition
-from tests.support.sinks import Clock, SinkRig
+from tests.support.sinks import SinkRig
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.records
 
 P = TopicPartition.modern("t", 0)
-
-
-class LoopClock(Clock):
-    """The running loop's clock."""
-
-    def __call__(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 class World:

@@ -14,6 +14,7 @@ from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
 from consumerd.model import TopicPartition
 from consumerd.offsets.store import Commit
+from tests.support.clocks import LoopClock
 from tests.support.delivery import (
     FakeBrokers,
     FakeClaim,
@@ -24,7 +25,7 @@ from tests.support.delivery import (
     FakeTruncations,
 )
 from tests.support.faulty_files import RecordingFileSystem
-from tests.support.sinks import Clock, SinkRig
+from tests.support.sinks import SinkRig
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.records
@@ -33,13 +34,6 @@ PARTITION = TopicPartition.modern("orders", 3)
 BATCH = 10
 
 Calls = list[tuple[str, str]]
-
-
-class LoopClock(Clock):
-    """The event loop's own, by which pipelines go too."""
-
-    def __call__(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 class NotingClaim(FakeClaim):

@@ -22,10 +22,11 @@ from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.jsonl import JsonlOptions, JsonlSink
 from consumerd.wire.records import RecordBatch
 from tests.support.claims import StubClaim
+from tests.support.clocks import ManualClock
 from tests.support.faulty_files import MemoryFileSystem, PowerCut, RecordingFileSystem
 from tests.support.landing_reader import read_landing
 from tests.support.record_batches import build_batch, record
-from tests.support.sinks import PARTITION, Clock, SinkRig
+from tests.support.sinks import PARTITION, SinkRig
 
 pytestmark = pytest.mark.records
 
@@ -182,7 +183,7 @@ def test_power_cuts_while_chains_are_sealed_and_begun_lose_and_repeat_nothing(se
     async def live(changes: int | None) -> None:
         nonlocal acknowledged
         files.changes_left = changes
-        rig = SinkRig(kind="jsonl", path=Path("/landing"), clock=Clock())
+        rig = SinkRig(kind="jsonl", path=Path("/landing"), clock=ManualClock())
         sink = JsonlSink(rig.context(f"w{source.random()}"), options(Path("/landing"), source), files=files)
         try:
             claim = StubClaim(PARTITION, incarnation=Incarnation(world.czxid))
@@ -242,7 +243,7 @@ def test_power_cuts_lose_and_repeat_nothing(seed: int, cuts: list[int]):
     async def live(changes: int | None) -> None:
         nonlocal acknowledged
         files.changes_left = changes
-        rig = SinkRig(kind="jsonl", path=Path("/landing"), clock=Clock())
+        rig = SinkRig(kind="jsonl", path=Path("/landing"), clock=ManualClock())
         sink = JsonlSink(rig.context(f"w{source.random()}"), options(Path("/landing"), source), files=files)
         try:
             member = Member(source, await sink.open(StubClaim(PARTITION)))
@@ -279,7 +280,7 @@ def test_members_that_both_believe_to_own_a_partition_never_overlap(seed: int, k
             raise OSError(5, "I/O error")
 
     async def scenario(path: Path) -> None:
-        rig = SinkRig(kind=kind, path=path, clock=Clock(), roll_bytes=source.choice([200, 100_000]))
+        rig = SinkRig(kind=kind, path=path, clock=ManualClock(), roll_bytes=source.choice([200, 100_000]))
         members: list[Member] = []
         finished = False
         while not finished:
@@ -329,7 +330,7 @@ def test_chains_that_several_members_seal_and_begin_stay_chains(seed: int, kind:
         return member
 
     async def scenario(path: Path) -> None:
-        rig = SinkRig(kind=kind, path=path, clock=Clock(), roll_bytes=source.choice([200, 100_000]))
+        rig = SinkRig(kind=kind, path=path, clock=ManualClock(), roll_bytes=source.choice([200, 100_000]))
         members: list[Member] = []
         joined = 0
         while joined < 6 or not any(member.finished for member in members):

@@ -23,9 +23,10 @@ from consumerd.spark.landing.footers import read_all
 from consumerd.spark.landing.report import AuditReport
 from consumerd.spark.landing.scan import scan_landing
 from tests.support.bronze import read_bronze, run_bronze
+from tests.support.clocks import LoopClock
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeLog
 from tests.support.landing_zone import FIRST_MS, LandingZone
-from tests.support.sinks import Clock, SinkRig
+from tests.support.sinks import SinkRig
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.records
@@ -34,13 +35,6 @@ P = TopicPartition.modern("orders", 0)
 HISTORY_MS = 1_000_000
 Row = tuple[str, int, int]
 """Incarnation, offset, time in ms."""
-
-
-class LoopClock(Clock):
-    """The running loop's clock."""
-
-    def __call__(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 class Group:

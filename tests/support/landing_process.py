@@ -20,8 +20,9 @@ from consumerd.errors import RetriableSinkError
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.filesystem import FileSystem
+from tests.support.clocks import ManualClock
 from tests.support.faulty_files import RecordingFileSystem
-from tests.support.sinks import Clock, SinkRig, run_of
+from tests.support.sinks import SinkRig, run_of
 
 RACE_END = 400
 
@@ -29,7 +30,7 @@ RACE_END = 400
 def main() -> None:
     """Do what the command line says."""
     mode, kind, path = sys.argv[1:]
-    rig = SinkRig(kind=kind, path=Path(path), clock=Clock())
+    rig = SinkRig(kind=kind, path=Path(path), clock=ManualClock())
     if mode in ("dying", "succeeding"):
         sys.stdout.write(str(_die_again_and_again(rig, requests=mode == "succeeding")))
     else:

@@ -19,21 +19,11 @@ from consumerd.sinks.options import ChainOptions
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch
 from tests.support.claims import StubClaim
+from tests.support.clocks import ManualClock
 from tests.support.landing_reader import Landing, read_landing
 from tests.support.record_batches import build_batch, record
 
 PARTITION = TopicPartition.modern("orders", 3)
-
-
-class Clock:
-    """Monotonic seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        """Tell the time."""
-        return self.seconds
 
 
 class MemoryRoots:
@@ -105,7 +95,7 @@ class SinkRig:
 
     kind: str
     path: Path
-    clock: Clock
+    clock: ManualClock
     roll_bytes: int = 1 << 20
     roll_ms: int = 1000
     buffer_bytes: int = 64 << 20

@@ -16,6 +16,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import LeasePhase, NotConnected, OutcomeUnknown, WatchKind
+from tests.support.clocks import ManualClock
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.waiting import until
 from tests.support.zookeeper import (
@@ -75,16 +76,6 @@ async def test_a2_silence_pauses_and_suspends_before_the_session_can_end(
         proxy.heal()
 
 
-class _Clock:
-    """The lease's clock, which stands still until the test moves it."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 # The longest that the server grants. A probe goes out every 5 s of real time, so none renews the lease during a test.
 _LONG_SESSION_S = 30.0
 
@@ -95,7 +86,7 @@ async def test_lease_runs_from_the_sending_of_the_answered_request(proxy: TcpPro
     Sent at 0, answered at 0.6 of the timeout: the member is PAUSED at once, and SUSPENDED at 0.7. Counted from the answer it
     would be FRESH until 1.1 of the timeout, while the ensemble gives its partitions to another member at 1.0.
     """
-    clock = _Clock()
+    clock = ManualClock(1000.0)
     async with make_client(proxy.connect_string, session_timeout_s=_LONG_SESSION_S, now=clock) as zk:
         await zk.wait_connected()
         timeout_s = zk.state.timeout_s
@@ -119,7 +110,7 @@ async def test_lease_runs_from_the_sending_of_the_answered_request(proxy: TcpPro
 @pytest.mark.parametrize("connection", [1, 2], ids=["a new session", "the same session again"])
 async def test_lease_runs_from_the_sending_of_the_greeting(proxy: TcpProxy, connection: int) -> None:
     """A server that hangs while it takes up a session has heard of us no later than we greeted it."""
-    clock = _Clock()
+    clock = ManualClock(1000.0)
     late: list[float] = []
 
     def decide(way: Direction, _frame: bytes) -> Action:

@@ -19,22 +19,15 @@ from consumerd.client.partitioner import (
     make_line_partitioner,
     murmur2,
 )
+from tests.support.clocks import ManualClock
 
 
 def candidates(count: int, available: list[int] | None = None) -> Candidates:
     return Candidates(topic="t", count=count, available=list(range(count)) if available is None else available)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make(name: str, clock: Clock | None = None, seed: int = 1) -> Partitioner:
-    return PARTITIONERS[name](random.Random(seed).random, clock or Clock())
+def make(name: str, clock: ManualClock | None = None, seed: int = 1) -> Partitioner:
+    return PARTITIONERS[name](random.Random(seed).random, clock or ManualClock(0.0))
 
 
 def test_murmur2_is_that_of_kafka() -> None:
@@ -121,13 +114,13 @@ def test_a_batch_of_another_partition_moves_nothing() -> None:
 
 def test_the_old_producer_stays_for_ten_minutes() -> None:
     """Whatever becomes of batches: as ``topic.metadata.refresh.interval.ms`` has it."""
-    clock = Clock()
+    clock = ManualClock(0.0)
     partitioner = make("java-hash", clock)
     chosen = partitioner.choose(None, None, candidates(100))
     partitioner.batch_closed("t", chosen)
-    clock.now = METADATA_REFRESH_S - 1
+    clock.seconds = METADATA_REFRESH_S - 1
     assert chosen == partitioner.choose(None, None, candidates(100))
-    clock.now = METADATA_REFRESH_S
+    clock.seconds = METADATA_REFRESH_S
     assert chosen != partitioner.choose(None, None, candidates(100))
 
 
@@ -178,7 +171,7 @@ def test_topics_have_choices_of_their_own() -> None:
 def test_few_lines_without_a_key_reach_every_partition_and_keys_stay_where_java_sends_them() -> None:
     """``seq 1000 | consumerd produce`` fills one batch; a group of two members is to see both halves of it."""
     for seed in range(20):
-        lines = make_line_partitioner("murmur2", random.Random(seed).random, Clock())
+        lines = make_line_partitioner("murmur2", random.Random(seed).random, ManualClock(0.0))
         chosen = []
         for number in range(1000):
             partition = lines.choose(None, None, candidates(4))

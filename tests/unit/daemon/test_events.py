@@ -5,16 +5,7 @@ from __future__ import annotations
 
 from consumerd.daemon.events import EventHistory
 from consumerd.model import TopicPartition
-
-
-class Clock:
-    """Seconds that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import ManualClock
 
 
 def _partition(number: int) -> TopicPartition:
@@ -23,13 +14,13 @@ def _partition(number: int) -> TopicPartition:
 
 def test_what_is_told_again_is_counted_and_comes_first() -> None:
     """The row says when it was told first, and how often."""
-    clock = Clock()
+    clock = ManualClock(0.0)
     history = EventHistory(20, clock)
-    for clock.now in (0.0, 60.0, 120.0):
+    for clock.seconds in (0.0, 60.0, 120.0):
         history.note("delivery failing", "refused", _partition(0))
-        history.note("zookeeper", f"session is {clock.now}")
+        history.note("zookeeper", f"session is {clock.seconds}")
     history.note("delivery failing", "refused", _partition(1))
-    clock.now = 130.0
+    clock.seconds = 130.0
 
     newest = next(iter(history.describe()))
     assert (newest.what, newest.count, newest.partitions) == ("orders/0, orders/1: refused", 4, 2)
@@ -38,9 +29,9 @@ def test_what_is_told_again_is_counted_and_comes_first() -> None:
 
 def test_what_is_told_again_much_later_is_another_event() -> None:
     """Two outages of one night are two rows."""
-    clock = Clock()
+    clock = ManualClock(0.0)
     history = EventHistory(20, clock)
-    for clock.now in (0.0, 601.0):
+    for clock.seconds in (0.0, 601.0):
         history.note("delivery failing", "refused", _partition(0))
 
     assert [one.count for one in history.describe()] == [1, 1]
@@ -48,7 +39,7 @@ def test_what_is_told_again_much_later_is_another_event() -> None:
 
 def test_no_kind_pushes_all_others_out() -> None:
     """The oldest of the most frequent kind goes."""
-    history = EventHistory(20, Clock())
+    history = EventHistory(20, ManualClock(0.0))
     history.note("gap", "[5, 9) retention", _partition(3))
     for number in range(1000):
         history.note("position reset", f"from {number} to 0", _partition(number))
@@ -59,7 +50,7 @@ def test_no_kind_pushes_all_others_out() -> None:
 
 def test_text_from_elsewhere_is_shown_in_part_and_made_printable() -> None:
     """Names of brokers and members may be anything."""
-    history = EventHistory(20, Clock())
+    history = EventHistory(20, ManualClock(0.0))
     history.note("zookeeper", "\x1b[31m" + "x" * 5000)
 
     (event,) = history.describe()

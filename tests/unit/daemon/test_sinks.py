@@ -12,12 +12,13 @@ from consumerd.daemon.sinks import check_sinks
 from consumerd.daemon.status import RecentEvents
 from consumerd.errors import ConfigError
 from consumerd.telemetry.hooks import Hooks
-from tests.support.sinks import Clock, SinkRig
+from tests.support.clocks import ManualClock
+from tests.support.sinks import SinkRig
 
 
 async def test_path_of_another_group_ends_the_start(tmp_path: Path):
     """Not the first partition finds it, perhaps hours later, but whoever starts the daemon."""
-    rig = SinkRig(kind="jsonl", path=tmp_path / "landing", clock=Clock())
+    rig = SinkRig(kind="jsonl", path=tmp_path / "landing", clock=ManualClock())
     await check_sinks({"lake": rig.member()}, Hooks())
     rig.group = "other"
 
@@ -28,7 +29,7 @@ async def test_path_of_another_group_ends_the_start(tmp_path: Path):
 
 async def test_volume_that_is_not_mounted_is_told_and_waited_for(tmp_path: Path):
     """Mounting it heals, without a restart: the daemon must not end over it."""
-    rig = SinkRig(kind="jsonl", path=tmp_path / "landing", clock=Clock())
+    rig = SinkRig(kind="jsonl", path=tmp_path / "landing", clock=ManualClock())
     await check_sinks({"lake": rig.member()}, Hooks())
     rig.path.rename(tmp_path / "volume")
 

@@ -10,27 +10,20 @@ import pytest
 from rich.console import Console
 
 from consumerd.demo.display import BarDisplay, PlainDisplay
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import ManualClock
 
 
 def test_plain_lines_say_when_and_do_not_repeat_themselves() -> None:
     """A CI log with a line for each record would be of no use."""
-    clock, out = Clock(), io.StringIO()
+    clock, out = ManualClock(), io.StringIO()
     with PlainDisplay(clock, out) as display:
         display.say("begun")
         display.show({"produced": 0}, {"produced": 2000})
-        clock.now += 1
+        clock.seconds += 1
         display.show({"produced": 500}, {"produced": 2000})
-        clock.now += 1.5
+        clock.seconds += 1.5
         display.show({"produced": 1000}, {"produced": 2000})
-        clock.now += 5
+        clock.seconds += 5
         display.show({"produced": 1000}, {"produced": 2000})
 
     assert out.getvalue().splitlines() == [
@@ -53,7 +46,7 @@ class Gone(io.StringIO):
 
 def test_a_terminal_that_has_gone_leaves_the_end_to_its_signal() -> None:
     """The first line after it was closed must not end the demo in the middle; a pipe that was closed does."""
-    clock = Clock()
+    clock = ManualClock()
     with BarDisplay(clock, Console(file=Gone(errno.EIO), force_terminal=True, width=120)) as bars:
         bars.say("begun")
         bars.show({"produced": 0}, {"produced": 2000})
@@ -64,10 +57,10 @@ def test_a_terminal_that_has_gone_leaves_the_end_to_its_signal() -> None:
 
 def test_bars_show_how_far_things_are_and_lines_stand_above_them() -> None:
     """As on a terminal; markup in a text is shown as it is."""
-    clock, out = Clock(), io.StringIO()
+    clock, out = ManualClock(), io.StringIO()
     with BarDisplay(clock, Console(file=out, force_terminal=True, width=120)) as display:
         display.show({"produced": 0}, {"produced": 2000})
-        clock.now += 1.5
+        clock.seconds += 1.5
         display.say("files are in [bold]here")
         display.show({"produced": 2000}, {"produced": 2000})
     text = out.getvalue()

@@ -8,6 +8,7 @@ from consumerd.fetch.planner import Ask
 from consumerd.fetch.session import INVALID_SESSION_EPOCH, SESSION_ID_NOT_FOUND, FetchSession
 from consumerd.model import TopicPartition
 from consumerd.wire.primitives import MAX_INT32
+from tests.support.clocks import ManualClock
 
 
 @functools.cache
@@ -24,18 +25,8 @@ def lines(*asks: Ask) -> dict[Key, Ask]:
     return {one.cursor.key: one for one in asks}
 
 
-class Clock:
-    """Stands still unless it is set."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
 def opened(*asks: Ask, session_id: int = 9) -> FetchSession:
-    session = FetchSession(Clock())
+    session = FetchSession(ManualClock(0.0))
     session.plan(lines(*asks))
     session.answered(session_id)
     return session
@@ -43,7 +34,7 @@ def opened(*asks: Ask, session_id: int = 9) -> FetchSession:
 
 def test_the_first_request_is_full_and_asks_for_a_session():
     """Session id 0 with epoch 0."""
-    step = FetchSession(Clock()).plan(lines(ask(0), ask(1)))
+    step = FetchSession(ManualClock(0.0)).plan(lines(ask(0), ask(1)))
 
     assert (step.session_id, step.epoch, len(step.asks), step.forgotten) == (0, 0, 2, ())
 
@@ -133,7 +124,7 @@ def test_the_epoch_wraps_to_one():
 
 def test_a_session_that_could_not_be_begun_in_time_is_not_asked_for_again_soon():
     """Brokers of 1.1 may need minutes for a large one, and would be asked again and again without one answer."""
-    clock = Clock()
+    clock = ManualClock(0.0)
     session = FetchSession(clock)
     session.plan(lines(ask(0)))
     session.unanswered(late=True)
@@ -141,30 +132,30 @@ def test_a_session_that_could_not_be_begun_in_time_is_not_asked_for_again_soon()
     for _ in range(2):
         steps.append(session.plan(lines(ask(0), ask(1)), news=()))
         session.answered(0)
-        clock.time += 1500
+        clock.seconds += 1500
 
     assert [(step.session_id, step.epoch, len(step.asks)) for step in steps] == [(0, -1, 2)] * 2
 
 
 def test_a_session_that_could_not_be_begun_in_time_is_tried_again_later_and_later():
     """The broker may have hung for a minute, and the process runs for months."""
-    clock = Clock()
+    clock = ManualClock(0.0)
     session = FetchSession(clock)
     for rest in (3600, 7200):
         assert session.plan(lines(ask(0))).epoch == 0
         session.unanswered(late=True)
         session.unanswered(late=True)  # one without a session: that says nothing of sessions
-        clock.time += rest - 1
+        clock.seconds += rest - 1
         assert session.plan(lines(ask(0))).epoch == -1
         session.answered(0)
-        clock.time += 1
+        clock.seconds += 1
     step = session.plan(lines(ask(0), ask(1)), news=())
     assert (step.session_id, step.epoch, len(step.asks)) == (0, 0, 2)
     session.answered(9)
     assert session.plan(lines(ask(0), ask(1))).epoch == 1
     session.refused(SESSION_ID_NOT_FOUND)
     session.unanswered(late=True)
-    clock.time += 3600
+    clock.seconds += 3600
 
     assert session.plan(lines(ask(0))).epoch == 0, "it went well meanwhile"
 

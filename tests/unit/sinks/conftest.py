@@ -3,7 +3,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.sinks import Clock, SinkRig
+from tests.support.clocks import ManualClock
+from tests.support.sinks import SinkRig
 
 
 @pytest.fixture(params=["jsonl", "parquet"])
@@ -15,6 +16,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def rig(kind: str, tmp_path) -> AsyncIterator[SinkRig]:
     """A landing folder, and members that write to it."""
-    rig = SinkRig(kind=kind, path=tmp_path / "landing", clock=Clock())
+    rig = SinkRig(kind=kind, path=tmp_path / "landing", clock=ManualClock())
     yield rig
     await rig.close()

@@ -28,9 +28,10 @@ from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.jsonl import JsonlFormat
 from consumerd.sinks.publish import Outcome
 from tests.support.claims import StubClaim
+from tests.support.clocks import ManualClock
 from tests.support.faulty_files import RecordingFileSystem, fail_at
 from tests.support.record_batches import build_batch, record
-from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
+from tests.support.sinks import PARTITION, SinkRig, run_of
 
 FIRST = f"{0:020d}"
 
@@ -667,7 +668,7 @@ async def test_names_that_a_file_system_would_misread_are_encoded(rig: SinkRig):
 async def test_a_batch_is_charged_for_while_it_is_encoded(tmp_path: Path):
     """Its text and copies take several times its size; without a charge, many partitions at once exceed the memory."""
     during: list[int] = []
-    rig = SinkRig(kind="jsonl", path=tmp_path / "landing", clock=Clock())
+    rig = SinkRig(kind="jsonl", path=tmp_path / "landing", clock=ManualClock())
     files = RecordingFileSystem(lambda operation, name: during.append(rig.charged) if operation == "write" else None)
     writer = await rig.writer(files=files)
     during.clear()

@@ -13,8 +13,9 @@ from consumerd.errors import RetriableSinkError
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.formats import find_format
 from consumerd.sinks.publish import find_chain
+from tests.support.clocks import ManualClock
 from tests.support.faulty_files import RecordingFileSystem
-from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
+from tests.support.sinks import PARTITION, SinkRig, run_of
 
 pytestmark = pytest.mark.records
 
@@ -118,7 +119,7 @@ async def test_claim_between_any_two_steps_of_publishing_leaves_a_chain_that_goe
     cases = 0
     for stop in range(FAR):
         for at in range(FAR):
-            rig = SinkRig(kind=kind, path=tmp_path / f"{stop}-{at}", clock=Clock())
+            rig = SinkRig(kind=kind, path=tmp_path / f"{stop}-{at}", clock=ManualClock())
             stopped, reached = await publish_while_claimed(rig, stop=stop, at=at)
             third = await rig.writer()
             position = third.resume_position

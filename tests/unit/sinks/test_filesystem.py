@@ -12,7 +12,8 @@ import pytest
 from consumerd.sinks.chain import FileId, RootRecord
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.publish import claim_root
-from tests.support.sinks import Clock, SinkRig, run_of
+from tests.support.clocks import ManualClock
+from tests.support.sinks import SinkRig, run_of
 
 ROOT = RootRecord(root="r", cluster="c", group="g")
 
@@ -113,7 +114,7 @@ def test_folder_that_cannot_be_changed_any_more_stays_in_doubt(tmp_path: Path):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 async def test_published_file_counts_only_once_its_folder_was_written_anew(tmp_path: Path, kind: str):
     """The name was public when the fsync failed; what it says is committed after a sync that means something."""
-    rig = SinkRig(kind=kind, path=tmp_path / "landing", clock=Clock())
+    rig = SinkRig(kind=kind, path=tmp_path / "landing", clock=ManualClock())
     disk = Disk()
     writer = await rig.writer(files=disk)
     await writer.write(run_of(0, 10))

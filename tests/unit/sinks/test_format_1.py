@@ -14,9 +14,10 @@ from consumerd.sinks.base import QuarantinedUnit, Start
 from consumerd.sinks.quarantine import FileQuarantine
 from tests.support import landed_1
 from tests.support.claims import StubClaim
+from tests.support.clocks import ManualClock
 from tests.support.landing_reader import read_landing
 from tests.support.record_batches import build_batch, record
-from tests.support.sinks import Clock, SinkRig
+from tests.support.sinks import SinkRig
 
 pytestmark = pytest.mark.records
 
@@ -28,7 +29,7 @@ CLAIM = StubClaim(ORDERS, incarnation=Incarnation(landed_1.CZXID))
 def upgraded(kind: str, tmp_path: Path) -> SinkRig:
     """A member of this release over a folder of the one before."""
     path = landed_1.copy_landed(kind, tmp_path / "landing")
-    return SinkRig(kind=kind, path=path, clock=Clock(), cluster=landed_1.CLUSTER, group=landed_1.GROUP)
+    return SinkRig(kind=kind, path=path, clock=ManualClock(), cluster=landed_1.CLUSTER, group=landed_1.GROUP)
 
 
 async def test_chain_of_format_1_goes_on_in_place(upgraded: SinkRig):

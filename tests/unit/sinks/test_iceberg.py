@@ -15,8 +15,9 @@ from consumerd.model import Incarnation, TopicPartition
 from consumerd.sinks.base import Start
 from tests.support import landed_1
 from tests.support.claims import StubClaim
+from tests.support.clocks import ManualClock
 from tests.support.record_batches import build_batch, record
-from tests.support.sinks import Clock, SinkRig
+from tests.support.sinks import SinkRig
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -37,7 +38,7 @@ def iceberg() -> Any:
 @pytest.fixture
 async def files(tmp_path: Path) -> list[Path]:
     """Two files of each of two partitions, with keys, nulls and headers."""
-    rig = SinkRig(kind="parquet", path=tmp_path / "landing", clock=Clock())
+    rig = SinkRig(kind="parquet", path=tmp_path / "landing", clock=ManualClock())
     for number in (0, 1):
         partition = TopicPartition.modern("orders", number)
         writer = await rig.member().open(StubClaim(partition, incarnation=Incarnation(7)))

@@ -14,15 +14,16 @@ from consumerd.sinks.base import Start
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.jsonl import JsonlFormat
 from consumerd.sinks.publish import remove_hidden
+from tests.support.clocks import ManualClock
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.record_batches import build_batch, record
-from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
+from tests.support.sinks import PARTITION, SinkRig, run_of
 from tests.unit.sinks.test_chain_writer import gap_batch
 
 
 @pytest.fixture
 async def rig(tmp_path: Path):
-    rig = SinkRig(kind="jsonl", path=tmp_path / "landing", clock=Clock())
+    rig = SinkRig(kind="jsonl", path=tmp_path / "landing", clock=ManualClock())
     yield rig
     await rig.close()
 

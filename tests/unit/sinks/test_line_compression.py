@@ -14,14 +14,15 @@ from consumerd.errors import ConfigError
 from consumerd.sinks import jsonl
 from consumerd.sinks.base import Start
 from consumerd.sinks.line_compression import COMPRESSOR_BYTES, LineCompression, compress_lines, open_lines
-from tests.support.sinks import Clock, SinkRig, run_of
+from tests.support.clocks import ManualClock
+from tests.support.sinks import SinkRig, run_of
 
 KINDS: dict[str, LineCompression] = {"jsonl.gz": "gzip", "jsonl.zst": "zstd"}
 
 
 @pytest.fixture(params=list(KINDS))
 async def rig(request: pytest.FixtureRequest, tmp_path: Path):
-    rig = SinkRig(kind=request.param, path=tmp_path / "landing", clock=Clock(), roll_bytes=64 << 20)
+    rig = SinkRig(kind=request.param, path=tmp_path / "landing", clock=ManualClock(), roll_bytes=64 << 20)
     yield rig
     await rig.close()
 
@@ -41,7 +42,7 @@ def unpack(path: Path) -> bytes:
 
 async def test_lines_are_those_that_are_not_compressed(rig: SinkRig, tmp_path: Path):
     """Compression changes nothing but the bytes around them."""
-    plain = SinkRig(kind="jsonl", path=tmp_path / "plain", clock=Clock())
+    plain = SinkRig(kind="jsonl", path=tmp_path / "plain", clock=ManualClock())
     for one in (rig, plain):
         writer = await one.writer()
         await writer.write(run_of(0, 3000, size=1000))
@@ -72,7 +73,7 @@ async def test_lines_are_collected_within_what_is_charged(rig: SinkRig):
 
 async def test_lines_that_wait_are_compressed_when_memory_is_wanted(tmp_path: Path):
     """Many partitions with little each must not hold more than the sink's part of the budget."""
-    rig = SinkRig(kind="jsonl.zst", path=tmp_path / "landing", clock=Clock(), buffer_bytes=50_000)
+    rig = SinkRig(kind="jsonl.zst", path=tmp_path / "landing", clock=ManualClock(), buffer_bytes=50_000)
     writer = await rig.writer()
     for start in range(0, 400, 40):
         await writer.write(run_of(start, start + 40, size=1000))

@@ -14,9 +14,10 @@ from consumerd.sinks.base import Start
 from consumerd.sinks.null import Checksum, NullSink
 from consumerd.wire import kernel
 from tests.support.claims import StubClaim
+from tests.support.clocks import ManualClock
 from tests.support.pure import without_kernel
 from tests.support.record_batches import build_batch, record
-from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
+from tests.support.sinks import PARTITION, SinkRig, run_of
 
 pytestmark = pytest.mark.usefixtures("each_path")
 
@@ -106,7 +107,7 @@ def test_views_are_folded_as_bytes_are() -> None:
 
 async def test_sink_counts_over_claims(tmp_path: Path):
     """Two runs are compared by what they saw, not by who owned it when."""
-    sink = NullSink(SinkRig(kind="null", path=tmp_path, clock=Clock()).context(), NullSink.Options())
+    sink = NullSink(SinkRig(kind="null", path=tmp_path, clock=ManualClock()).context(), NullSink.Options())
     for start, size in ((0, 8), (10, 80_000)):
         writer = await sink.open(StubClaim(PARTITION))
         assert writer.resume_position is None

@@ -21,16 +21,17 @@ from consumerd.sinks.base import Start
 from consumerd.sinks.landed_columns import PLACE_COLUMNS
 from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 from tests.support.claims import StubClaim
+from tests.support.clocks import ManualClock
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.record_batches import build_batch, record
-from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
+from tests.support.sinks import PARTITION, SinkRig, run_of
 
 pytestmark = pytest.mark.usefixtures("each_path")
 
 
 @pytest.fixture
 async def rig(tmp_path: Path):
-    rig = SinkRig(kind="parquet", path=tmp_path / "landing", clock=Clock(), roll_bytes=1 << 30)
+    rig = SinkRig(kind="parquet", path=tmp_path / "landing", clock=ManualClock(), roll_bytes=1 << 30)
     yield rig
     await rig.close()
 

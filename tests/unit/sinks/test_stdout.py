@@ -15,7 +15,8 @@ from consumerd.errors import RetriableSinkError, SinkClosed
 from consumerd.sinks.base import Start
 from consumerd.sinks.stdout import LineOutput, StdoutSink
 from tests.support.claims import StubClaim
-from tests.support.sinks import PARTITION, Clock, SinkRig, run_of
+from tests.support.clocks import ManualClock
+from tests.support.sinks import PARTITION, SinkRig, run_of
 
 
 class Pipe:
@@ -63,7 +64,7 @@ def pipe():
 
 @pytest.fixture
 async def sink(pipe: Pipe, tmp_path):
-    context = SinkRig(kind="stdout", path=tmp_path, clock=Clock()).context()
+    context = SinkRig(kind="stdout", path=tmp_path, clock=ManualClock()).context()
     sink = StdoutSink(context, StdoutSink.Options(), descriptor=pipe.writer)
     yield sink
     await sink.close()
@@ -146,7 +147,7 @@ def full_disk():
 
 async def test_failure_is_told_with_its_place(full_disk, tmp_path):
     """Stdout may be a file on a full disk."""
-    context = SinkRig(kind="stdout", path=tmp_path, clock=Clock()).context()
+    context = SinkRig(kind="stdout", path=tmp_path, clock=ManualClock()).context()
     sink = StdoutSink(context, StdoutSink.Options(), descriptor=full_disk.fileno())
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(Start(position=0, reason="earliest"))
@@ -158,7 +159,7 @@ async def test_failure_is_told_with_its_place(full_disk, tmp_path):
 
 async def test_batch_that_failed_is_not_acknowledged_by_its_retry_or_a_flush(full_disk, tmp_path):
     """The second write of a batch must write it: one that returns at once has its records committed unwritten."""
-    context = SinkRig(kind="stdout", path=tmp_path, clock=Clock()).context()
+    context = SinkRig(kind="stdout", path=tmp_path, clock=ManualClock()).context()
     sink = StdoutSink(context, StdoutSink.Options(), descriptor=full_disk.fileno())
     writer = await sink.open(StubClaim(PARTITION))
     await writer.start(Start(position=5, reason="committed"))

@@ -22,14 +22,15 @@ from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.landing.values import Landing
 from tests.support import landed_1
 from tests.support.claims import StubClaim
+from tests.support.clocks import ManualClock
 from tests.support.record_batches import build_batch, record
-from tests.support.sinks import Clock, SinkRig
+from tests.support.sinks import SinkRig
 
 ORDERS = TopicPartition.modern("orders", 0)
 
 
 async def _go_on(kind: str, path: Path) -> None:
-    rig = SinkRig(kind=kind, path=path, clock=Clock(), cluster=landed_1.CLUSTER, group=landed_1.GROUP)
+    rig = SinkRig(kind=kind, path=path, clock=ManualClock(), cluster=landed_1.CLUSTER, group=landed_1.GROUP)
     writer = await rig.member().open(StubClaim(ORDERS, incarnation=Incarnation(landed_1.CZXID)))
     await writer.start(Start(position=landed_1.END, reason="committed", truncation=1))
     await writer.write(build_batch(ORDERS, [record(offset) for offset in range(60, 70)]))
