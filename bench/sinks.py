@@ -163,7 +163,7 @@ def show_steps(payload: str, size: int) -> None:
     """Print how long a record takes in each step of Parquet, in one thread and without a disk."""
     import pyarrow as pa
 
-    from consumerd.sinks.parquet import ROW_GROUP_BYTES, Codec, make_writer
+    from consumerd.sinks.parquet import ROW_GROUP_BYTES, ParquetCodec, make_writer
     from consumerd.wire.arrow import SCHEMA
 
     batch = make_batch(payload, size)
@@ -172,7 +172,7 @@ def show_steps(payload: str, size: int) -> None:
         print(f"  to Arrow, pure:   {_time(batch.to_arrow) / len(batch):8.1f}")
     arrow = batch.to_arrow()
     table = pa.Table.from_batches([arrow] * -(-ROW_GROUP_BYTES // arrow.nbytes))
-    for codec in (Codec("none"), Codec("snappy"), Codec("zstd", -7), Codec("zstd", 1)):
+    for codec in (ParquetCodec("none"), ParquetCodec("snappy"), ParquetCodec("zstd", -7), ParquetCodec("zstd", 1)):
         for columns in (SCHEMA.names, *([name] for name in SCHEMA.names if codec.level == 1)):
             some = table.select(columns)
             writer = make_writer(Nowhere(), table, codec, schema=some.schema)

@@ -130,6 +130,14 @@ class TopicPartition:
         return self._order < other._order
 
 
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """What a consumer can read of a partition's log: offsets ``[earliest, latest)``; ``latest`` is the next to come."""
+
+    earliest: int
+    latest: int
+
+
 @functools.total_ordering
 @dataclass(frozen=True, slots=True)
 class Incarnation:

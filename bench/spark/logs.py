@@ -15,7 +15,7 @@ from typing import Final
 from bench.spark.session import Reading
 from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.spark.table.attempts import StagedCommit
-from consumerd.spark.table.commit import LOG_FOLDER, Commit, DataFile, Operation
+from consumerd.spark.table.commit import LOG_FOLDER, DataFile, Operation, TableCommit
 from consumerd.spark.table.transaction import create_table, open_table
 
 SHORT: Final = 1_000
@@ -60,7 +60,7 @@ def make_log(path: Path, commits: int) -> None:
         if len(live) == _LIVE:
             removed, live = live, []
         live.append(name)
-        commit = Commit(
+        commit = TableCommit(
             version=version,
             plan=f"{_SOURCE}:{version}",
             operation=Operation.APPEND,

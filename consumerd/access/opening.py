@@ -32,7 +32,7 @@ from consumerd.zk.aiozk_client import AiozkClient
 _FRAME_OVERHEAD_BYTES: Final = 1 << 20
 """What a response holds besides its largest record set."""
 
-DEFAULT_FETCH: Final = config.Fetch()
+DEFAULT_FETCH: Final = config.FetchSection()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ClusterAccess:
     ranges: LogRangeReader
 
 
-def make_zookeeper(cluster: config.Cluster, session_timeout_ms: int, hooks: Hooks | None = None) -> AiozkClient:
+def make_zookeeper(cluster: config.ClusterSection, session_timeout_ms: int, hooks: Hooks | None = None) -> AiozkClient:
     """Make the client; it connects when it is entered. Raises ConfigError."""
     auth: tuple[str, bytes] | None = None
     if cluster.zookeeper_auth is not None:
@@ -64,7 +64,7 @@ def make_zookeeper(cluster: config.Cluster, session_timeout_ms: int, hooks: Hook
     )
 
 
-def make_tls(tls: config.Tls) -> ssl.SSLContext | None:
+def make_tls(tls: config.TlsSection) -> ssl.SSLContext | None:
     """Make the TLS context, None where TLS is off. Raises ConfigError that names the file."""
     if not tls.enabled:
         return None
@@ -80,11 +80,11 @@ def make_tls(tls: config.Tls) -> ssl.SSLContext | None:
 @asynccontextmanager
 async def open_access(
     zk: AiozkClient,
-    cluster: config.Cluster,
+    cluster: config.ClusterSection,
     *,
     client_id: str,
     hooks: Hooks,
-    fetch: config.Fetch = DEFAULT_FETCH,
+    fetch: config.FetchSection = DEFAULT_FETCH,
 ) -> AsyncIterator[ClusterAccess]:
     """Join the parts around a session, and keep the directory's view while the block runs. Raises ConfigError."""
     connector = TcpConnector(

@@ -16,7 +16,6 @@ from typing import Final
 from consumerd.access.opening import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
-from consumerd.client.log_range import LogRange
 from consumerd.client.record_age import lag_seconds
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.cluster.generation import require_modern
@@ -28,7 +27,7 @@ from consumerd.group.plan import resolve_members
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
-from consumerd.model import ConsumerId, TopicPartition
+from consumerd.model import ConsumerId, LogRange, TopicPartition
 from consumerd.offsets.positions import NO_POSITION, GroupPositions, Position
 from consumerd.offsets.store import Validity
 from consumerd.telemetry.hooks import Hooks
@@ -96,7 +95,7 @@ class LagRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveRow:
+class OwnerMoveRow:
     """Who owns a partition, who should by the rule, and who would with more replicas."""
 
     topic: str
@@ -112,7 +111,7 @@ class RebalancePlan:
     """What ``explain-rebalance`` has found."""
 
     members: int
-    rows: Sequence[MoveRow]
+    rows: Sequence[OwnerMoveRow]
     problems: Sequence[str]
 
 
@@ -270,7 +269,7 @@ async def explain(
     owners = await _owners(access.zk, group, partitions)
     moved = {move.partition for move in explanation.moves}
     rows = [
-        MoveRow(
+        OwnerMoveRow(
             topic=one.topic,
             partition=str(one.partition),
             owner=owners.get(one),

@@ -26,10 +26,9 @@ from typing import Final
 from consumerd.access.opening import ClusterAccess
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
-from consumerd.client.log_range import LogRange
 from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, OffsetError
 from consumerd.group.admission import find_our_sessions
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.net.pool import Purpose
 from consumerd.offsets.positions import GroupPositions
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
@@ -89,7 +88,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class PlannedMove:
     """A target, the present position, and how it is moved.
 
     ``position`` is None where there is no valid one, ``version`` where there is no offset node.
@@ -119,7 +118,7 @@ class Move:
 class Plan:
     """All moves of one command, and the state of ``ids`` that they rest on."""
 
-    moves: Sequence[Move]
+    moves: Sequence[PlannedMove]
     ids: tuple[int, int] | None
 
     def refusal(self) -> str | None:
@@ -136,7 +135,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveRow:
+class PositionMoveRow:
     """One partition's move as it is shown; ``position`` is where it stands before, ``outcome`` what became of it."""
 
     topic: str
@@ -150,9 +149,9 @@ class MoveRow:
     request: str | None = None
 
 
-def describe(move: Move, outcome: str, request: OffsetRequest | None = None) -> MoveRow:
+def describe(move: PlannedMove, outcome: str, request: OffsetRequest | None = None) -> PositionMoveRow:
     """Return a move's row."""
-    return MoveRow(
+    return PositionMoveRow(
         topic=move.partition.topic,
         partition=str(move.partition.partition),
         owner=move.owner,
@@ -227,13 +226,13 @@ async def plan_moves(zk: ZkClient, group: str, targets: Sequence[Target], *, for
 
     stored = await GroupPositions(zk, group).find([target.partition for target in targets])
 
-    async def plan(partition: TopicPartition) -> Callable[[int], Move]:
+    async def plan(partition: TopicPartition) -> Callable[[int], PlannedMove]:
         owner = await zk.find(owner_path(group, partition))
         earlier = await requests.find(partition)
         holder = owner[0].decode(errors="replace") if owner is not None else None
         session = owner[1].ephemeral_owner if owner is not None else None
         way, why = choose_way(holder, session, ours, alive=bool(names), landed=landed, force=force)
-        return lambda target: Move(
+        return lambda target: PlannedMove(
             partition=partition,
             position=stored[partition].valid,
             version=stored[partition].version,
@@ -280,15 +279,15 @@ class OffsetMover:
         self._requests = ZooKeeperOffsetRequests(zk, group)
 
     async def carry_out(
-        self, plan: Plan, *, new_chain: bool, wait_s: float, show: Callable[[MoveRow], None]
-    ) -> Sequence[Move]:
+        self, plan: Plan, *, new_chain: bool, wait_s: float, show: Callable[[PositionMoveRow], None]
+    ) -> Sequence[PlannedMove]:
         """Write or ask, wait up to ``wait_s`` for members, and show each move as it is settled; what the plan refuses is
         left out.
 
         Returns the moves that are not carried out. Raises OffsetError where somebody interfered with a direct write,
         CoordinationError.
         """
-        asked: dict[TopicPartition, tuple[Move, OffsetRequest]] = {}
+        asked: dict[TopicPartition, tuple[PlannedMove, OffsetRequest]] = {}
         for move in plan.moves:
             if move.way.asks:
                 request = await self._requests.put(self._make_request(move, new_chain=new_chain))
@@ -303,7 +302,7 @@ class OffsetMover:
             await self._check_alone(plan.ids)
         return await self._wait(asked, wait_s, show) if asked else ()
 
-    def _make_request(self, move: Move, *, new_chain: bool) -> OffsetRequest:
+    def _make_request(self, move: PlannedMove, *, new_chain: bool) -> OffsetRequest:
         return OffsetRequest(
             id=self._new_id(),
             partition=move.partition,
@@ -314,7 +313,7 @@ class OffsetMover:
             version=0,
         )
 
-    async def _write(self, move: Move) -> None:
+    async def _write(self, move: PlannedMove) -> None:
         """Write a position where nobody else does, and take away what was asked for before."""
         path, data = offset_path(self._group, move.partition), encode_offset(move.target)
         operations: list[Operation] = [
@@ -343,7 +342,7 @@ class OffsetMover:
                 return
         raise CoordinationError(f"{path}: not written in {_ATTEMPTS} tries; look again with: consumerd offsets show")
 
-    async def _holds(self, move: Move) -> bool:
+    async def _holds(self, move: PlannedMove) -> bool:
         found = (await GroupPositions(self._zk, self._group).find([move.partition]))[move.partition]
         version = 0 if move.version is None else move.version + 1
         return found.version == version and found.value == move.target
@@ -358,13 +357,13 @@ class OffsetMover:
 
     async def _wait(
         self,
-        asked: dict[TopicPartition, tuple[Move, OffsetRequest]],
+        asked: dict[TopicPartition, tuple[PlannedMove, OffsetRequest]],
         wait_s: float,
-        show: Callable[[MoveRow], None],
-    ) -> Sequence[Move]:
+        show: Callable[[PositionMoveRow], None],
+    ) -> Sequence[PlannedMove]:
         """Wait until the requests have gone. A request goes with the commit that carries it out, and by nothing else."""
         changed = asyncio.Event()
-        replaced: list[Move] = []
+        replaced: list[PlannedMove] = []
         topics = sorted({partition.topic for partition in asked})
         watches = [
             self._zk.watch(requests_path(self._group, topic), WatchKind.CHILDREN, changed.set) for topic in topics
@@ -400,7 +399,7 @@ class OffsetMover:
                 watch.close()
 
 
-def explain_undone(moves: Sequence[Move], wait_s: float) -> ConsumerdError:
+def explain_undone(moves: Sequence[PlannedMove], wait_s: float) -> ConsumerdError:
     """Say what has not been carried out, and what to look at."""
     shown = ", ".join(str(move.partition) for move in moves[:_SHOWN])
     more = f" and {len(moves) - _SHOWN} more" if len(moves) > _SHOWN else ""

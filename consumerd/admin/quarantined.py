@@ -60,7 +60,7 @@ class FoundUnit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class UnitReading:
     """The records of a unit as far as they can be read; ``note`` says what stands in the way."""
 
     records: tuple[Record, ...]
@@ -126,25 +126,25 @@ def describe_unit(path: Path, found: FoundUnit) -> UnitRow:
     )
 
 
-def read_records(kept: KeptUnit) -> Reading:
+def read_records(kept: KeptUnit) -> UnitReading:
     """Read a unit's records. Where only the checksum stands in the way, they are read in spite of it, and the note says
     so: whoever looks at them must not take them for what was written.
     """
     unit = kept.unit
     if unit.record is not None:
-        return Reading(records=(unit.record,), note=None)
+        return UnitReading(records=(unit.record,), note=None)
     size = first_unit_size(unit.raw)
     if size is not None and size > len(unit.raw):
-        return Reading(records=(), note=f"cut off: {len(unit.raw)} of {size} bytes are here")
+        return UnitReading(records=(), note=f"cut off: {len(unit.raw)} of {size} bytes are here")
     try:
-        return Reading(records=_decode(unit.raw, unit.partition), note=None)
+        return UnitReading(records=_decode(unit.raw, unit.partition), note=None)
     except CorruptMessageError as error:
         problem = str(error)
     try:
         records = _decode(_mend_checksum(unit.raw), unit.partition)
     except CorruptMessageError as error:
-        return Reading(records=(), note=str(error))
-    return Reading(records=records, note=f"{problem}. Read in spite of the checksum, not to be trusted")
+        return UnitReading(records=(), note=str(error))
+    return UnitReading(records=records, note=f"{problem}. Read in spite of the checksum, not to be trusted")
 
 
 def dump_bytes(data: bytes, limit: int) -> Iterator[str]:

@@ -29,7 +29,7 @@ from consumerd.telemetry.text_tables import render_table
 from consumerd.telemetry.wording import counted, join_shown
 
 if TYPE_CHECKING:
-    from consumerd.demo.show import Outcome
+    from consumerd.demo.show import DemoOutcome
 
 _RECORDS: Final = 60_000
 _SECONDS: Final = 12.0
@@ -153,7 +153,7 @@ def _make_folder(given: Path | None) -> _Folder:
     return _Folder(path, ours=ours)
 
 
-def render_report(outcome: Outcome) -> str:
+def render_report(outcome: DemoOutcome) -> str:
     """Return what is printed at the end."""
     heads = ["topic", "produced", "landed", "lost", "twice", "changed", "misplaced", "unknown"]
     rows = [
@@ -192,7 +192,7 @@ def render_report(outcome: Outcome) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def render_lake(outcome: Outcome) -> list[str]:
+def render_lake(outcome: DemoOutcome) -> list[str]:
     """Return what is said of the data pipeline: what its tables hold, their first rows, and how it goes on."""
     lake = outcome.lake
     lines = ["", "the data pipeline, over these files (consumerd-spark):"]

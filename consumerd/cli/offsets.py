@@ -21,9 +21,9 @@ from consumerd.access.opening import ClusterAccess
 from consumerd.admin.inspection import follow_topics, inspect, list_group_topics, require_group
 from consumerd.admin.offsets_export import check_origin, encode_export, parse_export, split_orphans
 from consumerd.admin.operations import (
-    MoveRow,
     OffsetMover,
     Plan,
+    PositionMoveRow,
     Target,
     Way,
     check_targets,
@@ -277,9 +277,9 @@ def _check_allowed(plan: Plan) -> None:
 
 async def _carry_out(access: ClusterAccess, group: str, plan: Plan, args: argparse.Namespace) -> int:
     mover = OffsetMover(access.zk, group, author=_author(), new_id=lambda: uuid.uuid4().hex, wall_ms=_wall_ms)
-    settled: list[MoveRow] = []
+    settled: list[PositionMoveRow] = []
 
-    def take(row: MoveRow) -> None:
+    def take(row: PositionMoveRow) -> None:
         settled.append(row)
         if args.json:
             print_rows([row], _SETTLED, as_json=True, empty="")

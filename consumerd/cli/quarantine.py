@@ -13,7 +13,7 @@ from typing import Final
 
 from consumerd.admin.quarantined import (
     FoundUnit,
-    Reading,
+    UnitReading,
     describe_unit,
     dump_bytes,
     find_unit,
@@ -130,7 +130,7 @@ def _payload(kept: KeptUnit) -> bytes:
     return kept.unit.raw if kept.unit.record is None else kept.unit.record.value or b""
 
 
-def _describe(row: dict[str, object], reading: Reading, kept: KeptUnit, limit: int) -> str:
+def _describe(row: dict[str, object], reading: UnitReading, kept: KeptUnit, limit: int) -> str:
     width = max(map(len, row))
     lines = [f"{name.replace('_', ' '):<{width}}  {'-' if value is None else value}" for name, value in row.items()]
     lines += ["", counted(len(reading.records), "record") + (f" ({reading.note})" if reading.note else "")]
@@ -143,7 +143,7 @@ def _record_line(record: Record) -> str:
     return json.dumps(_record_json(record), ensure_ascii=False)
 
 
-def _records_json(reading: Reading) -> dict[str, object]:
+def _records_json(reading: UnitReading) -> dict[str, object]:
     return {"records": [_record_json(record) for record in reading.records], "note": reading.note}
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from consumerd.cluster.view import Broker, ClusterView
 from consumerd.model import TopicPartition
 from consumerd.net.connection import BrokerConnection
-from consumerd.net.pool import Endpoint, Purpose
+from consumerd.net.pool import PooledBroker, Purpose
 
 
 class Leaders(Protocol):
@@ -24,5 +24,5 @@ class Leaders(Protocol):
 class Connections(Protocol):
     """``net.pool.ConnectionPool`` as clients see it."""
 
-    async def get(self, broker: Endpoint, purpose: Purpose) -> BrokerConnection:
+    async def get(self, broker: PooledBroker, purpose: Purpose) -> BrokerConnection:
         """Return a usable connection. Raises ConnectionLost."""

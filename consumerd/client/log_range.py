@@ -18,7 +18,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.sharing import SharedBatches
@@ -33,7 +33,7 @@ from consumerd.errors import (
     RemoteProtocolError,
     RequestTimedOut,
 )
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.net.pool import Purpose
 from consumerd.wire.errorcodes import broker_error
 from consumerd.wire.modern.fetch import READ_COMMITTED, READ_UNCOMMITTED
@@ -53,14 +53,6 @@ _BEFORE_FIRST: Final = -2
 """Version 0 about a time: no log segment is that old, so that the first offset is meant."""
 _INEXACT: Final = -3
 """Version 0 about the time of a record: it knows only when segments were modified."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogRange:
-    """Offsets ``[earliest, latest)`` are what a consumer can read; ``latest`` is the next to come."""
-
-    earliest: int
-    latest: int
 
 
 _Outcome = int | ConsumerdError | None
@@ -91,6 +83,19 @@ class _Answers:
         else:
             self.failures.pop(question, None)
             self.offsets[question] = outcome
+
+
+class LogRanges(Protocol):
+    """Asks brokers what they hold."""
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+        """Return the ranges of those that could be asked for. Raises BrokerError, ConnectionLost, ProtocolError."""
+
+    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the logs' ends; under read_committed an open transaction holds back ``latest`` alone.
+
+        Raises BrokerError, ConnectionLost, ProtocolError.
+        """
 
 
 class LogRangeReader:

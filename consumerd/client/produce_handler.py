@@ -27,7 +27,7 @@ from consumerd.cluster.view import Broker
 from consumerd.errors import ConnectionLost, ConsumerdError, LocalProtocolError, ProtocolError, UnsupportedVersion
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.net.connection import BrokerConnection
-from consumerd.net.pool import Endpoint, Purpose
+from consumerd.net.pool import PooledBroker, Purpose
 from consumerd.wire.compression import Codec
 from consumerd.wire.errorcodes import broker_error
 from consumerd.wire.modern.building import build_record_set
@@ -57,10 +57,10 @@ _BROKER_SHARE: Final = 5 / 6
 class ProduceConnections(Protocol):
     """``net.pool.ConnectionPool`` as a producer sees it."""
 
-    async def get(self, broker: Endpoint, purpose: Purpose) -> BrokerConnection:
+    async def get(self, broker: PooledBroker, purpose: Purpose) -> BrokerConnection:
         """Return a usable connection. Raises ConnectionLost."""
 
-    def waits_s(self, broker: Endpoint) -> float:
+    def waits_s(self, broker: PooledBroker) -> float:
         """Return how long :meth:`get` would wait before it tries this broker."""
 
 
@@ -69,7 +69,7 @@ def magic_of(version: int) -> int:
     return max((magic for magic, first in _FIRST_WITH_MAGIC.items() if version >= first), default=0)
 
 
-class ProduceHandler:
+class ProduceRequests:
     """Sends each call's batches in one request; ``directory`` hears when a broker that answers nothing has hung up."""
 
     def __init__(self, connections: ProduceConnections, directory: TopicDirectory, settings: ProducerSettings) -> None:

@@ -31,7 +31,7 @@ from consumerd.aio.timeouts import timeout, timeout_at
 from consumerd.client.accumulator import Accumulator, Batch, PartitionQueue, wire_size
 from consumerd.client.delivery import Delivery, RecordMetadata, wait_settled
 from consumerd.client.partitioner import PARTITIONERS, Candidates, Partitioner
-from consumerd.client.produce_handler import ProduceConnections, ProduceHandler
+from consumerd.client.produce_handler import ProduceConnections, ProduceRequests
 from consumerd.client.producer_counts import ProducerCounts
 from consumerd.client.producer_hooks import (
     Encoder,
@@ -43,7 +43,7 @@ from consumerd.client.producer_hooks import (
 )
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.client.room import Room
-from consumerd.client.sender import Sender
+from consumerd.client.sender import ProduceSender
 from consumerd.client.topics import TopicDirectory
 from consumerd.cluster.view import ClusterView, TopicView
 from consumerd.errors import BufferFull, OversizedRecord, ProduceError, ProducerClosed, TopicMissing
@@ -87,7 +87,7 @@ class Producer:
 
     ``client.opening`` makes one from addresses. ``now`` is a monotonic clock in seconds, ``wall_ms`` the calendar's in ms,
     for records that come without a time. ``partitioner`` belongs to this producer alone; ``handler`` sends in the place of
-    :class:`~consumerd.client.produce_handler.ProduceHandler`.
+    :class:`~consumerd.client.produce_handler.ProduceRequests`.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Producer:
             batch_bytes=settings.batch_bytes, linger_s=settings.linger_s, buffer_bytes=settings.buffer_bytes
         )
         self._room = Room(self._accumulator)
-        self._handler = handler or ProduceHandler(connections, directory, settings)
-        self._sender = Sender(
+        self._handler = handler or ProduceRequests(connections, directory, settings)
+        self._sender = ProduceSender(
             self._accumulator,
             self._room,
             directory,

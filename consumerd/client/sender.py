@@ -67,7 +67,7 @@ _NOTHING: Final = Written(base_offset=None)
 """The outcome of a batch of which hooks have left nothing."""
 
 
-class Sender:
+class ProduceSender:
     """Drives batches to their outcome while :meth:`run` runs."""
 
     def __init__(

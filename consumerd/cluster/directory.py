@@ -35,7 +35,7 @@ from consumerd.aio.cell import Cell
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.cluster.source import ClusterSource, RegistrySource
-from consumerd.cluster.view import EMPTY_VIEW, Broker, ClusterView, Disagreement, compare_views, merge_views
+from consumerd.cluster.view import EMPTY_VIEW, Broker, ClusterView, MetadataDisagreement, compare_views, merge_views
 from consumerd.errors import ConnectionLost, CoordinationError
 from consumerd.model import TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
@@ -112,8 +112,8 @@ class ClusterDirectory:
         self._ended_at = -self._calm_s
         self._not_before = 0.0
         self._merging = asyncio.Lock()
-        self._odds: dict[Disagreement, float] = {}
-        self._reported: set[Disagreement] = set()
+        self._odds: dict[MetadataDisagreement, float] = {}
+        self._reported: set[MetadataDisagreement] = set()
 
     # -- what is known
 
@@ -296,7 +296,7 @@ class ClusterDirectory:
 
     async def _compare(self) -> None:
         """Keep since when the two accounts differ, and log what does not pass."""
-        found: list[Disagreement] = []
+        found: list[MetadataDisagreement] = []
         zookeeper, metadata = self._zookeeper, self._metadata
         if zookeeper.view and metadata.view and not (zookeeper.failing or metadata.failing):
             found = await self._compute(partial(compare_views, zookeeper.view, metadata.view))

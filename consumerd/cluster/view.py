@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
-from consumerd.net.stream import Address
+from consumerd.net.address import Address
 from consumerd.telemetry.wording import join_shown
 
 _NAMED: Final = 20
@@ -127,7 +127,7 @@ class Aspect(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Disagreement:
+class MetadataDisagreement:
     """One difference between ZooKeeper and Metadata; ``subject`` is a topic or a partition, as text."""
 
     aspect: Aspect
@@ -192,38 +192,40 @@ def _merge_partition(zookeeper: PartitionView | None, metadata: PartitionView | 
     return preferred
 
 
-def compare_views(zookeeper: ClusterView, metadata: ClusterView) -> list[Disagreement]:
+def compare_views(zookeeper: ClusterView, metadata: ClusterView) -> list[MetadataDisagreement]:
     """List the differences that matter to a consumer, in a fixed order. Both must be about the same topics.
 
     A broker that lists no brokers at all is not taken at its word: 0.8 does so until the first topic is made.
     """
     found = []
     if metadata.brokers and set(zookeeper.brokers) != set(metadata.brokers):
-        found.append(Disagreement(Aspect.BROKERS, "", _name(zookeeper.brokers), _name(metadata.brokers)))
+        found.append(MetadataDisagreement(Aspect.BROKERS, "", _name(zookeeper.brokers), _name(metadata.brokers)))
     for name in sorted({*zookeeper.topics, *metadata.topics}):
         theirs, ours = zookeeper.topics.get(name), metadata.topics.get(name)
         if theirs is None or ours is None:
-            found.append(Disagreement(Aspect.TOPIC, name, _presence(theirs), _presence(ours)))
+            found.append(MetadataDisagreement(Aspect.TOPIC, name, _presence(theirs), _presence(ours)))
             continue
         if ours.error and not ours.partitions:
-            found.append(Disagreement(Aspect.TOPIC, name, "the topic", f"error {ours.error}"))
+            found.append(MetadataDisagreement(Aspect.TOPIC, name, "the topic", f"error {ours.error}"))
             continue
         found += _compare_partitions(theirs, ours)
     return found
 
 
-def _compare_partitions(zookeeper: TopicView, metadata: TopicView) -> list[Disagreement]:
+def _compare_partitions(zookeeper: TopicView, metadata: TopicView) -> list[MetadataDisagreement]:
     found = []
     if set(zookeeper.partitions) != set(metadata.partitions):
         found.append(
-            Disagreement(Aspect.PARTITIONS, zookeeper.name, _name(zookeeper.partitions), _name(metadata.partitions))
+            MetadataDisagreement(
+                Aspect.PARTITIONS, zookeeper.name, _name(zookeeper.partitions), _name(metadata.partitions)
+            )
         )
     for key in sorted({*zookeeper.partitions} & {*metadata.partitions}):
         theirs, ours = zookeeper.partitions[key].leader, metadata.partitions[key].leader
         unknown = theirs is None and zookeeper.partitions[key].leader_epoch == NO_EPOCH
         if theirs != ours and not unknown:
             subject = str(TopicPartition(zookeeper.name, key))
-            found.append(Disagreement(Aspect.LEADER, subject, _leader(theirs), _leader(ours)))
+            found.append(MetadataDisagreement(Aspect.LEADER, subject, _leader(theirs), _leader(ours)))
     return found
 
 

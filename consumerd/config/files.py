@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from consumerd.config.origins import KeyPath
-from consumerd.config.section import Fault
-from consumerd.config.settings import Settings, Tls, ZookeeperAuth, is_credential
+from consumerd.config.section import SettingFault
+from consumerd.config.settings import Settings, TlsSection, ZookeeperAuthSection, is_credential
 from consumerd.errors import ConfigError
 from consumerd.net.tls import make_context
 from consumerd.sinks.options import ChainOptions
@@ -21,7 +21,7 @@ _SHOWN: Final = 100
 """Longest part of a path that a message repeats."""
 
 
-def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterator[Fault]:
+def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterator[SettingFault]:
     """Yield what is wrong with files and folders.
 
     Args:
@@ -34,21 +34,21 @@ def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterato
         yield from _check_credential(settings.cluster.zookeeper_auth)
     for path, folder in _list_folders(settings, sinks):
         if (fault := _find_folder_fault(folder)) is not None:
-            yield Fault((path,), fault)
+            yield SettingFault((path,), fault)
     for path, file in _list_files(settings):
         # one that is not there yet is written by the job, or is looked for when it starts
         with contextlib.suppress(OSError):
             if stat.S_ISDIR(file.stat().st_mode):
-                yield Fault((path,), _describe_folder(file))
+                yield SettingFault((path,), _describe_folder(file))
 
 
-def _check_tls(tls: Tls) -> Iterator[Fault]:
+def _check_tls(tls: TlsSection) -> Iterator[SettingFault]:
     if not tls.enabled:
         return
     names = ("ca_file", "certificate_file", "key_file")
     given = {name: path for name in names if (path := getattr(tls, name)) is not None}
     found = [
-        Fault((f"cluster.tls.{name}",), fault)
+        SettingFault((f"cluster.tls.{name}",), fault)
         for name, path in given.items()
         if (fault := _find_file_fault(path)) is not None
     ]
@@ -63,27 +63,29 @@ def _check_tls(tls: Tls) -> Iterator[Fault]:
 
 def _try_context(
     setting: str, *, trusted: Path | None = None, certificate: Path | None = None, key: Path | None = None
-) -> Iterator[Fault]:
+) -> Iterator[SettingFault]:
     try:
         make_context(setting, trusted=trusted, certificate=certificate, key=key, check_hostname=True)
     except ConfigError as error:
-        yield Fault((setting,), f"{str(error).removeprefix(f'{setting}: ')}: expected PEM")
+        yield SettingFault((setting,), f"{str(error).removeprefix(f'{setting}: ')}: expected PEM")
 
 
-def _check_credential(auth: ZookeeperAuth) -> Iterator[Fault]:
+def _check_credential(auth: ZookeeperAuthSection) -> Iterator[SettingFault]:
     path = auth.credential_file
     if path is None:
         return
     key = "cluster.zookeeper_auth.credential_file"
     if (fault := _find_file_fault(path)) is not None:
-        yield Fault((key,), fault)
+        yield SettingFault((key,), fault)
         return
     try:
         text = path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError):
         text = ""
     if not is_credential(text):
-        yield Fault((key,), f"{path} does not hold user:password: write both on one line, with a colon between them")
+        yield SettingFault(
+            (key,), f"{path} does not hold user:password: write both on one line, with a colon between them"
+        )
 
 
 def _find_file_fault(path: Path) -> str | None:

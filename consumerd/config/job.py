@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from consumerd.config.pipeline import Pipeline
 from consumerd.config.pipeline_topics import SilverTopic
-from consumerd.config.settings import Cluster, InspectionGroup, Log, SinkSettings
+from consumerd.config.settings import ClusterSection, InspectionGroup, LogSection, SinkSettings
 from consumerd.errors import ConfigError
 
 QUARANTINE: Final = "quarantine"
@@ -30,11 +30,11 @@ class JobSettings(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    cluster: Cluster | None = None
+    cluster: ClusterSection | None = None
     group: InspectionGroup | None = None
     sinks: dict[str, SinkSettings] = {}
     pipeline: Pipeline = Pipeline()
-    log: Log = Log()
+    log: LogSection = LogSection()
 
     def landing_roots(self) -> tuple[Path, ...]:
         """Return the absolute landing folders. Raises ConfigError if none is set."""

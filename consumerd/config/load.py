@@ -23,7 +23,7 @@ from consumerd.config.java_properties import read_properties
 from consumerd.config.job import JobSettings
 from consumerd.config.origins import Doubt, KeyPath, Layer, Layers, Problem, render_key, select_problems
 from consumerd.config.schema import find_elsewhere, guess, is_secret, is_section, list_keys
-from consumerd.config.section import Fault, Faults
+from consumerd.config.section import SettingFault, SettingFaults
 from consumerd.config.settings import InspectionSettings, Settings, SinkSettings
 from consumerd.config.text_layers import COMMAND_LINE, read_command_line, read_environment, render_variable
 from consumerd.config.wording import describe, describe_unknown
@@ -256,7 +256,7 @@ def _explain(
         location = tuple(part for part in item["loc"] if part != "[key]")
         path = (*prefix, *location)
         faults = item.get("ctx", {}).get("error")
-        if isinstance(faults, Faults):
+        if isinstance(faults, SettingFaults):
             problems += [_render_fault(fault, path, layers) for fault in faults.found]
         elif item["type"] == "missing":
             problems += [
@@ -273,7 +273,7 @@ def _explain(
     return problems
 
 
-def _render_fault(fault: Fault, prefix: KeyPath, layers: Layers) -> Problem:
+def _render_fault(fault: SettingFault, prefix: KeyPath, layers: Layers) -> Problem:
     paths = [(*prefix, *path) for path in fault.paths]
     return Problem(text=f"{render_key(paths[0])}: {fault.message}{layers.locate(*paths)}")
 

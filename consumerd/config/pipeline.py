@@ -17,11 +17,11 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, fiel
 from consumerd.config.pipeline_topics import SilverTopics
 from consumerd.config.section import (
     Bytes,
-    Fault,
     FilePath,
     Folder,
     Milliseconds,
     Section,
+    SettingFault,
     TopicName,
     WholeNumber,
     in_our_words,
@@ -45,7 +45,7 @@ Place = Annotated[str, BeforeValidator(read_place), AfterValidator(_check_scheme
 """A folder, or its URL with ``file:``."""
 
 
-class Landing(Section):
+class LandingSection(Section):
     """The landed files that jobs read."""
 
     roots: tuple[Folder, ...] = Field(default=(), description="Landing folders; none: the path of each file sink.")
@@ -54,7 +54,7 @@ class Landing(Section):
     @model_validator(mode="after")
     def _entries_differ(self) -> Self:
         refuse(
-            Fault(((name, index),), f"{entry} is given twice: give each once")
+            SettingFault(((name, index),), f"{entry} is given twice: give each once")
             for name, entries in (("roots", self.roots), ("topics", self.topics))
             for index, entry in enumerate(entries)
             if entry in entries[:index]
@@ -84,7 +84,7 @@ class Bronze(Section):
     def _level_is_used(self) -> Self:
         if self.compression != "zstd" and "compression_level" in self.model_fields_set:
             message = f"compression {self.compression} has no levels: remove it, or write compression: zstd"
-            refuse([Fault(("compression_level",), message)])
+            refuse([SettingFault(("compression_level",), message)])
         return self
 
 
@@ -132,7 +132,7 @@ class Retention(Section):
     @model_validator(mode="after")
     def _bronze_goes_first(self) -> Self:
         refuse(
-            Fault(
+            SettingFault(
                 (name, "bronze_ms"),
                 f"{name} must not be below bronze_ms"
                 + (" (which keeps rows for ever)" if self.bronze_ms is None else f" ({self.bronze_ms})")
@@ -165,7 +165,7 @@ def _check_hexadecimal(value: str) -> str:
     return value
 
 
-class Replay(Section):
+class ReplaySection(Section):
     """Records that the job ``replay`` sends to a topic. Nothing is sent without a target."""
 
     source: Literal["bronze", "quarantine"] = "bronze"
@@ -198,24 +198,26 @@ class Replay(Section):
         refuse(self._find_faults())
         return self
 
-    def _find_faults(self) -> Iterator[Fault]:
+    def _find_faults(self) -> Iterator[SettingFault]:
         first, end = self.start_offset, self.end_offset
         if first is not None and end is not None and first >= end:
-            yield Fault(("start_offset", "end_offset"), f"start_offset must be below end_offset ({end}), got {first}")
+            yield SettingFault(
+                ("start_offset", "end_offset"), f"start_offset must be below end_offset ({end}), got {first}"
+            )
         if (first is not None or end is not None) and self.partition is None:
-            yield Fault(
+            yield SettingFault(
                 ("start_offset" if first is not None else "end_offset",),
                 "offsets are those of a partition: give partition, too",
             )
         start_time, end_time = self.start_time, self.end_time
         if isinstance(start_time, datetime) and isinstance(end_time, datetime) and start_time >= end_time:
-            yield Fault(("start_time", "end_time"), "start_time must be before end_time")
+            yield SettingFault(("start_time", "end_time"), "start_time must be before end_time")
         if self.reason is not None and self.source != "quarantine":
-            yield Fault(("reason",), "reason goes with source: quarantine")
+            yield SettingFault(("reason",), "reason goes with source: quarantine")
         if self.again and self.source != "quarantine":
-            yield Fault(("again",), "again goes with source: quarantine; records of bronze have no mark")
+            yield SettingFault(("again",), "again goes with source: quarantine; records of bronze have no mark")
         if self.zookeeper is not None and self.bootstrap_servers is not None:
-            yield Fault(("zookeeper", "bootstrap_servers"), "give either zookeeper or bootstrap_servers")
+            yield SettingFault(("zookeeper", "bootstrap_servers"), "give either zookeeper or bootstrap_servers")
 
 
 class Erase(Section):
@@ -247,12 +249,12 @@ class Erase(Section):
         found = []
         if len(given) > 1:
             found.append(
-                Fault(tuple(given), f"give one of key, key_hex, keys_file and where, not {' and '.join(given)}")
+                SettingFault(tuple(given), f"give one of key, key_hex, keys_file and where, not {' and '.join(given)}")
             )
         if self.where_in is not None and self.where is None:
-            found.append(Fault(("where_in",), "where_in goes with where"))
+            found.append(SettingFault(("where_in",), "where_in goes with where"))
         if self.keys_are_hex and self.keys_file is None:
-            found.append(Fault(("keys_are_hex",), "keys_are_hex goes with keys_file"))
+            found.append(SettingFault(("keys_are_hex",), "keys_are_hex goes with keys_file"))
         refuse(found)
         return self
 
@@ -274,7 +276,7 @@ def _write_as_spark(value: object) -> object:
     return str(value) if isinstance(value, (int, float)) else value
 
 
-class Session(Section):
+class SessionSection(Section):
     """The Spark session that a job starts where none is given to it (by ``spark-submit``)."""
 
     master: str | None = Field(default=None, description="None: what spark-submit says, else local[*].")
@@ -287,7 +289,7 @@ class Session(Section):
     @classmethod
     def _names_are_sparks(cls, settings: dict[str, str]) -> dict[str, str]:
         refuse(
-            Fault(((name,),), f"Spark reads only names that begin with spark.: did you mean spark.{name}?")
+            SettingFault(((name,),), f"Spark reads only names that begin with spark.: did you mean spark.{name}?")
             for name in settings
             if not name.startswith("spark.")
         )
@@ -315,17 +317,17 @@ class Pipeline(Section):
     """Everything that the jobs go by."""
 
     path: Place | None = Field(default=None, description="The folder of all tables that have no path of their own.")
-    landing: Landing = Landing()
+    landing: LandingSection = LandingSection()
     audit: Audit = Audit()
     bronze: Bronze = Bronze()
     silver: Silver = Silver()
     compact: Compact = Compact()
     stats: Stats = Stats()
-    replay: Replay = Replay()
+    replay: ReplaySection = ReplaySection()
     retention: Retention = Retention()
     erase: Erase = Erase()
     metrics: JobMetrics = JobMetrics()
-    spark: Session = Session()
+    spark: SessionSection = SessionSection()
 
     @model_validator(mode="after")
     def _tables_have_their_own_places(self) -> Self:
@@ -338,7 +340,7 @@ class Pipeline(Section):
         }
         given = [(key, place.rstrip("/")) for key, place in places.items() if place is not None]
         refuse(
-            Fault((key, earlier), f"{place} is pipeline.{earlier}, too: give each table a folder of its own")
+            SettingFault((key, earlier), f"{place} is pipeline.{earlier}, too: give each table a folder of its own")
             for at, (key, place) in enumerate(given)
             for earlier, other in given[:at]
             if place == other

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from consumerd.config.field_types import FieldType, find_name_clash, parse_type
-from consumerd.config.section import Fault, FilePath, Milliseconds, Section, refuse
+from consumerd.config.section import FilePath, Milliseconds, Section, SettingFault, refuse
 from consumerd.model import find_topic_fault
 
 Format = Literal["raw", "utf8", "json", "avro"]
@@ -66,21 +66,23 @@ class Decoding(Section):
         refuse(self._find_faults())
         return self
 
-    def _find_faults(self) -> Iterator[Fault]:
+    def _find_faults(self) -> Iterator[SettingFault]:
         if self.format == "json" and self.fields is None:
-            yield Fault(("format",), "format json needs fields")
+            yield SettingFault(("format",), "format json needs fields")
         if self.format != "json" and self.fields is not None:
-            yield Fault(("fields", "format"), f"fields goes with format json, and format is {self.format}")
+            yield SettingFault(("fields", "format"), f"fields goes with format json, and format is {self.format}")
         if self.format == "avro" and self.schema_file is None:
-            yield Fault(("format",), "format avro needs schema_file")
+            yield SettingFault(("format",), "format avro needs schema_file")
         if self.format != "avro" and self.schema_file is not None:
-            yield Fault(("schema_file", "format"), f"schema_file goes with format avro, and format is {self.format}")
+            yield SettingFault(
+                ("schema_file", "format"), f"schema_file goes with format avro, and format is {self.format}"
+            )
         if self.format != "avro" and self.framing != "bare":
-            yield Fault(("framing", "format"), f"framing goes with format avro, and format is {self.format}")
+            yield SettingFault(("framing", "format"), f"framing goes with format avro, and format is {self.format}")
         elif self.framing == "confluent" and not self.writer_schemas:
-            yield Fault(("framing",), "framing confluent needs writer_schemas, a file for each id that may come")
+            yield SettingFault(("framing",), "framing confluent needs writer_schemas, a file for each id that may come")
         elif self.framing != "confluent" and self.writer_schemas:
-            yield Fault(("writer_schemas",), "writer_schemas goes with framing confluent")
+            yield SettingFault(("writer_schemas",), "writer_schemas goes with framing confluent")
 
     @property
     def struct(self) -> FieldType:
@@ -131,15 +133,15 @@ class SilverTopic(Section):
         if self.event_time is None:
             if self.late_ms is not None or self.early_ms is not None:
                 given = "late_ms" if self.late_ms is not None else "early_ms"
-                refuse([Fault((given,), "late_ms and early_ms go with event_time")])
+                refuse([SettingFault((given,), "late_ms and early_ms go with event_time")])
             return self
         side, *path = self.event_time.split(".")
         decoding = self.key if side == "key" else self.value
         if decoding.format not in {"json", "avro"}:
             message = f"event_time is {self.event_time!r}, but the {side}'s format {decoding.format} has no fields"
-            refuse([Fault(("event_time",), message)])
+            refuse([SettingFault(("event_time",), message)])
         if decoding.format == "json" and (fault := _find_time_fault(self.event_time, decoding.struct, path)):
-            refuse([Fault(("event_time",), fault)])
+            refuse([SettingFault(("event_time",), fault)])
         return self
 
 
@@ -159,7 +161,7 @@ def _find_time_fault(event_time: str, struct: FieldType, path: list[str]) -> str
 
 def check_topic_names(topics: dict[str, SilverTopic]) -> dict[str, SilverTopic]:
     """Return ``topics`` as it is. Raises Faults for names that no topic can have."""
-    refuse(Fault(((name,),), f"topic {name!r}: {fault}") for name in topics if (fault := find_topic_fault(name)))
+    refuse(SettingFault(((name,),), f"topic {name!r}: {fault}") for name in topics if (fault := find_topic_fault(name)))
     return topics
 
 

@@ -25,13 +25,26 @@ from consumerd.sinks.option_types import (
 )
 
 __all__ = [
-    "Bytes", "Fault", "Faults", "FilePath", "Folder", "Milliseconds", "Name", "PositiveMilliseconds", "Section",
-    "TopicName", "WholeNumber", "WireBytes", "WireMilliseconds", "in_our_words", "refuse",
+    "Bytes",
+    "FilePath",
+    "Folder",
+    "Milliseconds",
+    "Name",
+    "PositiveMilliseconds",
+    "Section",
+    "SettingFault",
+    "SettingFaults",
+    "TopicName",
+    "WholeNumber",
+    "WireBytes",
+    "WireMilliseconds",
+    "in_our_words",
+    "refuse",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SettingFault:
     """One mistake that a validator finds: the keys that take part, and what to write.
 
     Keys are relative to the model whose validator raises; the first is the one that the message begins with. A key is a
@@ -47,18 +60,18 @@ class Fault:
         return tuple(tuple(key.split(".")) if isinstance(key, str) else key for key in self.keys)
 
 
-class Faults(ValueError):
+class SettingFaults(ValueError):
     """All mistakes that one validator finds, so that they are reported together."""
 
-    def __init__(self, found: Iterable[Fault]) -> None:
+    def __init__(self, found: Iterable[SettingFault]) -> None:
         self.found: Final = tuple(found)
         super().__init__("; ".join(f"{render_key(one.paths[0])}: {one.message}" for one in self.found))
 
 
-def refuse(found: Iterable[Fault]) -> None:
+def refuse(found: Iterable[SettingFault]) -> None:
     """Raise Faults if there are any."""
     if faults := tuple(found):
-        raise Faults(faults)
+        raise SettingFaults(faults)
 
 
 def in_our_words(check: Callable[[str], object], prefix: str = "") -> AfterValidator:

@@ -26,13 +26,13 @@ from consumerd.config.pipeline import Pipeline
 from consumerd.config.schema import guess
 from consumerd.config.section import (
     Bytes,
-    Fault,
     FilePath,
     Folder,
     Milliseconds,
     Name,
     PositiveMilliseconds,
     Section,
+    SettingFault,
     TopicName,
     WholeNumber,
     WireBytes,
@@ -66,7 +66,7 @@ def _refuse_missing_feature(value: object, info: ValidationInfo) -> object:
 LARGEST_SHARE = 4
 
 
-class Tls(Section):
+class TlsSection(Section):
     """TLS to the brokers. Files are PEM."""
 
     enabled: bool = False
@@ -85,16 +85,16 @@ class Tls(Section):
                 "without cluster.tls.enabled the connection is plain text: write enabled: true, "
                 f"or remove {' and '.join(unused)}"
             )
-            refuse([Fault(unused, message)])
+            refuse([SettingFault(unused, message)])
         if (self.certificate_file is None) != (self.key_file is None):
             given, other = (
                 ("key_file", "certificate_file") if self.certificate_file is None else ("certificate_file", "key_file")
             )
-            refuse([Fault((given,), f"certificate_file and key_file go together: give {other}, too")])
+            refuse([SettingFault((given,), f"certificate_file and key_file go together: give {other}, too")])
         return self
 
 
-class ZookeeperAuth(Section):
+class ZookeeperAuthSection(Section):
     """Digest authentication with ZooKeeper: ``user:password``, from a file or from the environment, never in clear."""
 
     scheme: Literal["digest"] = "digest"
@@ -107,9 +107,9 @@ class ZookeeperAuth(Section):
         if self.credential is None and self.credential_file is None:
             raise ValueError(f"give credential_file, or {variable}")
         if self.credential is not None and self.credential_file is not None:
-            refuse([Fault(("credential_file", "credential"), f"give either this or {variable}, not both")])
+            refuse([SettingFault(("credential_file", "credential"), f"give either this or {variable}, not both")])
         if self.credential is not None and not is_credential(self.credential.get_secret_value()):
-            refuse([Fault(("credential",), f"{variable} does not hold user:password")])
+            refuse([SettingFault(("credential",), f"{variable} does not hold user:password")])
         return self
 
     def read(self) -> tuple[str, str]:
@@ -126,7 +126,7 @@ def is_credential(text: str) -> bool:
     return bool(user and colon and password)
 
 
-class Cluster(Section):
+class ClusterSection(Section):
     """Where the cluster is, and how its brokers are spoken to."""
 
     zookeeper: Annotated[str, in_our_words(parse_connect_string)]
@@ -136,14 +136,14 @@ class Cluster(Section):
     connect_timeout_ms: WireMilliseconds = 6000
     request_timeout_ms: WireMilliseconds = 30000
     metadata_backoff_ms: Annotated[int, BeforeValidator(read_milliseconds), Field(gt=0, le=10_000)] = 200
-    tls: Tls = Tls()
-    zookeeper_auth: ZookeeperAuth | None = None
+    tls: TlsSection = TlsSection()
+    zookeeper_auth: ZookeeperAuthSection | None = None
 
 
 SessionTimeout = Annotated[int, BeforeValidator(read_milliseconds), Field(ge=1000, le=INT32_MAX)]
 
 
-class Group(Section):
+class GroupSection(Section):
     """Which group this process is a member of, and how."""
 
     id: Name
@@ -154,7 +154,7 @@ class Group(Section):
     session_timeout_ms: SessionTimeout = 6000
 
 
-class Rebalance(Section):
+class RebalanceSection(Section):
     """How a rebalance goes; the defaults stay inside a Java member's default patience of 6 s."""
 
     settle_ms: Milliseconds = 200
@@ -172,7 +172,7 @@ def _check_expression(text: str) -> None:
 Expression = Annotated[str, in_our_words(_check_expression, "expression")]
 
 
-class Subscription(Section):
+class SubscriptionSection(Section):
     """Topics by name, by a pattern, or all but those of a black list, and the sink they go to."""
 
     topics: tuple[TopicName, ...] = ()
@@ -201,14 +201,14 @@ class Subscription(Section):
         if self.exclude is not None and self.pattern is None:
             refuse(
                 [
-                    Fault(
+                    SettingFault(
                         ("exclude",),
                         "exclude goes with a pattern: leave topics out of topics, or of black_list, themselves",
                     )
                 ]
             )
         if self.exclude is not None and self.exclude == self.pattern:
-            refuse([Fault(("exclude", "pattern"), "it excludes all that the pattern matches")])
+            refuse([SettingFault(("exclude", "pattern"), "it excludes all that the pattern matches")])
         return self
 
 
@@ -241,7 +241,7 @@ class SinkSettings(BaseModel):
         return "skip" if chosen == "skip" else "quarantine" if chosen == "quarantine" else "stop"
 
 
-class Offsets(Section):
+class OffsetsSection(Section):
     """Where positions are kept, and what to do where there is none or it is out of range."""
 
     storage: Annotated[Literal["zookeeper"], BeforeValidator(_refuse_missing_feature)] = "zookeeper"
@@ -251,7 +251,7 @@ class Offsets(Section):
     on_above: Literal["earliest", "latest", "nearest", "stop"] = "stop"
 
 
-class Fetch(Section):
+class FetchSection(Section):
     """How records are fetched, and how much memory they may take."""
 
     memory_budget_bytes: Bytes = 268435456
@@ -269,7 +269,7 @@ class Fetch(Section):
     def _sizes_fit(self) -> Self:
         size = f"max_partition_bytes ({self.max_partition_bytes})"
         found = [
-            Fault((name, "max_partition_bytes"), f"must be at least {size}, got {value}")
+            SettingFault((name, "max_partition_bytes"), f"must be at least {size}, got {value}")
             for name, value in (
                 ("max_message_bytes", self.max_message_bytes),
                 ("memory_budget_bytes", self.memory_budget_bytes),
@@ -278,7 +278,7 @@ class Fetch(Section):
         ]
         if self.min_bytes > self.max_partition_bytes:
             found.append(
-                Fault(
+                SettingFault(
                     ("min_bytes", "max_partition_bytes"),
                     f"must be at most {size}, or no partition alone ever has enough, and each answer comes after "
                     "max_wait_ms",
@@ -293,7 +293,7 @@ class Fetch(Section):
         return min(self.max_message_bytes, self.memory_budget_bytes // LARGEST_SHARE)
 
 
-class Quarantine(Section):
+class QuarantineSection(Section):
     """Where what a policy of ``quarantine`` passes over is kept."""
 
     path: Folder | None = None
@@ -303,7 +303,7 @@ _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):(?P<port>[0-9]{1,9})
 _LAST_PORT: Final = 65535
 
 
-class Http(Section):
+class HttpSection(Section):
     """Where metrics, health and the status page are served; ``off`` serves none."""
 
     listen: str = "127.0.0.1:9309"
@@ -339,7 +339,7 @@ class Http(Section):
         return host.strip("[]"), int(port)
 
 
-class Log(Section):
+class LogSection(Section):
     """What is logged, on stderr. ``auto``: for people on a terminal, JSON elsewhere."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -359,22 +359,22 @@ _JAVA_PATIENCE_MS: Final = 5000
 class Settings(Section):
     """Everything. Made by :func:`consumerd.config.load.load_settings`."""
 
-    cluster: Cluster
-    group: Group
-    rebalance: Rebalance = Rebalance()
-    subscriptions: tuple[Subscription, ...] = Field(min_length=1)
+    cluster: ClusterSection
+    group: GroupSection
+    rebalance: RebalanceSection = RebalanceSection()
+    subscriptions: tuple[SubscriptionSection, ...] = Field(min_length=1)
     sinks: dict[str, SinkSettings] = Field(min_length=1)
-    offsets: Offsets = Offsets()
-    fetch: Fetch = Fetch()
-    quarantine: Quarantine = Quarantine()
-    http: Http = Http()
-    log: Log = Log()
+    offsets: OffsetsSection = OffsetsSection()
+    fetch: FetchSection = FetchSection()
+    quarantine: QuarantineSection = QuarantineSection()
+    http: HttpSection = HttpSection()
+    log: LogSection = LogSection()
     shutdown: Shutdown = Shutdown()
     pipeline: Pipeline = Pipeline()
 
     @field_validator("subscriptions")
     @classmethod
-    def _topics_or_patterns(cls, subscriptions: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
+    def _topics_or_patterns(cls, subscriptions: tuple[SubscriptionSection, ...]) -> tuple[SubscriptionSection, ...]:
         if len(subscriptions) > 1 and any(one.black_list is not None for one in subscriptions):
             raise ValueError(
                 "a black_list is all that a process can register: run a second process for the other topics"
@@ -392,27 +392,27 @@ class Settings(Section):
         refuse([*self._find_strange_sinks(), *self._find_homeless_quarantine(), *self._find_unfit_times()])
         return self
 
-    def _find_strange_sinks(self) -> Iterator[Fault]:
+    def _find_strange_sinks(self) -> Iterator[SettingFault]:
         for at, subscription in enumerate(self.subscriptions):
             name = subscription.sink
             if name not in self.sinks:
                 meant = guess(name, self.sinks)
                 hint = f"; did you mean {meant}?" if meant is not None else ""
-                yield Fault(
+                yield SettingFault(
                     (f"subscriptions.{at}.sink",),
                     f"a subscription names sink {name!r}{hint}; there is {', '.join(sorted(self.sinks))}",
                 )
         for name, sink in self.sinks.items():
             if "compression_level" in sink.options and sink.options.get("compression", "zstd") != "zstd":
-                yield Fault(
+                yield SettingFault(
                     (f"sinks.{name}.compression_level",),
                     f"compression {sink.options['compression']} has no levels: remove it, or write compression: zstd",
                 )
 
-    def _find_homeless_quarantine(self) -> Iterator[Fault]:
+    def _find_homeless_quarantine(self) -> Iterator[SettingFault]:
         asking = self.quarantining()
         if asking and self.quarantine.path is None:
-            yield Fault(
+            yield SettingFault(
                 (asking[0],),
                 f"it is quarantine: set quarantine.path, a folder that all replicas share (by {', '.join(asking)})",
             )
@@ -426,30 +426,30 @@ class Settings(Section):
         }
         return [key for key, policy in policies.items() if policy == "quarantine"]
 
-    def _find_unfit_times(self) -> Iterator[Fault]:
+    def _find_unfit_times(self) -> Iterator[SettingFault]:
         longest_wait = self.cluster.request_timeout_ms
         if self.fetch.max_wait_ms >= longest_wait:
-            yield Fault(
+            yield SettingFault(
                 ("fetch.max_wait_ms", "cluster.request_timeout_ms"),
                 f"must be below cluster.request_timeout_ms ({longest_wait}), got {self.fetch.max_wait_ms}",
             )
         drain_ms = self.rebalance.drain_timeout_ms + self.rebalance.release_grace_ms
         drain = ("rebalance.drain_timeout_ms", "rebalance.release_grace_ms")
         if drain_ms > _JAVA_PATIENCE_MS:
-            yield Fault(
+            yield SettingFault(
                 drain,
                 f"with rebalance.release_grace_ms it is {drain_ms}, above {_JAVA_PATIENCE_MS}: "
                 "a Java member of the group gives up after 6 s of waiting for a partition",
             )
         elif self.shutdown.timeout_ms <= drain_ms:
-            yield Fault(
+            yield SettingFault(
                 ("shutdown.timeout_ms", *drain),
                 f"must exceed rebalance.drain_timeout_ms and release_grace_ms together ({drain_ms}), got "
                 f"{self.shutdown.timeout_ms}",
             )
 
 
-def _find_twins(subscriptions: tuple[Subscription, ...]) -> Iterator[Fault]:
+def _find_twins(subscriptions: tuple[SubscriptionSection, ...]) -> Iterator[SettingFault]:
     first: dict[str, int] = {}
     for at, subscription in enumerate(subscriptions):
         for index, topic in enumerate(subscription.topics):
@@ -457,15 +457,15 @@ def _find_twins(subscriptions: tuple[Subscription, ...]) -> Iterator[Fault]:
             keys = (f"{at}.topics.{index}",)
             one, other = subscriptions[earlier].sink, subscription.sink
             if one != other:
-                yield Fault(
+                yield SettingFault(
                     keys, f"topic {topic!r} goes to two sinks, {one!r} and {other!r}: run a second group for the other"
                 )
             elif earlier != at:
-                yield Fault(keys, f"topic {topic!r} is given twice: name each once")
+                yield SettingFault(keys, f"topic {topic!r} is given twice: name each once")
     patterns = [subscription.pattern for subscription in subscriptions]
     for at, pattern in enumerate(patterns):
         if pattern is not None and pattern in patterns[:at]:
-            yield Fault((f"{at}.pattern",), f"the pattern {pattern!r} is given twice: give each once")
+            yield SettingFault((f"{at}.pattern",), f"the pattern {pattern!r} is given twice: give each once")
 
 
 class InspectionGroup(BaseModel):
@@ -483,6 +483,6 @@ class InspectionSettings(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    cluster: Cluster
+    cluster: ClusterSection
     group: InspectionGroup | None = None
-    rebalance: Rebalance = Rebalance()
+    rebalance: RebalanceSection = RebalanceSection()

@@ -47,7 +47,7 @@ from consumerd.daemon.routes import SinkRoutes, make_subscription
 from consumerd.daemon.service_manager import ServiceManager
 from consumerd.daemon.sink_fetchers import SinkFetchers
 from consumerd.daemon.sinks import check_sinks
-from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents, RequestStatus
+from consumerd.daemon.status import DaemonStatus, PartitionReport, RecentEvents, RequestStatus
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings
@@ -367,7 +367,7 @@ class Daemon:
 
     async def read_status(self) -> DaemonStatus:
         """Return everything as it stands; thousands of partitions are gone through in several turns of the loop."""
-        partitions: list[PartitionStatus] = []
+        partitions: list[PartitionReport] = []
         if (parts := self._running) is not None:
             for some in parts.deliveries.read_statuses(_STATUSES_A_TURN):
                 now_ms = self._wall() * 1000
@@ -375,7 +375,7 @@ class Daemon:
                 await asyncio.sleep(0)
         return self._make_status(tuple(partitions))
 
-    def _make_status(self, partitions: tuple[PartitionStatus, ...]) -> DaemonStatus:
+    def _make_status(self, partitions: tuple[PartitionReport, ...]) -> DaemonStatus:
         parts, zk = self._running, self._zk
         group = parts.rebalancer.status if parts is not None else None
         session = zk.state if zk is not None else None

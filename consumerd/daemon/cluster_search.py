@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from consumerd.cluster.generation import RegisteredBrokers, read_registered_brokers
-from consumerd.config.settings import Cluster
+from consumerd.config.settings import ClusterSection
 from consumerd.errors import CoordinationError
 from consumerd.group.admission import describe_cluster
 from consumerd.telemetry.hooks import Hooks, Trouble
@@ -28,7 +28,7 @@ _SHOWN: Final = 3
 _log = structlog.get_logger(__name__)
 
 
-async def find_cluster(zk: ZkClient, cluster: Cluster, *, hooks: Hooks, waiting: Callable[[str], None]) -> str:
+async def find_cluster(zk: ZkClient, cluster: ClusterSection, *, hooks: Hooks, waiting: Callable[[str], None]) -> str:
     """Wait for a broker of a generation that we can consume, and return what tells its cluster from others. Unbounded.
 
     Args:

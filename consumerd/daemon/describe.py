@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from consumerd.client.record_age import lag_seconds
-from consumerd.daemon.status import PartitionStatus, RecentEvents, SinkStatus
+from consumerd.daemon.status import PartitionReport, RecentEvents, SinkStatus
 from consumerd.delivery.status import DeliveryState
 from consumerd.delivery.status import PartitionStatus as DeliveryStatus
 from consumerd.fetch.buffer import MemoryBudget
@@ -20,9 +20,9 @@ _NAMED: Final = 8
 """Partitions that a reason names; there may be thousands."""
 
 
-def describe_partition(one: DeliveryStatus, recent: RecentEvents, *, now_ms: float) -> PartitionStatus:
+def describe_partition(one: DeliveryStatus, recent: RecentEvents, *, now_ms: float) -> PartitionReport:
     """Return one partition's status; ``now_ms`` is the calendar's time, which the age of records is counted by."""
-    return PartitionStatus(
+    return PartitionReport(
         topic=one.partition.topic,
         partition=str(one.partition.partition),
         sink=one.sink,
@@ -44,7 +44,7 @@ def describe_partition(one: DeliveryStatus, recent: RecentEvents, *, now_ms: flo
 def describe_sinks(
     budgets: Mapping[str, MemoryBudget],
     held_up: Collection[str],
-    partitions: Iterable[PartitionStatus],
+    partitions: Iterable[PartitionReport],
     recent: RecentEvents,
 ) -> tuple[SinkStatus, ...]:
     """Return each of the sinks that have a memory account, with what its partitions here have not landed."""
@@ -67,9 +67,9 @@ def describe_sinks(
     )
 
 
-def explain_problems(partitions: Iterable[PartitionStatus]) -> Iterator[str]:
+def explain_problems(partitions: Iterable[PartitionReport]) -> Iterator[str]:
     """Yield the partitions that are stopped or failing, with the reason; those that fail for one reason share a line."""
-    failing: dict[str, list[PartitionStatus]] = {}
+    failing: dict[str, list[PartitionReport]] = {}
     for one in partitions:
         if one.state == DeliveryState.STOPPED:
             yield f"{one.topic}/{one.partition} is stopped: {one.reason}"

@@ -13,7 +13,7 @@ from html import escape
 from typing import Final
 
 from consumerd.daemon.page_style import STYLE
-from consumerd.daemon.status import DaemonStatus, Moment, PartitionStatus, RequestStatus, SinkStatus
+from consumerd.daemon.status import DaemonStatus, Moment, PartitionReport, RequestStatus, SinkStatus
 from consumerd.delivery.status import DeliveryState
 from consumerd.group.transitions import MemberState
 from consumerd.telemetry.wording import counted
@@ -197,7 +197,7 @@ def _fact(name: str, value: str, more: str, *, long: bool = False) -> str:
     return f'<div{style}><dt>{name}</dt><dd class="main">{value}</dd><dd class="more">{more}</dd></div>'
 
 
-def _partition_rows(one: PartitionStatus) -> Iterator[str]:
+def _partition_rows(one: PartitionReport) -> Iterator[str]:
     yield _row(
         _PARTITIONS,
         (

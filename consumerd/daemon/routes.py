@@ -35,7 +35,7 @@ def make_subscription(settings: Settings) -> Subscription:
     return Subscription.to_white_list([expression for one in lists for expression in one.streams], streams)
 
 
-def _make_list(one: config.Subscription, streams: int) -> Subscription:
+def _make_list(one: config.SubscriptionSection, streams: int) -> Subscription:
     """Return the white or black list of one subscription. Raises ConfigError."""
     if one.black_list is not None:
         return Subscription.to_black_list([one.black_list], streams)

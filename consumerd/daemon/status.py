@@ -28,7 +28,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStatus:
+class PartitionReport:
     """One owned partition. Offsets are of the next record; None where not known yet."""
 
     topic: str
@@ -122,7 +122,7 @@ class DaemonStatus:
     members: int
     desired: int
     owned: int
-    partitions: tuple[PartitionStatus, ...]
+    partitions: tuple[PartitionReport, ...]
     conflicts: Mapping[str, str]
     disagreements: tuple[str, ...]
     missing_topics: tuple[str, ...]

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from consumerd.delivery.passing import PassedUnit
-from consumerd.delivery.policy import Move, StartAt, StartReason, Stop
+from consumerd.delivery.policy import Reposition, StartAt, StartReason, Stop
 from consumerd.errors import ConsumerdError, OffsetOutOfRange
 from consumerd.model import Fault, Gap, GapReason, TopicPartition
 from consumerd.offsets.store import OffsetRequest
 from consumerd.telemetry.hooks import Hooks, Trouble
 
 
-class Log(Protocol):
+class BoundLogger(Protocol):
     """What is used of a bound structlog logger."""
 
     def debug(self, event: str, /, **keys: object) -> object:
@@ -76,7 +76,7 @@ class Condition:
     """One partition's condition under one claim. ``now`` is monotonic."""
 
     def __init__(
-        self, partition: TopicPartition, sink: str, *, hooks: Hooks, log: Log, now: Callable[[], float]
+        self, partition: TopicPartition, sink: str, *, hooks: Hooks, log: BoundLogger, now: Callable[[], float]
     ) -> None:
         self._partition = partition
         self._sink = sink
@@ -244,7 +244,7 @@ class Condition:
         self._log.exception("abandon_failed")
         self._hooks.trouble(Trouble.ABANDON_FAILED, f"unexpected {type(error).__name__}", self._partition)
 
-    def move(self, error: OffsetOutOfRange, move: Move) -> None:
+    def move(self, error: OffsetOutOfRange, move: Reposition) -> None:
         """Note that a policy moves the position."""
         self._note_reset(error, move.position, move.reason)
 

@@ -11,7 +11,7 @@ import structlog
 from consumerd.delivery.attention import Attention
 from consumerd.delivery.calls import GuardedCalls
 from consumerd.delivery.committer import Committer
-from consumerd.delivery.condition import Condition, Log
+from consumerd.delivery.condition import BoundLogger, Condition
 from consumerd.delivery.gate import StartGate
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, SinkRoute
 from consumerd.delivery.start import StartFinder
@@ -54,7 +54,9 @@ class ClaimContext:
         self.settings = tools.settings
         self.hooks = tools.hooks
         self.now = tools.now
-        self.log: Log = _log.bind(topic=self.partition.topic, partition=str(self.partition.partition), sink=route.name)
+        self.log: BoundLogger = _log.bind(
+            topic=self.partition.topic, partition=str(self.partition.partition), sink=route.name
+        )
         self.attention = Attention()
         self.condition = Condition(self.partition, route.name, hooks=tools.hooks, log=self.log, now=tools.now)
         self.calls = GuardedCalls(

@@ -23,19 +23,13 @@ import structlog
 
 from consumerd.aio.tasks import TaskSet
 from consumerd.aio.timeouts import timeout_at
+from consumerd.client.log_range import LogRanges
 from consumerd.delivery.committer import Committer
 from consumerd.delivery.context import DeliveryTools
 from consumerd.delivery.log_ends import LogEnds
 from consumerd.delivery.pipeline import PartitionPipeline
 from consumerd.delivery.policy import Former
-from consumerd.delivery.ports import (
-    DeliveryReports,
-    DeliverySettings,
-    FeedSource,
-    LogRanges,
-    PartitionHistory,
-    SinkRoute,
-)
+from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, PartitionHistory, SinkRoute
 from consumerd.delivery.requests import RequestWatches
 from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import PartitionStatus

@@ -27,7 +27,7 @@ from consumerd.delivery.passing import (
 )
 from consumerd.delivery.policy import (
     OFFSETS_SET,
-    Move,
+    Reposition,
     Stop,
     StopCause,
     TryAgain,
@@ -35,7 +35,7 @@ from consumerd.delivery.policy import (
     plan_out_of_range,
 )
 from consumerd.delivery.ports import RecordFeed
-from consumerd.delivery.search import PROBE_S, Look, find_readable, head_of
+from consumerd.delivery.search import PROBE_S, SearchProbe, find_readable, head_of
 from consumerd.errors import (
     BrokerError,
     ConfigError,
@@ -86,7 +86,7 @@ class _Unanswered(Exception):
 class MoveBack(Exception):
     """The log has lost its end; delivery goes on below, which needs a new writer."""
 
-    def __init__(self, move: Move, error: OffsetOutOfRange) -> None:
+    def __init__(self, move: Reposition, error: OffsetOutOfRange) -> None:
         super().__init__(str(error))
         self.move = move
         self.error = error
@@ -347,7 +347,7 @@ class Flow:
         unit = describe_unit(error, start)
         if unit.next_offset is None:
             end = self._readable_end
-            first = Look(at=start, unit=head_of(unit.raw))
+            first = SearchProbe(at=start, unit=head_of(unit.raw))
             unit = replace(unit, next_offset=None if end is None else await self._search(first, end, unit.cause))
         end = unit.next_offset
         if self._attention.draining or (end is None and self._attention.curious):
@@ -371,7 +371,7 @@ class Flow:
         if hole is None or hole.end - start < 2 or self._searched == start:
             return False
         self._feed.done(batch)
-        found = await self._search(Look(at=start, readable=hole.end), hole.end, UnitCause.CORRUPT)
+        found = await self._search(SearchProbe(at=start, readable=hole.end), hole.end, UnitCause.CORRUPT)
         if found == hole.end:
             self._searched = start  # what the batch says is so; it is fetched again
         elif found is not None:
@@ -387,12 +387,12 @@ class Flow:
             return self._feed.last_stable_offset
         return self._feed.high_watermark
 
-    async def _search(self, first: Look, end: int, cause: UnitCause) -> int | None:
+    async def _search(self, first: SearchProbe, end: int, cause: UnitCause) -> int | None:
         """Find out from the broker where delivery can go on behind what a fetch at ``first`` has met; None also where it
         did not answer, which says nothing about the log. Bounded by the looks and the time of each.
         """
 
-        async def look(offset: int) -> Look:
+        async def look(offset: int) -> SearchProbe:
             for _ in range(2):  # it may be away for a moment
                 self._feed.seek(offset)
                 try:
@@ -400,13 +400,13 @@ class Flow:
                 except (RecordTooLarge, CorruptMessageError) as error:
                     unit = head_of(error.raw)
                     found = offset if self._is_another(error, unit, first, cause) else None
-                    return Look(at=offset, readable=found, unit=unit)
+                    return SearchProbe(at=offset, readable=found, unit=unit)
                 except OffsetOutOfRange:
-                    return Look(at=offset)
+                    return SearchProbe(at=offset)
                 if batch is not None:
                     hole = find_hole(batch)
                     self._feed.done(batch)
-                    return Look(at=offset, readable=offset if hole is None else hole.end)
+                    return SearchProbe(at=offset, readable=offset if hole is None else hole.end)
                 if self._attention.draining or self._attention.curious:
                     break
             raise _Unanswered
@@ -419,7 +419,7 @@ class Flow:
             self._feed.seek(first.at)
 
     def _is_another(
-        self, error: RecordTooLarge | CorruptMessageError, unit: bytes | None, first: Look, cause: UnitCause
+        self, error: RecordTooLarge | CorruptMessageError, unit: bytes | None, first: SearchProbe, cause: UnitCause
     ) -> bool:
         """Tell whether a unit that cannot be delivered either is to be dealt with by itself: for its end is known, or
         since another policy holds for it.

@@ -16,7 +16,8 @@ from typing import Final, Protocol
 
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
-from consumerd.delivery.ports import DeliverySettings, LogRanges, RecordFeed
+from consumerd.client.log_range import LogRanges
+from consumerd.delivery.ports import DeliverySettings, RecordFeed
 from consumerd.errors import ConsumerdError
 from consumerd.model import TopicPartition
 
@@ -81,7 +82,7 @@ class ObservedLogEnd:
         return feed.last_stable_offset if self._settings.read_committed else feed.high_watermark
 
 
-class Waiting(Protocol):
+class AwaitsLogEnd(Protocol):
     """A partition that has a position and may have no feed."""
 
     @property
@@ -99,7 +100,7 @@ class Waiting(Protocol):
 class LogEnds:
     """Asks for the ends, every ``interval_s`` seconds."""
 
-    def __init__(self, ranges: LogRanges, parts: Callable[[], Iterable[Waiting]], *, interval_s: float) -> None:
+    def __init__(self, ranges: LogRanges, parts: Callable[[], Iterable[AwaitsLogEnd]], *, interval_s: float) -> None:
         self._ranges = ranges
         self._parts = parts
         self._interval_s = interval_s

@@ -39,7 +39,7 @@ from dataclasses import replace
 from consumerd.delivery.context import ClaimContext, DeliveryTools
 from consumerd.delivery.flow import CLAIM_GONE, MAY_PASS, REFUSED, Flow, MoveBack, StopDelivery, plan_stop
 from consumerd.delivery.log_ends import ObservedLogEnd
-from consumerd.delivery.policy import Earlier, Former, Move, StartAt, Stop, StopCause, wait_above
+from consumerd.delivery.policy import Earlier, Former, Reposition, StartAt, Stop, StopCause, wait_above
 from consumerd.delivery.ports import RecordFeed, SinkRoute
 from consumerd.delivery.status import DeliveryState, PartitionStatus
 from consumerd.errors import ConsumerdError, CoordinationError, RetriableSinkError, SinkClosed
@@ -88,7 +88,7 @@ class PartitionPipeline:
         self._former = former
         self._writer: PartitionWriter | None = None
         self._feed: RecordFeed | None = None
-        self._move: Move | None = None  # a reset to before the log's end, until its new writer has begun
+        self._move: Reposition | None = None  # a reset to before the log's end, until its new writer has begun
         self._untold: StartAt | None = None  # a start that was decided upon, and not told since it is not committed yet
         self._lost_end: LostEnd | None = None  # a truncation that stops it, until the group knows
         self._ahead: int | None = None  # a position above the log's end that an operator has asked for
@@ -233,7 +233,7 @@ class PartitionPipeline:
         """Open, deliver until something needs a new beginning, close; then wait out what it was."""
         stop: Stop | None = None
         failure: ConsumerdError | None = None
-        move: Move | None = None
+        move: Reposition | None = None
         opened = False
         try:
             flow = await self._open()
@@ -373,7 +373,7 @@ class PartitionPipeline:
         self._attention.looked()
         return await self._tools.requests.find(self._partition)
 
-    async def _move_back(self, move: Move) -> None:
+    async def _move_back(self, move: Reposition) -> None:
         """Go on below what was landed. No commit of the old positions may follow that of the new one, or come between
         reading the offset node and noting that it is void: what is under way is waited for.
         """

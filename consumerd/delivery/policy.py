@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol, assert_never
+from typing import Final, Literal, assert_never
 
 from consumerd.errors import OffsetOutOfRange
-from consumerd.model import Gap, GapReason, Incarnation
+from consumerd.model import Gap, GapReason, Incarnation, LogRange
 from consumerd.offsets.store import LogTruncation, LostEnd, OffsetRequest, StoredOffset, Validity, judge
 
 OnMissing = Literal["earliest", "latest", "stop"]
@@ -43,18 +43,6 @@ class OffsetPolicy:
     on_missing: OnMissing = "earliest"
     on_below: OnOutOfRange = "stop"
     on_above: OnOutOfRange = "stop"
-
-
-class LogRange(Protocol):
-    """What a broker holds of a partition: offsets ``[earliest, latest)``."""
-
-    @property
-    def earliest(self) -> int:
-        """The first offset held."""
-
-    @property
-    def latest(self) -> int:
-        """The next offset to be written."""
 
 
 class StartReason(enum.StrEnum):
@@ -227,7 +215,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Reposition:
     """Go on at ``position``; ``gaps`` are what is passed over, empty where the position moves back."""
 
     position: int
@@ -329,7 +317,9 @@ def _plan_missing(facts: StartFacts, policy: OffsetPolicy) -> StartAtEnd | Stop:
     return StartAtEnd(end=policy.on_missing, reason=StartReason.ON_MISSING)
 
 
-def plan_out_of_range(error: OffsetOutOfRange, policy: OffsetPolicy, *, truncation: int = 0) -> Move | Stop | TryAgain:
+def plan_out_of_range(
+    error: OffsetOutOfRange, policy: OffsetPolicy, *, truncation: int = 0
+) -> Reposition | Stop | TryAgain:
     """Decide what follows a position that the broker does not hold.
 
     Args:
@@ -337,7 +327,7 @@ def plan_out_of_range(error: OffsetOutOfRange, policy: OffsetPolicy, *, truncati
         policy: The group's settings.
         truncation: The number of the log's last truncation.
     """
-    if in_log(error.offset, error):
+    if in_log(error.offset, LogRange(error.earliest, error.latest)):
         return TryAgain()
     below = error.offset < error.earliest
     choice = policy.on_below if below else policy.on_above
@@ -362,11 +352,11 @@ def plan_out_of_range(error: OffsetOutOfRange, policy: OffsetPolicy, *, truncati
         case _:
             assert_never(choice)
     if not below:
-        return Move(position=target, reason=StartReason.ON_ABOVE, gaps=())
+        return Reposition(position=target, reason=StartReason.ON_ABOVE, gaps=())
     gaps = [Gap(error.offset, error.earliest, GapReason.RETENTION)]
     if target > error.earliest:
         gaps.append(Gap(error.earliest, target, GapReason.RESET))
-    return Move(position=target, reason=StartReason.ON_BELOW, gaps=tuple(gaps))
+    return Reposition(position=target, reason=StartReason.ON_BELOW, gaps=tuple(gaps))
 
 
 def stop_above(lost: LostEnd) -> Stop:
@@ -394,7 +384,7 @@ def wait_above(lost: LostEnd, safe: int) -> Stop:
     )
 
 
-def plan_lost_end(lost: LostEnd, log: LogRange, on_above: OnOutOfRange) -> Move:
+def plan_lost_end(lost: LostEnd, log: LogRange, on_above: OnOutOfRange) -> Reposition:
     """Decide by a policy where to go on after a stop above the log's end.
 
     The policy was set since. The log may have grown beyond the old position: ``nearest`` is the end that was found
@@ -405,7 +395,7 @@ def plan_lost_end(lost: LostEnd, log: LogRange, on_above: OnOutOfRange) -> Move:
         position = log.earliest
     elif on_above == "nearest":
         position = min(max(lost.latest, log.earliest), log.latest)
-    return Move(position=position, reason=StartReason.ON_ABOVE, gaps=())
+    return Reposition(position=position, reason=StartReason.ON_ABOVE, gaps=())
 
 
 def in_log(position: int, log: LogRange) -> bool:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from consumerd.delivery.policy import LogRange, OffsetPolicy, UnitPolicy
+from consumerd.delivery.policy import OffsetPolicy, UnitPolicy
 from consumerd.errors import ConsumerdError, SinkClosed
 from consumerd.model import Claim, Fault, TopicPartition
 from consumerd.sinks.base import Sink
@@ -55,19 +55,6 @@ class FeedSource(Protocol):
 
     def feed(self, partition: TopicPartition, offset: int) -> RecordFeed:
         """Fetch a partition from ``offset`` on."""
-
-
-class LogRanges(Protocol):
-    """Asks brokers what they hold."""
-
-    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
-        """Return the ranges of those that could be asked for. Raises BrokerError, ConnectionLost, ProtocolError."""
-
-    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the logs' ends; under read_committed an open transaction holds back ``latest`` alone.
-
-        Raises BrokerError, ConnectionLost, ProtocolError.
-        """
 
 
 class PartitionHistory(Protocol):

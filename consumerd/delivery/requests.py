@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from consumerd.model import TopicPartition
-from consumerd.offsets.store import OffsetRequests, Subscription
+from consumerd.offsets.store import OffsetRequests, RequestSubscription
 
 
 @dataclass(slots=True)
 class _Watched:
-    watch: Subscription
+    watch: RequestSubscription
     partitions: set[TopicPartition] = field(default_factory=set)
 
 

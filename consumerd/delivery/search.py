@@ -26,7 +26,7 @@ _HEAD_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class SearchProbe:
     """What a fetch at offset ``at`` has met.
 
     ``readable`` is the first offset, ``at`` or a later one, from which delivery can go on, for it was read there; None
@@ -37,7 +37,7 @@ class Look:
     readable: int | None = None
     unit: bytes | None = None
 
-    def meets_same(self, other: Look) -> bool:
+    def meets_same(self, other: SearchProbe) -> bool:
         """Tell whether both have met the same thing, so that nothing else stands between them."""
         if self.readable is not None or other.readable is not None:
             return self.readable == other.readable
@@ -50,7 +50,7 @@ def head_of(raw: bytes) -> bytes | None:
     return head if any(head) else None
 
 
-async def find_readable(look: Callable[[int], Awaitable[Look]], bad: Look, end: int) -> int | None:
+async def find_readable(look: Callable[[int], Awaitable[SearchProbe]], bad: SearchProbe, end: int) -> int | None:
     """Return the first offset above ``bad`` and below ``end`` from which delivery can go on; None if none is found.
 
     Where ``bad`` itself leads to one, across a hole, that is the answer unless there is one inside the hole. Steps of one

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from consumerd.aio.timeouts import timeout
+from consumerd.client.log_range import LogRanges
 from consumerd.delivery.policy import (
     Earlier,
     Former,
-    LogRange,
-    Move,
     OffsetPolicy,
+    Reposition,
     StartAt,
     StartAtEnd,
     StartFacts,
@@ -32,9 +32,9 @@ from consumerd.delivery.policy import (
     plan_start,
     stop_above,
 )
-from consumerd.delivery.ports import FeedSource, LogRanges, PartitionHistory
+from consumerd.delivery.ports import FeedSource, PartitionHistory
 from consumerd.errors import ConnectionLost, CorruptMessageError, OffsetOutOfRange, RecordTooLarge
-from consumerd.model import Claim, Gap, GapReason, TopicPartition
+from consumerd.model import Claim, Gap, GapReason, LogRange, TopicPartition
 from consumerd.offsets.store import LogTruncation, LogTruncations, LostEnd, OffsetRequest, OffsetStore, StoredOffset
 from consumerd.sinks.base import PartitionWriter, RecallingWriter
 
@@ -102,7 +102,7 @@ class StartFinder:
         writer: PartitionWriter,
         *,
         request: OffsetRequest | None = None,
-        move: Move | None = None,
+        move: Reposition | None = None,
         earlier: Earlier | None = None,
         former: Former | None = None,
     ) -> StartAt | Stop:
@@ -223,9 +223,9 @@ class StartFinder:
         outcome = plan_out_of_range(lost, self._policy, truncation=situation.number)
         if isinstance(outcome, Stop):
             return replace(outcome, refused=plan.position)
-        return await self._move_below(situation, outcome, lost) if isinstance(outcome, Move) else plan
+        return await self._move_below(situation, outcome, lost) if isinstance(outcome, Reposition) else plan
 
-    async def _move_below(self, situation: _Situation, move: Move, lost: OffsetOutOfRange) -> StartAt:
+    async def _move_below(self, situation: _Situation, move: Reposition, lost: OffsetOutOfRange) -> StartAt:
         """Go on below a committed position, behind the records landed before the truncation."""
         resume, position, gap = situation.facts.resume, move.position, None
         if resume is not None and resume <= lost.latest:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from consumerd.demo.ledger import Place, digest
+from consumerd.demo.ledger import RecordPlace, digest
 from consumerd.errors import ConsumerdError
 from consumerd.telemetry.wording import join_shown
 
@@ -39,7 +39,7 @@ class AuditFailed(ConsumerdError):
 class Landed:
     """One record as it was found in a file."""
 
-    place: Place
+    place: RecordPlace
     digest: bytes
 
 
@@ -67,9 +67,9 @@ class TopicAudit:
         return not self.findings
 
 
-def audit(ledger: Mapping[Place, bytes], landed: Iterable[Landed]) -> tuple[TopicAudit, ...]:
+def audit(ledger: Mapping[RecordPlace, bytes], landed: Iterable[Landed]) -> tuple[TopicAudit, ...]:
     """Compare what was acknowledged with what has landed, topic by topic."""
-    expected: defaultdict[str, dict[Place, bytes]] = defaultdict(dict)
+    expected: defaultdict[str, dict[RecordPlace, bytes]] = defaultdict(dict)
     for place, found in ledger.items():
         expected[place.topic][place] = found
     actual: defaultdict[str, list[Landed]] = defaultdict(list)
@@ -78,11 +78,11 @@ def audit(ledger: Mapping[Place, bytes], landed: Iterable[Landed]) -> tuple[Topi
     return tuple(_audit_topic(topic, expected[topic], actual[topic]) for topic in sorted({*expected, *actual}))
 
 
-def _audit_topic(topic: str, expected: Mapping[Place, bytes], landed: Iterable[Landed]) -> TopicAudit:
-    homes: defaultdict[bytes, list[Place]] = defaultdict(list)
+def _audit_topic(topic: str, expected: Mapping[RecordPlace, bytes], landed: Iterable[Landed]) -> TopicAudit:
+    homes: defaultdict[bytes, list[RecordPlace]] = defaultdict(list)
     for place, found in expected.items():
         homes[found].append(place)
-    right: Counter[Place] = Counter()
+    right: Counter[RecordPlace] = Counter()
     strays: list[Landed] = []
     for one in landed:
         if expected.get(one.place) == one.digest:
@@ -92,9 +92,9 @@ def _audit_topic(topic: str, expected: Mapping[Place, bytes], landed: Iterable[L
     twice = [place for place, count in right.items() for _ in range(count - 1)]
     missing = {place for place in expected if place not in right}
     # what is not where it should be: a record that is missed elsewhere, a copy of one, one that was altered, or nobody's
-    misplaced: list[tuple[Place, Place]] = []
-    changed: list[Place] = []
-    unknown: list[Place] = []
+    misplaced: list[tuple[RecordPlace, RecordPlace]] = []
+    changed: list[RecordPlace] = []
+    unknown: list[RecordPlace] = []
     for one in strays:
         if home := next((place for place in homes[one.digest] if place in missing), None):
             missing.discard(home)
@@ -137,7 +137,7 @@ def read_parquet(folder: Path) -> Iterator[Landed]:
             table = pq.read_table(path, columns=["offset", "key", "value"], partitioning=None)
             columns = [table[name].to_pylist() for name in ("offset", "key", "value")]
         for offset, key, value in zip(*columns, strict=True):
-            yield Landed(place=Place(topic, partition, offset), digest=digest(key, value))
+            yield Landed(place=RecordPlace(topic, partition, offset), digest=digest(key, value))
 
 
 def read_json_lines(folder: Path) -> Iterator[Landed]:
@@ -150,7 +150,7 @@ def read_json_lines(folder: Path) -> Iterator[Landed]:
                 fields = json.loads(line)
                 if (fields["topic"], int(fields["partition"])) != (topic, partition):
                     raise ValueError(f"line {number} says {fields['topic']}/{fields['partition']}")
-                place = Place(topic, partition, fields["offset"])
+                place = RecordPlace(topic, partition, fields["offset"])
                 yield Landed(place=place, digest=digest(_read_bytes(fields, "key"), _read_bytes(fields, "value")))
 
 

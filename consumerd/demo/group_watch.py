@@ -10,7 +10,7 @@ from typing import Final
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.demo.children import Child, ChildFailed
-from consumerd.demo.members import Member, MemberStatus, Partition
+from consumerd.demo.members import DemoMember, MemberStatus, Partition
 
 _INTERVAL_S: Final = 0.2
 
@@ -24,12 +24,12 @@ class GroupWatch:
     def __init__(self, cluster: Child, changed: Callable[[], None]) -> None:
         self._cluster = cluster
         self._changed = changed
-        self._members: list[Member] = []
+        self._members: list[DemoMember] = []
         self._statuses: dict[str, MemberStatus] = {}
         self._landed: dict[Partition, int] = {}
         self._looked = asyncio.Condition()
 
-    def add(self, member: Member) -> None:
+    def add(self, member: DemoMember) -> None:
         """Ask this one, too."""
         self._members.append(member)
 
@@ -42,12 +42,12 @@ class GroupWatch:
         """Return how many records of a topic are safe in files."""
         return sum(position for partition, position in self._landed.items() if partition[0] == topic)
 
-    def owned_by(self, member: Member) -> frozenset[Partition]:
+    def owned_by(self, member: DemoMember) -> frozenset[Partition]:
         """Return what a member owns, by its last word."""
         status = self._statuses.get(member.name)
         return frozenset() if status is None or not member.running else status.owned
 
-    def share(self, members: Collection[Member], partitions: Collection[Partition]) -> bool:
+    def share(self, members: Collection[DemoMember], partitions: Collection[Partition]) -> bool:
         """Whether these members own these partitions, by their last words: see :func:`is_shared`."""
         return is_shared([self._statuses.get(member.name) for member in members], partitions)
 
@@ -77,7 +77,7 @@ class GroupWatch:
                 self._looked.notify_all()
             await asyncio.sleep(_INTERVAL_S)
 
-    def _take(self, member: Member, status: MemberStatus) -> None:
+    def _take(self, member: DemoMember, status: MemberStatus) -> None:
         self._statuses[member.name] = status
         for partition, position in status.acknowledged.items():
             self._landed[partition] = max(position, self._landed.get(partition, 0))

@@ -18,7 +18,7 @@ from consumerd.errors import ConsumerdError
 _DIGEST_BYTES: Final = 16
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record is in the cluster's logs."""
 
     topic: str
@@ -45,14 +45,14 @@ class Ledger:
     """Every acknowledged record by its place."""
 
     def __init__(self) -> None:
-        self._digests: dict[Place, bytes] = {}
+        self._digests: dict[RecordPlace, bytes] = {}
         self._ends: dict[tuple[str, int], int] = {}
 
     def __len__(self) -> int:
         return len(self._digests)
 
     @property
-    def digests(self) -> Mapping[Place, bytes]:
+    def digests(self) -> Mapping[RecordPlace, bytes]:
         """The digest of each record."""
         return MappingProxyType(self._digests)
 
@@ -61,7 +61,7 @@ class Ledger:
         """The next offset of each partition that has records, by (topic, partition)."""
         return MappingProxyType(self._ends)
 
-    def note(self, place: Place, key: bytes | None, value: bytes | None) -> None:
+    def note(self, place: RecordPlace, key: bytes | None, value: bytes | None) -> None:
         """Enter a record that was acknowledged. Raises AcknowledgedTwice."""
         if place in self._digests:
             raise AcknowledgedTwice(f"two records were acknowledged at {place}")

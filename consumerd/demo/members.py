@@ -40,7 +40,7 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebalance:
+class ObservedRebalance:
     """One rebalance of one member, from its log; ``ended`` in seconds since the epoch, ``took`` in seconds."""
 
     member: str
@@ -52,7 +52,7 @@ class Rebalance:
     stayed: int
 
 
-class Member(Child):
+class DemoMember(Child):
     """One daemon of the group: orders into Parquet, clicks into JSON lines, in the folders that all members share."""
 
     def __init__(self, name: str, *, zookeeper: str, folder: Path) -> None:
@@ -81,10 +81,10 @@ class Member(Child):
             return _parse_status(await asyncio.to_thread(_get, f"{url}/api/v1/status"))
         return None
 
-    def rebalances(self) -> list[Rebalance]:
+    def rebalances(self) -> list[ObservedRebalance]:
         """Return the rebalances in which partitions moved, from its log."""
         return [
-            Rebalance(
+            ObservedRebalance(
                 member=self.name,
                 ended=datetime.fromisoformat(entry["timestamp"]).timestamp(),
                 took_s=entry["seconds"],

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from consumerd.client.delivery import RecordMetadata
-from consumerd.demo.ledger import Ledger, Place
+from consumerd.demo.ledger import Ledger, RecordPlace
 from consumerd.demo.stream import Event, Service
 
 _TICK_S: Final = 0.02
@@ -93,4 +93,4 @@ class Production:
             event, acknowledged = one
             written = await acknowledged
             assert written.offset is not None, "the producers ask for acknowledgements"
-            self._ledger.note(Place(written.topic, written.partition, written.offset), event.key, event.value)
+            self._ledger.note(RecordPlace(written.topic, written.partition, written.offset), event.key, event.value)

@@ -27,7 +27,7 @@ from consumerd.demo.display import Display
 from consumerd.demo.group_watch import GroupWatch
 from consumerd.demo.lake import LAKE, Lake, describe_line, parse_lake
 from consumerd.demo.ledger import Ledger
-from consumerd.demo.members import GROUP, SESSION_TIMEOUT_MS, Member, Partition, Rebalance
+from consumerd.demo.members import GROUP, SESSION_TIMEOUT_MS, DemoMember, ObservedRebalance, Partition
 from consumerd.demo.outlets import open_outlets
 from consumerd.demo.production import Production
 from consumerd.demo.stream import CLICKS, ORDERS, SERVICES, STEP_MS, TOPICS, Event, make_stream
@@ -66,11 +66,11 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DemoOutcome:
     """What came of a demo. ``began`` is in seconds since the epoch."""
 
     audits: Sequence[TopicAudit]
-    rebalances: Sequence[Rebalance]
+    rebalances: Sequence[ObservedRebalance]
     files: Sequence[Files]
     lake: Lake
     ledger: Path
@@ -97,11 +97,11 @@ class Demo:
         self._now = now
         self._ledger = Ledger()
         self._totals: dict[str, int] = {}
-        self._members: list[Member] = []
+        self._members: list[DemoMember] = []
         self._patience_s = _STEP_TIMEOUT_S + 2 * settings.seconds
         self._partitions: list[Partition] = [(topic, number) for topic in TOPICS for number in range(_PARTITIONS)]
 
-    async def run(self) -> Outcome:
+    async def run(self) -> DemoOutcome:
         """Run it all. Raises ConfigError, ChildFailed, AuditFailed, and what a producer raises.
 
         However it ends, no process is left; the folder is the caller's to keep or to remove.
@@ -115,7 +115,7 @@ class Demo:
         self._display.say("audit: the producer's ledger against the files, read with pyarrow and json")
         audits = await asyncio.to_thread(self._audit)
         lake = await self._fill_lake(self._members[0].config)
-        return Outcome(
+        return DemoOutcome(
             audits=audits,
             lake=lake,
             rebalances=sorted(
@@ -208,8 +208,8 @@ class Demo:
                 raise child.fail("ended before it was done")
         return lake
 
-    async def _start(self, stack: AsyncExitStack, watch: GroupWatch, zookeeper: str) -> Member:
-        member = Member(f"worker-{len(self._members) + 1}", zookeeper=zookeeper, folder=self._settings.folder)
+    async def _start(self, stack: AsyncExitStack, watch: GroupWatch, zookeeper: str) -> DemoMember:
+        member = DemoMember(f"worker-{len(self._members) + 1}", zookeeper=zookeeper, folder=self._settings.folder)
         member.write_settings()
         await stack.enter_async_context(member)
         self._members.append(member)
@@ -222,7 +222,7 @@ class Demo:
             lambda: len(self._ledger) >= wanted, f"{wanted:.0f} records are acknowledged", self._patience_s
         )
 
-    async def _wait_shared(self, watch: GroupWatch, members: Sequence[Member]) -> None:
+    async def _wait_shared(self, watch: GroupWatch, members: Sequence[DemoMember]) -> None:
         names = ", ".join(member.name for member in members)
         await watch.wait(
             lambda: watch.share(members, self._partitions), f"{names} own every partition once", _STEP_TIMEOUT_S

@@ -30,11 +30,11 @@ from consumerd.embedded.coordinator.handlers import group_handlers
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.coordinator.zookeeper_positions import ZooKeeperPositions
 from consumerd.embedded.dispatch import Dispatcher
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.table import log_handlers
 from consumerd.embedded.housekeeping import Housekeeper
 from consumerd.embedded.log.settings import LogSettings
-from consumerd.embedded.registration import Registration
+from consumerd.embedded.registration import BrokerNode
 from consumerd.embedded.releases import Imitation, MessageFormat, get_imitation
 from consumerd.embedded.server import DEFAULT_IDLE_S, DEFAULT_RECEIVED_BYTES, BrokerServer, listen
 from consumerd.embedded.storage import Storage
@@ -112,7 +112,7 @@ class EmbeddedBroker:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
-        self._faults = Faults()
+        self._faults = BrokerFaults()
         self._server: BrokerServer | None = None
         self._catalogue: LogCatalogue | None = None
         self._stack = AsyncExitStack()
@@ -148,7 +148,7 @@ class EmbeddedBroker:
         return f"{self._settings.host}:{self.port}"
 
     @property
-    def faults(self) -> Faults:
+    def faults(self) -> BrokerFaults:
         """What it is to do wrong."""
         return self._faults
 
@@ -211,7 +211,7 @@ class EmbeddedBroker:
             new_id=lambda: str(uuid.uuid4()),
         )
         await stack.enter_async_context(coordinator)
-        registration = Registration(
+        registration = BrokerNode(
             zk,
             address=address,
             release=settings.imitation.release,

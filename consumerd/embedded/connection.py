@@ -8,7 +8,7 @@ arrived, until the next one is taken; small ones are bounded by the number of co
 large request at less than 64 KiB/s is cut off while others wait for room.
 
 The end of the stream is noticed while a request is worked on, unless so much was sent behind it that nothing more is read:
-:attr:`Connection.hangup` then ends what waits for the peer's sake. What arrived in full before it is still handed out,
+:attr:`ServedConnection.hangup` then ends what waits for the peer's sake. What arrived in full before it is still handed out,
 since a peer may close its sending half alone. A peer that has nothing to wait for and says nothing is given up after a time
 (Kafka's ``connections.max.idle.ms``).
 """
@@ -23,9 +23,9 @@ from collections import deque
 from typing import Final
 
 from consumerd.embedded.handlers.context import Hangup
-from consumerd.embedded.reply import Reply
-from consumerd.embedded.request_memory import Claim, RequestMemory
-from consumerd.embedded.sending import Sender
+from consumerd.embedded.reply import FramedReply
+from consumerd.embedded.request_memory import MemoryClaim, RequestMemory
+from consumerd.embedded.sending import ReplySender
 from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError
 from consumerd.net.frames import FrameAssembler
 
@@ -52,7 +52,7 @@ def allocate_frame(size: int) -> memoryview:
     return memoryview(bytearray(size)) if size < _LARGE_BYTES else memoryview(mmap.mmap(-1, size))
 
 
-class Connection:
+class ServedConnection:
     """Owns ``sock``, which is non-blocking. Made and used on one running loop; :meth:`close` must be called."""
 
     def __init__(
@@ -73,17 +73,17 @@ class Connection:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._assembler = FrameAssembler(max_frame_bytes, between_bytes=_BETWEEN_BYTES, allocate=self._allocate)
-        self._sender = Sender(sock, stall_s=stall_s)
+        self._sender = ReplySender(sock, stall_s=stall_s)
         self._memory = memory
-        self._arriving: Claim | None = None
+        self._arriving: MemoryClaim | None = None
         """Of the large frame whose beginning is here."""
         self._missing_bytes: int | None = None
         """Of that frame, at the last look; None where it began, or got more room, since then."""
         self._progress_s = progress_s
         self._progress_timer: asyncio.TimerHandle | None = None
-        self._frames: deque[tuple[memoryview, Claim | None]] = deque()
+        self._frames: deque[tuple[memoryview, MemoryClaim | None]] = deque()
         self._waiting_bytes = 0
-        self._worked_on: Claim | None = None
+        self._worked_on: MemoryClaim | None = None
         self._arrival: asyncio.Future[None] | None = None
         self._fault: ConsumerdError | None = None
         self._reading = False
@@ -120,8 +120,8 @@ class Connection:
         self._read_on()
         return frame
 
-    async def send(self, reply: Reply) -> None:
-        """Send a reply and close what it is in. Bounded as :meth:`Sender.send` is. Raises ConnectionLost."""
+    async def send(self, reply: FramedReply) -> None:
+        """Send a reply and close what it is in. Bounded as :meth:`ReplySender.send` is. Raises ConnectionLost."""
         try:
             await self._sender.send(reply)
         finally:

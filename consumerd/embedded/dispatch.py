@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import structlog
 
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.api_versions import ApiVersionsHandler
 from consumerd.embedded.handlers.context import ConnectionRefused, Handler, Hangup, RequestContext
 from consumerd.embedded.handlers.refusals import REQUESTS, refuse
 from consumerd.embedded.releases import Imitation, OnUnknownRequest
-from consumerd.embedded.reply import FileResponse, Reply
+from consumerd.embedded.reply import FileResponse, FramedReply
 from consumerd.errors import ConsumerdError, LocalProtocolError, RemoteProtocolError
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
@@ -52,7 +52,7 @@ class SilenceWanted(ConsumerdError):
 class Dispatcher:
     """Answers the requests in ``handlers``, in the versions that the release speaks of them, and ApiVersions about them."""
 
-    def __init__(self, handlers: Mapping[ApiKey, Handler], imitation: Imitation, faults: Faults) -> None:
+    def __init__(self, handlers: Mapping[ApiKey, Handler], imitation: Imitation, faults: BrokerFaults) -> None:
         spoken = {
             api: versions for api, versions in imitation.ranges.items() if api in handlers or api is ApiKey.API_VERSIONS
         }
@@ -66,7 +66,9 @@ class Dispatcher:
             REQUESTS[api]: range(versions.first, versions.last + 1) for api, versions in spoken.items()
         }
 
-    async def answer(self, frame: memoryview, *, peer_host: str, connection_id: str, hangup: Hangup) -> Reply | None:
+    async def answer(
+        self, frame: memoryview, *, peer_host: str, connection_id: str, hangup: Hangup
+    ) -> FramedReply | None:
         """Return the answer to a frame, None where there is none to be given; whoever gets it closes it.
 
         Bounded as the handler is, and by faults that delay. Raises ConnectionRefused and RemoteProtocolError where the
@@ -112,10 +114,10 @@ class Dispatcher:
             raise ConnectionRefused(f"{request.api.name}: {code.name}, which cannot be answered")
         return refuse(request, code, context.version)
 
-    async def _reply(self, api: ApiKey, correlation_id: int, response: object, version: int) -> Reply:
+    async def _reply(self, api: ApiKey, correlation_id: int, response: object, version: int) -> FramedReply:
         owners = response.owners if isinstance(response, FileResponse) else ()
         value = response.response if isinstance(response, FileResponse) else response
-        reply = Reply(pieces=[], owners=owners)
+        reply = FramedReply(pieces=[], owners=owners)
         try:
             try:
                 reply.pieces = encode_response_pieces(correlation_id, value, version)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults on purpose: what a test, or somebody who tries a client, can make a broker do wrong.
 
-A fault is armed for the next ``times`` requests of an API and then over; :meth:`Fault.remove` takes back what is left of
-one, :meth:`Faults.clear` all. :attr:`Fault.hits` counts the requests that it has met.
+A fault is armed for the next ``times`` requests of an API and then over; :meth:`ArmedFault.remove` takes back what is left of
+one, :meth:`BrokerFaults.clear` all. :attr:`ArmedFault.hits` counts the requests that it has met.
 
 ::
 
@@ -12,7 +12,7 @@ one, :meth:`Faults.clear` all. :attr:`Fault.hits` counts the requests that it ha
     ...
     full.remove()
 
-:meth:`Faults.error` meets requests that arrive from then on. Those of the network meet answers, long polls that wait
+:meth:`BrokerFaults.error` meets requests that arrive from then on. Those of the network meet answers, long polls that wait
 already among them, and act on the answer's frame, size prefix included, whatever is in it; several at once act in the
 order in which they were armed. A Produce request with ``acks`` 0 has no answer: an error closes its connection, the others
 pass it by.
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from consumerd.embedded.full_disk import FillableFiles
-from consumerd.embedded.reply import Piece, Reply, cut_pieces, read_piece
+from consumerd.embedded.reply import FramedReply, Piece, cut_pieces, read_piece
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
@@ -43,10 +43,10 @@ _WRONG_CORRELATION_BY: Final = 1_000_003
 
 
 @dataclass(slots=True, eq=False)
-class Fault:
+class ArmedFault:
     """A fault that was armed; ``left`` None: until it is removed."""
 
-    _remove: Callable[[Fault], None]
+    _remove: Callable[[ArmedFault], None]
     left: int | None = None
     hits: int = field(default=0, init=False)
     """How many requests it has met so far."""
@@ -69,39 +69,39 @@ class _OnAnswer:
     """What happens to an answer: it comes later, or is another one."""
 
     delay_s: float = 0.0
-    change: Callable[[Reply], Reply] | None = None
+    change: Callable[[FramedReply], FramedReply] | None = None
 
 
-class Faults:
+class BrokerFaults:
     """What one broker does wrong. Used on the broker's event loop."""
 
     def __init__(self) -> None:
         self.files = FillableFiles()
         """The files of the broker's logs."""
-        self._on_answer: dict[ApiKey, dict[Fault, _OnAnswer]] = {}
-        self._errors: dict[ApiKey, dict[Fault, ErrorCode]] = {}
-        self._leaders: dict[Fault, tuple[TopicPartition, BrokerId]] = {}
-        self._full: dict[Fault, None] = {}
+        self._on_answer: dict[ApiKey, dict[ArmedFault, _OnAnswer]] = {}
+        self._errors: dict[ApiKey, dict[ArmedFault, ErrorCode]] = {}
+        self._leaders: dict[ArmedFault, tuple[TopicPartition, BrokerId]] = {}
+        self._full: dict[ArmedFault, None] = {}
         self._subscribers: list[Callable[[TopicPartition], None]] = []
 
     # -- answers
 
-    def delay(self, api: ApiKey, seconds: float, *, times: int = 1) -> Fault:
+    def delay(self, api: ApiKey, seconds: float, *, times: int = 1) -> ArmedFault:
         """Answer ``seconds`` later than it would; what the connection sends meanwhile waits."""
         return self._arm(api, times, _OnAnswer(delay_s=seconds))
 
-    def close_at(self, api: ApiKey, byte: int, *, times: int = 1) -> Fault:
+    def close_at(self, api: ApiKey, byte: int, *, times: int = 1) -> ArmedFault:
         """Send ``byte`` bytes of the answer's frame and close; 0: none."""
 
-        def cut(reply: Reply) -> Reply:
+        def cut(reply: FramedReply) -> FramedReply:
             return replace(reply, pieces=cut_pieces(reply.pieces, byte), then_close=True)
 
         return self._arm(api, times, _OnAnswer(change=cut))
 
-    def wrong_correlation_id(self, api: ApiKey, *, times: int = 1) -> Fault:
+    def wrong_correlation_id(self, api: ApiKey, *, times: int = 1) -> ArmedFault:
         """Answer with the correlation id of another request."""
 
-        def renumber(reply: Reply) -> Reply:
+        def renumber(reply: FramedReply) -> FramedReply:
             head = read_piece(reply.pieces[0])
             if len(head) < _CORRELATION_AT + _INT32.size:  # cut off by another fault
                 return reply
@@ -110,64 +110,64 @@ class Faults:
 
         return self._arm(api, times, _OnAnswer(change=renumber))
 
-    def corrupt(self, api: ApiKey, byte: int = -1, *, times: int = 1) -> Fault:
+    def corrupt(self, api: ApiKey, byte: int = -1, *, times: int = 1) -> ArmedFault:
         """Invert one byte of the answer's frame, -1 for the last one; in an answer to Fetch that is in a record, if it has any.
 
         A number beyond the frame counts on from its beginning.
         """
 
-        def invert(reply: Reply) -> Reply:
+        def invert(reply: FramedReply) -> FramedReply:
             frame = bytearray(b"".join(map(read_piece, reply.pieces)))
             frame[byte % len(frame)] ^= 0xFF
             return replace(reply, pieces=[bytes(frame)])
 
         return self._arm(api, times, _OnAnswer(change=invert))
 
-    def oversize(self, api: ApiKey, size: int = 0x7FFF_FFFF, *, times: int = 1) -> Fault:
+    def oversize(self, api: ApiKey, size: int = 0x7FFF_FFFF, *, times: int = 1) -> ArmedFault:
         """Say ``size``, of 32 bits, in the frame's size prefix, and send what there is."""
         return self._arm(api, times, _OnAnswer(change=lambda reply: _overwrite(reply, _SIZE_AT, size)))
 
     # -- requests
 
-    def error(self, api: ApiKey, code: ErrorCode, *, times: int = 1) -> Fault:
+    def error(self, api: ApiKey, code: ErrorCode, *, times: int = 1) -> ArmedFault:
         """Do nothing of what is asked and answer ``code`` for all that it was asked for."""
         armed = self._errors.setdefault(api, {})
-        fault = Fault(_disarm(armed), times)
+        fault = ArmedFault(_disarm(armed), times)
         armed[fault] = code
         return fault
 
     # -- the cluster and the disk
 
-    def pretend_leader(self, partition: TopicPartition, leader: BrokerId) -> Fault:
+    def pretend_leader(self, partition: TopicPartition, leader: BrokerId) -> ArmedFault:
         """Name another leader in Metadata, and answer NOT_LEADER_OR_FOLLOWER for the partition, until removed.
 
         Metadata names no other broker, so that clients find nobody under its number.
         """
 
-        def restore(fault: Fault) -> None:
+        def restore(fault: ArmedFault) -> None:
             if self._leaders.pop(fault, None) is not None:
                 self._tell(partition)
 
-        fault = Fault(restore)
+        fault = ArmedFault(restore)
         self._leaders[fault] = (partition, leader)
         self._tell(partition)
         return fault
 
-    def fill_disk(self) -> Fault:
+    def fill_disk(self) -> ArmedFault:
         """Let every write to a log fail as on a full disk, until removed."""
 
-        def free(fault: Fault) -> None:
+        def free(fault: ArmedFault) -> None:
             self._full.pop(fault, None)
             self.files.full = bool(self._full)
 
-        fault = Fault(free)
+        fault = ArmedFault(free)
         self._full[fault] = None
         self.files.full = True
         return fault
 
     def clear(self) -> None:
         """Take back everything."""
-        armed: list[Fault] = [*self._leaders, *self._full]
+        armed: list[ArmedFault] = [*self._leaders, *self._full]
         armed += [fault for faults in self._on_answer.values() for fault in faults]
         armed += [fault for faults in self._errors.values() for fault in faults]
         for fault in armed:
@@ -192,7 +192,7 @@ class Faults:
             return code
         return None
 
-    async def act(self, api: ApiKey, reply: Reply) -> Reply:
+    async def act(self, api: ApiKey, reply: FramedReply) -> FramedReply:
         """Return what is sent in place of ``reply``, when it is time to. Bounded by the delays that were armed."""
         armed = self._on_answer.get(api)
         if not armed:
@@ -205,9 +205,9 @@ class Faults:
                 reply = what.change(reply)
         return reply
 
-    def _arm(self, api: ApiKey, times: int, what: _OnAnswer) -> Fault:
+    def _arm(self, api: ApiKey, times: int, what: _OnAnswer) -> ArmedFault:
         armed = self._on_answer.setdefault(api, {})
-        fault = Fault(_disarm(armed), times)
+        fault = ArmedFault(_disarm(armed), times)
         armed[fault] = what
         return fault
 
@@ -216,16 +216,16 @@ class Faults:
             changed(partition)
 
 
-def _disarm(armed: dict[Fault, T]) -> Callable[[Fault], None]:
+def _disarm(armed: dict[ArmedFault, T]) -> Callable[[ArmedFault], None]:
     """Return what takes a fault out of those that are armed, if it is there."""
 
-    def remove(fault: Fault) -> None:
+    def remove(fault: ArmedFault) -> None:
         armed.pop(fault, None)
 
     return remove
 
 
-def _overwrite(reply: Reply, at: int, number: int) -> Reply:
+def _overwrite(reply: FramedReply, at: int, number: int) -> FramedReply:
     """Put another number at ``at``, as far as there are bytes."""
     first = bytearray(read_piece(reply.pieces[0]))
     end = min(at + _INT32.size, len(first))

@@ -61,7 +61,7 @@ class BrokerIdTaken(ConsumerdError):
     """Another process is registered under our broker id; the message says where it listens."""
 
 
-class Registration:
+class BrokerNode:
     """Registers on entering, and keeps it so until left; to be entered when the broker listens.
 
     ``random_bytes`` gives the id of a cluster that has none. Should somebody else take the broker's id while it is

@@ -2,7 +2,7 @@
 """An answer as pieces of a frame: bytes, and ranges of log files that are sent without a copy.
 
 A frame that is not all bytes cannot be joined: it stays a list of pieces until it is on the wire. Who makes a
-:class:`Reply` hands over with it what must be closed once it has been sent.
+:class:`FramedReply` hands over with it what must be closed once it has been sent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FileResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class Reply:
+class FramedReply:
     """A whole frame to be sent, and whether the connection ends with it."""
 
     pieces: list[Piece]

@@ -23,7 +23,7 @@ _STEP_BYTES: Final = 64 << 10
 """Reserved for the beginning of a request; later steps double what it has."""
 
 
-class Claim:
+class MemoryClaim:
     """Memory for one request, as far as it has arrived; :meth:`release` must be called."""
 
     __slots__ = ("_granted", "_memory", "complete", "reserved_bytes", "size", "step_bytes")
@@ -74,9 +74,9 @@ class RequestMemory:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._waiting: deque[Claim] = deque()
+        self._waiting: deque[MemoryClaim] = deque()
         self._complete = 0
-        self._beyond: Claim | None = None
+        self._beyond: MemoryClaim | None = None
         """The one that was let beyond the limit."""
         self.taken_bytes = 0
 
@@ -85,25 +85,25 @@ class RequestMemory:
         """Whether any request waits for memory."""
         return bool(self._waiting)
 
-    def take(self, size: int, granted: Callable[[], None]) -> Claim:
+    def take(self, size: int, granted: Callable[[], None]) -> MemoryClaim:
         """Return a claim whose first step is reserved already, or will be when ``granted`` is called."""
-        claim = Claim(self, size, granted)
+        claim = MemoryClaim(self, size, granted)
         claim.reserve_more()
         return claim
 
-    def ask(self, claim: Claim) -> None:
+    def ask(self, claim: MemoryClaim) -> None:
         """Reserve a claim's next step, or have it wait; for the claim to call."""
         if self._beyond is claim or (not self._waiting and self._may_have(claim)):
             self._reserve(claim)
         else:
             self._waiting.append(claim)
 
-    def finish(self, claim: Claim) -> None:
+    def finish(self, claim: MemoryClaim) -> None:
         """Count a request that is complete; for the claim to call."""
         claim.complete = True
         self._complete += 1
 
-    def give_back(self, claim: Claim) -> None:
+    def give_back(self, claim: MemoryClaim) -> None:
         """Take back what a claim has; for the claim to call."""
         self.taken_bytes -= claim.reserved_bytes
         self._complete -= claim.complete
@@ -116,12 +116,12 @@ class RequestMemory:
             self._reserve(following)
             following.grant()
 
-    def _may_have(self, claim: Claim) -> bool:
+    def _may_have(self, claim: MemoryClaim) -> bool:
         if self.taken_bytes + claim.step_bytes <= self._limit_bytes:
             return True
         return self._beyond is None and not self._complete
 
-    def _reserve(self, claim: Claim) -> None:
+    def _reserve(self, claim: MemoryClaim) -> None:
         if self.taken_bytes + claim.step_bytes > self._limit_bytes:
             self._beyond = claim
         self.taken_bytes += claim.step_bytes

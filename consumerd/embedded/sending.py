@@ -22,7 +22,7 @@ import socket
 from collections import deque
 from typing import Final
 
-from consumerd.embedded.reply import FileRange, Piece, Reply
+from consumerd.embedded.reply import FileRange, FramedReply, Piece
 from consumerd.errors import ConnectionLost
 
 _STEP_BYTES: Final = 1024 * 1024
@@ -35,7 +35,7 @@ _MORE: Final = getattr(socket, "MSG_MORE", 0)
 """More follows at once: the head of an answer waits for its records, and shares a segment with them."""
 
 
-class Sender:
+class ReplySender:
     """Sends one reply at a time on ``sock``. A peer that takes nothing for ``stall_s`` seconds is given up."""
 
     def __init__(self, sock: socket.socket, *, stall_s: float, use_sendfile: bool = hasattr(os, "sendfile")) -> None:
@@ -46,7 +46,7 @@ class Sender:
         self._sent_s = 0.0
         """When the peer took something last."""
 
-    async def send(self, reply: Reply) -> None:
+    async def send(self, reply: FramedReply) -> None:
         """Send all of it. Bounded by the peer's taking something every ``stall_s`` seconds. Raises ConnectionLost."""
         self._pieces.extend(reply.pieces)
         try:

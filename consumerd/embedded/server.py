@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from consumerd.aio.tasks import TaskSet
-from consumerd.embedded.connection import Connection
+from consumerd.embedded.connection import ServedConnection
 from consumerd.embedded.dispatch import Dispatcher, SilenceWanted
 from consumerd.embedded.handlers.context import ConnectionRefused
 from consumerd.embedded.request_memory import RequestMemory
@@ -53,7 +53,7 @@ class BrokerServer:
         self._memory = RequestMemory(max_received_bytes)
         self._write_timeout_s = write_timeout_s
         self._idle_timeout_s = idle_timeout_s
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, ServedConnection] = {}
         self._accepted = 0
 
     @property
@@ -121,7 +121,7 @@ class BrokerServer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._accepted += 1
             name = f"{address[0]}:{address[1]}-{self._accepted}"
-            connection = self._connections[name] = Connection(
+            connection = self._connections[name] = ServedConnection(
                 sock,
                 name=name,
                 peer_host=str(address[0]),
@@ -132,7 +132,7 @@ class BrokerServer:
             )
             tasks.start(name, self._serve(connection, dispatcher), name=f"broker-connection-{name}")
 
-    async def _serve(self, connection: Connection, dispatcher: Dispatcher) -> None:
+    async def _serve(self, connection: ServedConnection, dispatcher: Dispatcher) -> None:
         """Serve one connection to its end; unbounded, as a client may go on for as long as it likes."""
         name = connection.name
         try:
@@ -152,7 +152,7 @@ class BrokerServer:
             connection.close()
 
 
-async def _answer_all(connection: Connection, dispatcher: Dispatcher) -> None:
+async def _answer_all(connection: ServedConnection, dispatcher: Dispatcher) -> None:
     """Answer one request after the other until the peer has ended the stream, or a reply is to be the last one."""
     while (frame := await connection.next_frame()) is not None:
         reply = await dispatcher.answer(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.files import LogFileSystem
 from consumerd.embedded.log.log_directory import LogDirectory, path_aside
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
@@ -24,13 +24,13 @@ STRAY_ENDING: Final = "-stray"
 class Storage:
     """An open directory: its logs, and its folders. All methods block, and may be called from any thread."""
 
-    def __init__(self, directory: LogDirectory, files: LogFiles) -> None:
+    def __init__(self, directory: LogDirectory, files: LogFileSystem) -> None:
         self._files = files
         self._logs = directory
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, path: Path, *, files: LogFiles, now_ms: Callable[[], int]) -> Storage:
+    def open(cls, path: Path, *, files: LogFileSystem, now_ms: Callable[[], int]) -> Storage:
         """Lock a directory, or make it. Raises LogLocked, LogFailed."""
         return cls(LogDirectory.open(path, files=files, now_ms=now_ms), files)
 

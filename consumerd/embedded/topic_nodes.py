@@ -37,7 +37,7 @@ from consumerd.zk.layout import BROKER_TOPICS, topic_path
 from consumerd.zk.layout_modern import partition_path, partition_state_path, partitions_path
 from consumerd.zk.listing import list_names
 from consumerd.zk.port import NodeExists, NoNode, NotEmpty, ZkClient
-from consumerd.zk.znodes import MalformedZnode, PartitionState, parse_partition_state, parse_topic
+from consumerd.zk.znodes import MalformedZnode, PartitionStateNode, parse_partition_state, parse_topic
 
 CHANGES_KEPT_MS: Final = 15 * 60 * 1000
 """How long a notification of changed settings stays, for other brokers to see it."""
@@ -108,7 +108,7 @@ class TopicNodes:
         path = partition_state_path(partition)
         while (node := await self._zk.find(path)) is None:
             await make_room()
-            state = PartitionState(
+            state = PartitionStateNode(
                 leader=self._broker_id,
                 leader_epoch=0,
                 isr=(self._broker_id,),
@@ -126,9 +126,9 @@ class TopicNodes:
             state = parse_partition_state(node[0])
         except MalformedZnode as error:
             self._complain(path, str(error))
-            state = PartitionState(leader=None, leader_epoch=0, isr=(), controller_epoch=0)
+            state = PartitionStateNode(leader=None, leader_epoch=0, isr=(), controller_epoch=0)
         if state.leader != self._broker_id:
-            elected = PartitionState(
+            elected = PartitionStateNode(
                 leader=self._broker_id,
                 leader_epoch=next_epoch(state.leader_epoch),
                 isr=(self._broker_id,),

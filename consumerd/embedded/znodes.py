@@ -19,7 +19,7 @@ from typing import Final
 from consumerd.model import BrokerId
 from consumerd.net.versions import Release
 from consumerd.zk.layout import BROKER_IDS, BROKER_TOPICS, CONSUMERS
-from consumerd.zk.znodes import PartitionState
+from consumerd.zk.znodes import PartitionStateNode
 
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 DELETE_TOPICS: Final = "/admin/delete_topics"
@@ -140,7 +140,7 @@ def encode_topic(replicas: Mapping[int, tuple[BrokerId, ...]]) -> bytes:
     return _encode({"version": 1, "partitions": {str(one): list(brokers) for one, brokers in replicas.items()}})
 
 
-def encode_partition_state(state: PartitionState) -> bytes:
+def encode_partition_state(state: PartitionStateNode) -> bytes:
     """Encode a partition's ``state``."""
     return _encode(
         {

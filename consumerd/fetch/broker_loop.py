@@ -38,7 +38,7 @@ from consumerd.fetch.ports import FetchConnection, FetchConnections, FetchSettin
 from consumerd.fetch.request import RESPONSE_LIMIT_SINCE, SESSIONS_SINCE, write_request
 from consumerd.fetch.reserving import reserve
 from consumerd.fetch.session import SESSION_ERRORS, FetchSession
-from consumerd.net.pool import Endpoint, Purpose
+from consumerd.net.pool import PooledBroker, Purpose
 from consumerd.wire.errorcodes import ErrorCode, broker_error
 from consumerd.wire.modern.fetch import FetchedPartition, FetchRequest, FetchResponse
 
@@ -72,7 +72,7 @@ class LoopOwner(Protocol):
     def memory_short(self) -> None:
         """A request has to wait for memory."""
 
-    def broker_answered(self, broker: Endpoint) -> None:
+    def broker_answered(self, broker: PooledBroker) -> None:
         """A fetch was answered."""
 
 
@@ -81,7 +81,7 @@ class BrokerLoop:
 
     def __init__(
         self,
-        broker: Endpoint,
+        broker: PooledBroker,
         *,
         owner: LoopOwner,
         session: FetchSession,

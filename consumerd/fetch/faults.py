@@ -8,7 +8,7 @@ from typing import Final
 
 from consumerd.errors import BrokerError, ConsumerdError
 from consumerd.model import TopicPartition
-from consumerd.net.pool import Endpoint
+from consumerd.net.pool import PooledBroker
 from consumerd.wire.errorcodes import ErrorCode
 
 _MEANINGS: Final[Mapping[int, str]] = {
@@ -26,11 +26,11 @@ _MEANINGS: Final[Mapping[int, str]] = {
 }
 
 
-def _name(broker: Endpoint) -> str:
+def _name(broker: PooledBroker) -> str:
     return f"broker {broker.id} at {broker.address}"
 
 
-def explain_error(error: BrokerError, partition: TopicPartition, broker: Endpoint, *, identity: str) -> str:
+def explain_error(error: BrokerError, partition: TopicPartition, broker: PooledBroker, *, identity: str) -> str:
     """Explain an error code of Fetch."""
     if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         meaning = f"allow `Read` on `Topic:{partition.topic}` for {identity}"
@@ -46,12 +46,12 @@ def explain_no_leader(*, known: bool) -> str:
     return "the cluster has no such partition, or does not let us see it: was its topic deleted?"
 
 
-def explain_broker(broker: Endpoint, error: ConsumerdError) -> str:
+def explain_broker(broker: PooledBroker, error: ConsumerdError) -> str:
     """Explain a broker that refuses, closes or does not answer."""
     return f"{_name(broker)} cannot be fetched from: {error}; is it running, and reachable from here?"
 
 
-def explain_silence(broker: Endpoint) -> str:
+def explain_silence(broker: PooledBroker) -> str:
     """Explain a broker that owes an answer."""
     return f"{_name(broker)} has not answered a fetch yet; does it hang, or the network?"
 

@@ -25,6 +25,7 @@ import structlog
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.tasks import TaskSet
 from consumerd.aio.timeouts import timeout
+from consumerd.client.log_range import LogRanges
 from consumerd.errors import BrokerError, ConsumerdError, OffsetOutOfRange
 from consumerd.fetch import faults
 from consumerd.fetch.broker_loop import BrokerLoop
@@ -32,12 +33,12 @@ from consumerd.fetch.buffer import Marks, MemoryBudget, plan_marks
 from consumerd.fetch.cursor import CursorState
 from consumerd.fetch.feed import FeedTools, PartitionFeed
 from consumerd.fetch.planner import round_up
-from consumerd.fetch.ports import FetchConnections, FetchSettings, LeaderDirectory, LogRange, LogRanges
+from consumerd.fetch.ports import FetchConnections, FetchSettings, LeaderDirectory
 from consumerd.fetch.session import FetchSession
 from consumerd.fetch.turnstile import Turnstile
-from consumerd.model import BrokerId, Fault, TopicPartition
-from consumerd.net.pool import Endpoint
-from consumerd.net.stream import Address
+from consumerd.model import BrokerId, Fault, LogRange, TopicPartition
+from consumerd.net.address import Address
+from consumerd.net.pool import PooledBroker
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.telemetry.wording import counted
 from consumerd.wire import kernel
@@ -216,7 +217,7 @@ class Fetcher:
             next_due = cursor.due if next_due is None else min(next_due, cursor.due)
         return next_due
 
-    def _loop(self, broker: Endpoint) -> BrokerLoop:
+    def _loop(self, broker: PooledBroker) -> BrokerLoop:
         loop = self._loops.get(_listener(broker))
         if loop is None:
             loop = self._loops[_listener(broker)] = BrokerLoop(
@@ -306,7 +307,7 @@ class Fetcher:
         partitions = round_up(len(self._places))
         self._marks = plan_marks(self._budget.limit_bytes, partitions, self._settings.max_partition_bytes)
 
-    def broker_answered(self, broker: Endpoint) -> None:
+    def broker_answered(self, broker: PooledBroker) -> None:
         """Note that a broker is well."""
         if self._failing.pop(_listener(broker), None) is not None:
             self._log.info("broker_fetch_recovered", broker=broker.id)
@@ -432,7 +433,7 @@ def _decoders() -> int:
     return 1 if kernel.records is None else max(1, min(_MOST_DECODERS, (os.cpu_count() or 1) // 2))
 
 
-def _listener(broker: Endpoint) -> Listener:
+def _listener(broker: PooledBroker) -> Listener:
     return broker.id, broker.address
 
 

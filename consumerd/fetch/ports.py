@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from consumerd.aio.cell import Cell
 from consumerd.cluster.view import ClusterView
 from consumerd.model import TopicPartition
-from consumerd.net.pool import Endpoint, Purpose
+from consumerd.net.pool import PooledBroker, Purpose
 from consumerd.wire.modern.fetch import FetchRequest, FetchResponse
 
 
@@ -24,7 +23,7 @@ class LeaderDirectory(Protocol):
     def views(self) -> Cell[ClusterView]:
         """What is known; replaced whenever something of it changes."""
 
-    def find_leader(self, partition: TopicPartition) -> Endpoint | None:
+    def find_leader(self, partition: TopicPartition) -> PooledBroker | None:
         """Return the partition's leader, None where none is known."""
 
     def request_refresh(self, reason: str) -> None:
@@ -44,33 +43,8 @@ class FetchConnection(Protocol):
 class FetchConnections(Protocol):
     """Where connections come from."""
 
-    async def get(self, broker: Endpoint, purpose: Purpose) -> FetchConnection:
+    async def get(self, broker: PooledBroker, purpose: Purpose) -> FetchConnection:
         """Return a connection; bounded, with a backoff of its own. Raises ConnectionLost."""
-
-
-class LogRange(Protocol):
-    """What a broker holds of a partition: offsets ``[earliest, latest)``."""
-
-    @property
-    def earliest(self) -> int:
-        """The first offset held."""
-
-    @property
-    def latest(self) -> int:
-        """The next offset to be written."""
-
-
-class LogRanges(Protocol):
-    """Asks brokers what they hold."""
-
-    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
-        """Return the ranges of those partitions that could be asked for. Raises ConsumerdError."""
-
-    async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the logs' ends; under read_committed an open transaction holds back ``latest`` alone.
-
-        Raises ConsumerdError.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,7 +250,7 @@ class Verify:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimPartitions:
     """Create owner nodes. Of those in ``first``, which were not tried before, it need not be known who is in the way."""
 
     serial: int
@@ -278,7 +278,7 @@ class Rethread:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPartitions:
     """Give the listener partitions that are ours now."""
 
     epoch: SessionEpoch
@@ -374,10 +374,10 @@ Effect = (
     Register
     | Read
     | Verify
-    | Claim
+    | ClaimPartitions
     | Release
     | Rethread
-    | Start
+    | StartPartitions
     | Drain
     | Revoke
     | Drop

@@ -758,7 +758,7 @@ class GroupMachine:
         # a partition may have been confirmed and then lost or denied in the same step
         starts = {p: grant for p, grant in batch.starts.items() if self._is_in(p, PartitionState.OWNED)}
         if starts:
-            self._effects.append(ev.Start(self._epoch, starts))
+            self._effects.append(ev.StartPartitions(self._epoch, starts))
         if batch.drains:
             serial = self._await(batch.drains)
             self._effects.append(ev.Drain(serial, frozenset(batch.drains), self._settings.drain_timeout_s))
@@ -768,7 +768,7 @@ class GroupMachine:
             self._effects.append(ev.Rethread(self._await(batch.threads), self._epoch, batch.threads))
         if batch.claims:
             serial = self._await(batch.claims)
-            self._effects.append(ev.Claim(serial, self._epoch, batch.claims, frozenset(batch.first_claims)))
+            self._effects.append(ev.ClaimPartitions(serial, self._epoch, batch.claims, frozenset(batch.first_claims)))
 
     def _is_in(self, partition: TopicPartition, state: PartitionState) -> bool:
         record = self._records.get(partition)

@@ -19,13 +19,13 @@ from consumerd.group.java_regex import UnsupportedPattern
 from consumerd.group.subscription import needs_topic_names, plan_streams
 from consumerd.model import ConsumerId, Incarnation, PartitionKey, Partitions, ThreadId, TopicPartition
 from consumerd.telemetry.wording import join_shown
-from consumerd.zk.znodes import Pattern, Registration
+from consumerd.zk.znodes import MemberRegistration, Pattern
 
 _DISAGREEMENTS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
+class GroupTopic:
     """A topic's node: which making of the topic it is, and its partitions in order.
 
     ``problem`` says why the node cannot be read; ``partitions`` is empty then, as Java members take it to be.
@@ -46,7 +46,7 @@ class MemberView:
 
     consumer: ConsumerId
     session_id: int
-    registration: Registration | None
+    registration: MemberRegistration | None
     problem: str | None = None
     legacy: bool = False
 
@@ -69,7 +69,7 @@ class GroupSnapshot:
 
     stamp: Stamp
     members: tuple[MemberView, ...]
-    topics: Mapping[str, TopicView]
+    topics: Mapping[str, GroupTopic]
     names: frozenset[str] = frozenset()
 
     @property

@@ -327,7 +327,7 @@ class Rebalancer:
                 self._start(self._read(effect))
             case ev.Verify():
                 self._start(self._reconcile(effect) if effect.reconcile else self._verify(effect))
-            case ev.Claim():
+            case ev.ClaimPartitions():
                 self._start(self._claim(effect))
             case ev.Release():
                 self._start(self._release(effect))
@@ -337,7 +337,7 @@ class Rebalancer:
                 self._start(self._inspect(effect))
             case ev.Unregister():
                 self._start(self._unregister(effect))
-            case ev.Start():
+            case ev.StartPartitions():
                 await self._give(effect)
             case ev.Drain():
                 self._start(self._drain(effect))
@@ -448,7 +448,7 @@ class Rebalancer:
             self._post(ev.StraysFound(strays))
         self._post(ev.Verified(effect.serial, unchanged))
 
-    async def _claim(self, effect: ev.Claim) -> None:
+    async def _claim(self, effect: ev.ClaimPartitions) -> None:
         outcomes = await self._owners.claim(effect.grants, effect.epoch, first=effect.first)
         self._post(ev.ClaimsEnded(effect.serial, outcomes))
 
@@ -477,7 +477,7 @@ class Rebalancer:
 
     # -- what the listener is told
 
-    async def _give(self, effect: ev.Start) -> None:
+    async def _give(self, effect: ev.StartPartitions) -> None:
         claims = [
             OwnedClaim(
                 self._zk,

@@ -24,7 +24,7 @@ from consumerd import failpoints
 from consumerd.aio.parallel import map_bounded
 from consumerd.errors import RebalanceFailed, SessionLost
 from consumerd.group.identity import MemberIdentity
-from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView, needs_names, plan_topics_to_read
+from consumerd.group.plan import GroupSnapshot, GroupTopic, MemberView, Stamp, needs_names, plan_topics_to_read
 from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, SessionEpoch
 from consumerd.telemetry.hooks import Hooks, Trouble
@@ -202,7 +202,7 @@ class GroupRegistry:
             return False
         return all(_topic_stamp(stats[topic_path(topic)]) == stamp.topics.get(topic) for topic in topics)
 
-    async def read_topic(self, topic: str) -> TopicView | None:
+    async def read_topic(self, topic: str) -> GroupTopic | None:
         """Read a topic: None where there is none, with a problem where its node cannot be read. Raises CoordinationError."""
         found = await self._zk.find(topic_path(topic))
         if found is None:
@@ -213,8 +213,8 @@ class GroupRegistry:
         except MalformedZnode as error:
             self._log.warning("topic_unreadable", topic=topic, error=str(error))
             self._hooks.trouble(Trouble.TOPIC_UNREADABLE, f"{topic}: {error}")
-            return TopicView(czxid=stat.czxid, version=stat.version, partitions=(), problem=str(error))
-        return TopicView(czxid=stat.czxid, version=stat.version, partitions=partitions)
+            return GroupTopic(czxid=stat.czxid, version=stat.version, partitions=(), problem=str(error))
+        return GroupTopic(czxid=stat.czxid, version=stat.version, partitions=partitions)
 
     async def _read_member(self, name: str) -> MemberView | None:
         consumer = ConsumerId(name)

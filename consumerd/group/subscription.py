@@ -20,7 +20,7 @@ from typing import Final
 from consumerd.errors import ConfigError
 from consumerd.group.identity import validate_topic
 from consumerd.group.java_regex import JavaPattern, UnsupportedPattern, compile_java
-from consumerd.zk.znodes import Pattern, Registration, normalise_pattern
+from consumerd.zk.znodes import MemberRegistration, Pattern, normalise_pattern
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,255}")
 """Names that some release accepts: up to 255 characters before 0.10, 249 from then on."""
@@ -66,18 +66,18 @@ class Subscription:
         _validate_streams(key, streams)
         return cls(pattern=Pattern.BLACK_LIST, streams={_join(patterns, key): streams})
 
-    def register(self, timestamp_ms: int) -> Registration:
+    def register(self, timestamp_ms: int) -> MemberRegistration:
         """Return what the member's node is to hold."""
-        return Registration(pattern=self.pattern, subscription=self.streams, timestamp_ms=timestamp_ms)
+        return MemberRegistration(pattern=self.pattern, subscription=self.streams, timestamp_ms=timestamp_ms)
 
 
-def needs_topic_names(registration: Registration) -> bool:
+def needs_topic_names(registration: MemberRegistration) -> bool:
     """Whether the names of all topics are needed to know what the member subscribes to."""
     return registration.pattern is not Pattern.STATIC
 
 
 def plan_streams(
-    registration: Registration, topics: Iterable[str], *, exclude_internal: bool = True
+    registration: MemberRegistration, topics: Iterable[str], *, exclude_internal: bool = True
 ) -> Mapping[str, int]:
     """Return the member's streams by topic, given the names of all topics (used for lists only).
 

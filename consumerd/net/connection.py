@@ -24,7 +24,8 @@ from typing import Any, Final, Self, TypeVar
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError, RequestTimedOut
 from consumerd.model import BrokerId
-from consumerd.net.stream import Address, Stream, StreamConnector
+from consumerd.net.address import Address
+from consumerd.net.stream import Stream, StreamConnector
 from consumerd.net.versions import BrokerVersions
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.apikeys import ApiKey

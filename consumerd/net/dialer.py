@@ -28,8 +28,9 @@ from typing import Final
 
 from consumerd.errors import ConnectionLost, RemoteProtocolError, RequestTimedOut
 from consumerd.model import BrokerId
+from consumerd.net.address import Address
 from consumerd.net.connection import BrokerConnection
-from consumerd.net.stream import Address, StreamConnector
+from consumerd.net.stream import StreamConnector
 from consumerd.net.versions import (
     RELEASE_0_8,
     RELEASE_0_9,

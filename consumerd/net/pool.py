@@ -21,8 +21,8 @@ from consumerd.aio.backoff import Backoff
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost
 from consumerd.model import BrokerId
+from consumerd.net.address import Address
 from consumerd.net.connection import BrokerConnection
-from consumerd.net.stream import Address
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -36,7 +36,7 @@ class Purpose(enum.StrEnum):
     """An acknowledgement may take as long as the slowest replica."""
 
 
-class Endpoint(Protocol):
+class PooledBroker(Protocol):
     """A broker as the pool sees it."""
 
     @property
@@ -124,14 +124,14 @@ class ConnectionPool:
         )
         return f"<ConnectionPool {', '.join(open_now) or 'empty'}>"
 
-    def waits_s(self, broker: Endpoint) -> float:
+    def waits_s(self, broker: PooledBroker) -> float:
         """Return how long :meth:`get` would wait before it tries this broker; 0 for one that is not failing."""
         patience = self._patience.get(broker.id)
         if patience is None or patience.address != broker.address:
             return 0.0
         return max(0.0, patience.not_before - self._now())
 
-    async def get(self, broker: Endpoint, purpose: Purpose, share: str = "") -> BrokerConnection:
+    async def get(self, broker: PooledBroker, purpose: Purpose, share: str = "") -> BrokerConnection:
         """Return a connection that was usable a moment ago, made now if need be; each ``share`` has one of its own.
 
         Bounded by the longest backoff and the dialer's own bounds. Cancel freely: whoever else waits for the same
@@ -163,7 +163,7 @@ class ConnectionPool:
                 for connection in connections:
                     await connection.wait_closed()
 
-    async def _connect(self, slot: _Slot, broker: Endpoint) -> BrokerConnection:
+    async def _connect(self, slot: _Slot, broker: PooledBroker) -> BrokerConnection:
         self._raise_closed()
         try:
             connection = await self._dialer.dial(broker.address, broker.id)
@@ -179,12 +179,12 @@ class ConnectionPool:
         slot.connection = connection
         return connection
 
-    async def _wait_turn(self, broker: Endpoint) -> None:
+    async def _wait_turn(self, broker: PooledBroker) -> None:
         rest = self.waits_s(broker)
         if rest > 0:
             await asyncio.sleep(rest)
 
-    def _note_failure(self, broker: Endpoint) -> None:
+    def _note_failure(self, broker: PooledBroker) -> None:
         patience = self._patience.get(broker.id)
         if patience is None or patience.address != broker.address:
             backoff = Backoff(initial_s=self._backoff_initial_s, maximum_s=self._backoff_maximum_s, random=self._random)
@@ -208,6 +208,6 @@ class PoolShare:
         self._pool = pool
         self._name = name
 
-    async def get(self, broker: Endpoint, purpose: Purpose) -> BrokerConnection:
+    async def get(self, broker: PooledBroker, purpose: Purpose) -> BrokerConnection:
         """See :meth:`ConnectionPool.get`. Raises ConnectionLost."""
         return await self._pool.get(broker, purpose, self._name)

@@ -22,22 +22,10 @@ from aiohappyeyeballs import start_connection
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, RemoteProtocolError
+from consumerd.net.address import Address
 from consumerd.net.frames import Allocate, FrameAssembler, frame_memory
 
 _HAPPY_EYEBALLS_S: Final = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where a listener is, and whether it speaks TLS."""
-
-    host: str
-    port: int
-    tls: bool = False
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
 
 
 class FrameReceiver(Protocol):

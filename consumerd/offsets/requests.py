@@ -25,7 +25,7 @@ from consumerd.aio.parallel import map_bounded
 from consumerd.aio.sharing import SharedReads
 from consumerd.errors import CoordinationError, OffsetError
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
-from consumerd.offsets.store import OffsetRequest, Subscription
+from consumerd.offsets.store import OffsetRequest, RequestSubscription
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import request_path, requests_path, requests_root, topic_path
 from consumerd.zk.listing import list_names
@@ -178,7 +178,7 @@ class ZooKeeperOffsetRequests:
             return None
         return request
 
-    def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> Subscription:
+    def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> RequestSubscription:
         """Call back for each partition of the topic that may have a request new to us, until closed; soon for the first
         time, and after each change and each reconnect.
         """

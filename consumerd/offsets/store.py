@@ -163,7 +163,7 @@ class OffsetRequests(Protocol):
         Raises CoordinationError.
         """
 
-    def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> Subscription:
+    def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> RequestSubscription:
         """Call back, on the event loop, for each partition of the topic that may have a request new to us, until closed.
 
         Coalesced; spurious calls are possible, missed ones are not. ``changed`` returns at once and never raises.
@@ -189,7 +189,7 @@ class LogTruncations(Protocol):
         """
 
 
-class Subscription(Protocol):
+class RequestSubscription(Protocol):
     """A standing wish to be called back."""
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ _REPEATS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class ParquetCodec:
     """How pages are compressed; only zstd has levels."""
 
     compression: Compression
@@ -112,7 +112,7 @@ class ParquetEncoder:
     """Collects batches and writes them as row groups, full ones ``beside`` what goes on."""
 
     def __init__(
-        self, hidden: HiddenFile, partition: TopicPartition, codec: Codec, *, beside: bool, freed: FreedMemory
+        self, hidden: HiddenFile, partition: TopicPartition, codec: ParquetCodec, *, beside: bool, freed: FreedMemory
     ) -> None:
         self._hidden = hidden
         self._partition = partition
@@ -217,7 +217,9 @@ class ParquetEncoder:
         return self._writer
 
 
-def make_writer(file: object, first: pa.Table, codec: Codec, *, schema: pa.Schema = LANDED_SCHEMA) -> pq.ParquetWriter:
+def make_writer(
+    file: object, first: pa.Table, codec: ParquetCodec, *, schema: pa.Schema = LANDED_SCHEMA
+) -> pq.ParquetWriter:
     """Open a Parquet file, or one of some of the columns, whose first row group is going to be ``first``."""
     repeating = [name for name in _PAYLOAD_COLUMNS if _repeats(first[name])]
     return pq.ParquetWriter(
@@ -247,7 +249,7 @@ class ParquetFormat:
     working_copies = 2  # values gathered, and what a column chunk takes while it is written
 
     def __init__(self, compression: Compression, level: int | None = None, *, beside: bool = False) -> None:
-        self._codec = Codec(compression, level)
+        self._codec = ParquetCodec(compression, level)
         self._beside = beside
         self._freed = FreedMemory(RELEASE_BYTES if beside else 0)
 

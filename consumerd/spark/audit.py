@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
 from consumerd.spark.audit_page import render_audit
-from consumerd.spark.job import Progress, Sessions, Summary, Table
+from consumerd.spark.job import PrintedTable, Progress, Sessions, Summary
 from consumerd.spark.landing.examine import Positions, examine
 from consumerd.spark.landing.findings import Finding, Severity
 from consumerd.spark.landing.footers import read_all, read_ends
@@ -97,7 +97,7 @@ def summarize(report: AuditReport, *, proven: int | None = None) -> Summary:
         numbers={name: value for name, value in numbers.items() if value is not None},  # what names do not tell
         findings=tuple(map(str, report.errors)),
         notes=tuple(notes),
-        tables=(Table(title="what has been landed", heads=_HEADS, rows=rows),),
+        tables=(PrintedTable(title="what has been landed", heads=_HEADS, rows=rows),),
     )
 
 

@@ -22,7 +22,7 @@ from typing import Final
 from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Bronze
 from consumerd.spark.bronze_rows import FOLDERS
-from consumerd.spark.bronze_schema import BOUNDS, JOB, SCHEMA, FilesDamaged, Taken
+from consumerd.spark.bronze_schema import BOUNDS, JOB, SCHEMA, CommittedRows, FilesDamaged
 from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.job import Progress, Sessions, Summary
 from consumerd.spark.landing.footers import read_new
@@ -78,7 +78,7 @@ def take_over(
     started = time.monotonic()
     wanted = None if topics is None else frozenset(topics)
     damage: dict[str, str] = {}
-    taken: list[Taken] = []
+    taken: list[CommittedRows] = []
     conflicts = 0
     while True:
         try:
@@ -131,7 +131,7 @@ def _mark_damaged(landing: Landing, damage: Mapping[str, str]) -> Landing:
 
 
 def _summarize(
-    target: BronzeTable, landing: Landing, plan: LandingPlan, taken: Sequence[Taken], seconds: float
+    target: BronzeTable, landing: Landing, plan: LandingPlan, taken: Sequence[CommittedRows], seconds: float
 ) -> Summary:
     rows = sum(one.rows for one in taken)
     numbers = {

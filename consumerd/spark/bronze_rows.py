@@ -43,7 +43,7 @@ _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class FilePiece:
     """The rows to take from one landed file.
 
     Attributes:
@@ -97,7 +97,7 @@ class BronzeRows:
         return pa.RecordBatch.from_arrays(columns, names=[*self.rows.schema.names, *FOLDERS])
 
 
-def read_piece(piece: Piece) -> Iterator[BronzeRows]:
+def read_piece(piece: FilePiece) -> Iterator[BronzeRows]:
     """Yield a piece's rows of bronze, in the file's order. Raises DamagedFile, OSError."""
     landed_us = os.stat(piece.content.path).st_mtime_ns // 1000  # noqa: PTH116 - a number is wanted
     for batch in read_rows(piece.content, piece.wanted):
@@ -110,7 +110,7 @@ def read_piece(piece: Piece) -> Iterator[BronzeRows]:
             )
 
 
-def _select(piece: Piece, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _select(piece: FilePiece, batch: pa.RecordBatch) -> pa.RecordBatch:
     if piece.ranges is None:
         return batch
     offsets = batch["offset"].to_numpy()
@@ -132,7 +132,7 @@ def _within(offsets: _Offsets, ranges: RangeSet) -> _Mask:
     return inside
 
 
-def _known(piece: Piece, batch: pa.RecordBatch) -> _Mask:
+def _known(piece: FilePiece, batch: pa.RecordBatch) -> _Mask:
     """Return, for each row, whether an earlier file or the table has its identity."""
     span = RangeSet.of([(batch["offset"][0].as_py(), batch["offset"][-1].as_py() + 1)])
     others = [read_identities(file, span) for file in piece.earlier]
@@ -147,7 +147,7 @@ def _known(piece: Piece, batch: pa.RecordBatch) -> _Mask:
     return found
 
 
-def _tabled_identities(piece: Piece, path: str, span: RangeSet) -> pa.Table:
+def _tabled_identities(piece: FilePiece, path: str, span: RangeSet) -> pa.Table:
     """Return the offsets and indexes, within the span at least, that a file of the table has of this log."""
     (bounds,) = span.spans
     condition = (
@@ -161,7 +161,7 @@ def _tabled_identities(piece: Piece, path: str, span: RangeSet) -> pa.Table:
     return rows.cast(IDENTITY_SCHEMA)
 
 
-def _make_rows(piece: Piece, batch: pa.RecordBatch, landed_us: int) -> pa.RecordBatch:
+def _make_rows(piece: FilePiece, batch: pa.RecordBatch, landed_us: int) -> pa.RecordBatch:
     """Return a batch with bronze's columns, but for ``FOLDERS``."""
     count = len(batch)
     landed = pa.scalar(landed_us, _TIME)

@@ -58,7 +58,7 @@ class FilesDamaged(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class CommittedRows:
     """Result of one commit: its version, and the rows and landed files taken."""
 
     version: int

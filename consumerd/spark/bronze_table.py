@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable
 
-from consumerd.spark.bronze_schema import JOB, Taken
+from consumerd.spark.bronze_schema import JOB, CommittedRows
 from consumerd.spark.bronze_tasks import copy_rows
 from consumerd.spark.job import Sessions
 from consumerd.spark.landing.coverage import NOTHING, Coverage
@@ -44,7 +44,7 @@ class BronzeTable:
         self._planned_from = self.table.snapshot().covered
         return self._planned_from
 
-    def take(self, spark: Sessions, plan: LandingPlan) -> Taken:
+    def take(self, spark: Sessions, plan: LandingPlan) -> CommittedRows:
         """Execute a plan, made from the last result of :meth:`covered`, in one commit.
 
         Raises FilesDamaged, TableConflict, and what Spark raises where a task fails.
@@ -59,7 +59,7 @@ class BronzeTable:
             counts = {"files_taken": len(plan.files), "files_passed": len(plan.passed)}
             commit = transaction.commit(covered=plan.adds, counts=counts)
         self._planned_from |= plan.adds
-        return Taken(version=commit.version, rows=commit.rows, files=len(plan.files))
+        return CommittedRows(version=commit.version, rows=commit.rows, files=len(plan.files))
 
 
 def _name(plan: LandingPlan) -> str:

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from consumerd.sinks.filesystem import FileSystem
-from consumerd.spark.bronze_rows import FOLDERS, Piece, read_piece
+from consumerd.spark.bronze_rows import FOLDERS, FilePiece, read_piece
 from consumerd.spark.bronze_schema import SCHEMA, FilesDamaged
 from consumerd.spark.job import Sessions
 from consumerd.spark.landed_rows import DamagedFile, LandedContent
@@ -64,13 +64,13 @@ def copy_rows(spark: Sessions, transaction: Transaction, plan: LandingPlan, sett
 
 def plan_tasks(
     plan: LandingPlan, tabled: Sequence[DataFile], home: Path | None, *, cores: int
-) -> list[tuple[Piece, ...]]:
+) -> list[tuple[FilePiece, ...]]:
     """Divide a plan into consecutive pieces for tasks, of about the same size each. Raises OSError."""
     pieces = list(_make_pieces(plan, tabled, home))
     sizes = [Path(piece.content.path).stat().st_size for piece in pieces]
     total = sum(sizes)
     wanted = max(math.ceil(total / TASK_BYTES), min(2 * cores, math.ceil(total / SMALLEST_TASK_BYTES)), 1)
-    groups: dict[int, list[Piece]] = {}
+    groups: dict[int, list[FilePiece]] = {}
     before = 0
     for piece, size in zip(pieces, sizes, strict=True):
         groups.setdefault((before + size // 2) * wanted // max(total, 1), []).append(piece)
@@ -78,12 +78,12 @@ def plan_tasks(
     return [tuple(group) for group in groups.values()]
 
 
-def _make_pieces(plan: LandingPlan, tabled: Sequence[DataFile], home: Path | None) -> Iterator[Piece]:
+def _make_pieces(plan: LandingPlan, tabled: Sequence[DataFile], home: Path | None) -> Iterator[FilePiece]:
     given: dict[object, list[PlannedFile]] = {}
     for planned in plan.files:
         earlier = given.setdefault(planned.log, [])
         contested = planned.contested
-        yield Piece(
+        yield FilePiece(
             content=_content(planned),
             topic=planned.log.topic,
             incarnation=str(planned.log.incarnation),
@@ -123,7 +123,7 @@ def _find_tabled(planned: PlannedFile, tabled: Sequence[DataFile], home: Path | 
 
 
 def _make_copier(
-    groups: Sequence[tuple[Piece, ...]], staging: str, attempt: str, settings: FileSettings
+    groups: Sequence[tuple[FilePiece, ...]], staging: str, attempt: str, settings: FileSettings
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for ``mapInArrow`` that copies a task's pieces and yields ``_RETURNED``."""
 
@@ -147,7 +147,7 @@ class CopiedPieces:
 
 
 def copy_pieces(
-    pieces: Iterable[Piece], staging: Path, *, prefix: str, settings: FileSettings, files: FileSystem | None = None
+    pieces: Iterable[FilePiece], staging: Path, *, prefix: str, settings: FileSettings, files: FileSystem | None = None
 ) -> CopiedPieces:
     """Copy one task's pieces into staged files. Needs no Spark. Raises OSError, pyarrow's ArrowException.
 
@@ -174,7 +174,7 @@ def copy_pieces(
     return CopiedPieces(tuple(staged), tuple(damaged))
 
 
-def _own_pieces(groups: Sequence[tuple[Piece, ...]], batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
+def _own_pieces(groups: Sequence[tuple[FilePiece, ...]], batches: Iterable[pa.RecordBatch]) -> Iterator[FilePiece]:
     """Yield the pieces of this task. Its input rows have no meaning."""
     for _ in batches:
         pass

@@ -40,7 +40,7 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class MergeGroup:
     """Files of one folder that are merged into one."""
 
     files: tuple[DataFile, ...]
@@ -136,29 +136,29 @@ def compact_table(
         return done
 
 
-def plan_groups(files: Sequence[DataFile], *, target_bytes: int, min_files: int) -> list[Group]:
+def plan_groups(files: Sequence[DataFile], *, target_bytes: int, min_files: int) -> list[MergeGroup]:
     """Return groups of files to merge: two or more of one folder, neighbours in sort order. Pure."""
     folders: defaultdict[tuple[str, ...], list[DataFile]] = defaultdict(list)
     for file in files:
         if file.size < target_bytes / 2:
             folders[file.values].append(file)
-    groups: list[Group] = []
+    groups: list[MergeGroup] = []
     for _, small in sorted(folders.items()):
         if len(small) >= min_files:
             groups += _pack(sorted(small, key=_place), target_bytes)
     return groups
 
 
-def _pack(files: Sequence[DataFile], target_bytes: int) -> Iterator[Group]:
+def _pack(files: Sequence[DataFile], target_bytes: int) -> Iterator[MergeGroup]:
     part: list[DataFile] = []
     for file in files:
         if part and sum(one.size for one in part) + file.size > target_bytes:
             if len(part) > 1:
-                yield Group(files=tuple(part))
+                yield MergeGroup(files=tuple(part))
             part = []
         part.append(file)
     if len(part) > 1:
-        yield Group(files=tuple(part))
+        yield MergeGroup(files=tuple(part))
 
 
 def _place(file: DataFile) -> tuple[object, ...]:
@@ -173,12 +173,12 @@ def _place(file: DataFile) -> tuple[object, ...]:
     )
 
 
-def _parts(groups: Sequence[Group]) -> Iterator[Sequence[Group]]:
+def _parts(groups: Sequence[MergeGroup]) -> Iterator[Sequence[MergeGroup]]:
     for first in range(0, len(groups), GROUPS_AT_ONCE):
         yield groups[first : first + GROUPS_AT_ONCE]
 
 
-def _compact(spark: SparkSession, table: Table, groups: Sequence[Group], settings: FileSettings) -> Compacted:
+def _compact(spark: SparkSession, table: Table, groups: Sequence[MergeGroup], settings: FileSettings) -> Compacted:
     old = [file for group in groups for file in group.files]
     name = hashlib.sha256("\n".join(file.path for file in old).encode()).hexdigest()[:32]
     with table.begin(plan=name, job=JOB, operation=Operation.COMPACT) as transaction:
@@ -207,7 +207,7 @@ def _compact(spark: SparkSession, table: Table, groups: Sequence[Group], setting
     )
 
 
-def _sorted_rows(spark: SparkSession, transaction: Transaction, groups: Sequence[Group]) -> DataFrame:
+def _sorted_rows(spark: SparkSession, transaction: Transaction, groups: Sequence[MergeGroup]) -> DataFrame:
     """Return the groups' rows, each group sorted in a Spark partition of its own."""
     table = transaction.table
     schema = table.schema(transaction.base)

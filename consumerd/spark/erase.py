@@ -44,7 +44,7 @@ from consumerd.spark import erase_landed, latest
 from consumerd.spark.audit import write_whole
 from consumerd.spark.decoding.loading import load_decoder
 from consumerd.spark.erase_landed import LandedOne
-from consumerd.spark.erase_request import Request, read_request
+from consumerd.spark.erase_request import ErasureRequest, read_request
 from consumerd.spark.erase_tables import (
     JOB,
     UNREADABLE,
@@ -55,8 +55,8 @@ from consumerd.spark.erase_tables import (
     remove_rows,
 )
 from consumerd.spark.identities import COLUMNS, SCHEMA, Identities
+from consumerd.spark.job import PrintedTable as Shown
 from consumerd.spark.job import Progress, Sessions, Summary
-from consumerd.spark.job import Table as Shown
 from consumerd.spark.landing.coverage import Coverage
 from consumerd.spark.landing.footers import read_all, read_ends
 from consumerd.spark.landing.ranges import EMPTY, RangeSet
@@ -71,7 +71,7 @@ from consumerd.spark.table.reading import read_files
 from consumerd.spark.table.transaction import Table, find_table, open_table
 from consumerd.spark.table.vacuum import vacuum
 from consumerd.spark.undecoded import find_undecoded
-from consumerd.spark.wanted import Wanted
+from consumerd.spark.wanted import SoughtRecords
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ class NotReady(ConsumerdError):
 
 
 @dataclass(slots=True, kw_only=True)
-class Place:
+class ErasedTable:
     """A table of the topic, and what was done to it.
 
     Attributes:
@@ -148,7 +148,7 @@ class _Erasure:
         self,
         session: SparkSession,
         settings: JobSettings,
-        request: Request,
+        request: ErasureRequest,
         progress: Progress,
         files: FileSystem,
         bronze: Table,
@@ -162,7 +162,7 @@ class _Erasure:
         self._dry_run = settings.pipeline.erase.dry_run
         self._notes: list[str] = []
         self._findings: list[str] = []
-        self._landed = Place(name="bronze", table=bronze, keys=None)  # only its counts are of the landed files
+        self._landed = ErasedTable(name="bronze", table=bronze, keys=None)  # only its counts are of the landed files
         self._refresh_latest()
         self._places = self._find_places(bronze)
 
@@ -195,7 +195,7 @@ class _Erasure:
             place = self._settings.location("latest", topic)
             latest.refresh(lambda: self._session, silver, place, topic=topic)
 
-    def _find_places(self, bronze: Table) -> list[Place]:
+    def _find_places(self, bronze: Table) -> list[ErasedTable]:
         """Return the topic's tables in the order in which they are rewritten."""
         topic = self._request.topic
         raw = self._request.key_array if self._request.keys else None
@@ -212,7 +212,7 @@ class _Erasure:
             ("bronze", "quarantine", "latest", "silver") if by_silver else ("latest", "silver", "quarantine", "bronze")
         )
         found = ((name, *tables[name]) for name in order)
-        return [Place(name=name, table=table, keys=keys) for name, table, keys in found if table is not None]
+        return [ErasedTable(name=name, table=table, keys=keys) for name, table, keys in found if table is not None]
 
     def _decode_keys(self) -> pa.Array | None:
         """Return the keys as silver has them; None if it has none of them."""
@@ -257,10 +257,10 @@ class _Erasure:
             if place.keys is not None:
                 self._progress.step(f"searching {place.name}")
                 paths = [place.table.path / file.path for file in self._files_of(place)]
-                rows.append(find_identities(self._session, paths, Wanted(keys=place.keys), limit=limit + 1))
+                rows.append(find_identities(self._session, paths, SoughtRecords(keys=place.keys), limit=limit + 1))
         if self._request.keys:
             found = erase_landed.search(
-                self._session, landed, Wanted(keys=self._request.key_array), limit=limit + 1 + len(landed)
+                self._session, landed, SoughtRecords(keys=self._request.key_array), limit=limit + 1 + len(landed)
             )
             self._findings += [f"not searched: {one}" for one in found.damage]
             rows.append(found.rows)
@@ -275,7 +275,7 @@ class _Erasure:
             )
         return identities
 
-    def _files_of(self, place: Place) -> Sequence[DataFile]:
+    def _files_of(self, place: ErasedTable) -> Sequence[DataFile]:
         return files_of_topic(place.table, place.table.snapshot(), self._request.topic)
 
     def _evaluate(self, limit: int) -> Iterator[pa.Table]:
@@ -305,7 +305,7 @@ class _Erasure:
                 "bad and late records in quarantine are not decoded, so the predicate does not find them"
             )
 
-    def _matching(self, place: Place, limit: int) -> pa.Table:
+    def _matching(self, place: ErasedTable, limit: int) -> pa.Table:
         assert self._request.where is not None
         snapshot = place.table.snapshot()
         files = files_of_topic(place.table, snapshot, self._request.topic)
@@ -364,7 +364,7 @@ class _Erasure:
 
     def _count(self, identities: Identities, landed: Sequence[LandedOne]) -> None:
         """Count what would be removed."""
-        wanted = Wanted(identities=identities)
+        wanted = SoughtRecords(identities=identities)
         for place in self._places:
             paths = [place.table.path / file.path for file in self._files_of(place) if identities.may_be_in(file)]
             counts = count_wanted(self._session, paths, wanted)
@@ -377,7 +377,7 @@ class _Erasure:
         for place in self._places:
             self._progress.step(f"searching {place.name} again")
             paths = list(_find_data(place.table, self._request.topic))
-            counts = count_wanted(self._session, paths, Wanted(identities=identities, keys=place.keys))
+            counts = count_wanted(self._session, paths, SoughtRecords(identities=identities, keys=place.keys))
             place.searched = len(paths)
             self._report_matches(place, counts)
         if self._request.where is not None:
@@ -390,7 +390,7 @@ class _Erasure:
         landed, damage = erase_landed.list_files(self._scan())
         keys = self._request.key_array if self._request.keys else None
         found = erase_landed.search(
-            self._session, landed, Wanted(identities=identities, keys=keys), limit=len(identities) + 1000
+            self._session, landed, SoughtRecords(identities=identities, keys=keys), limit=len(identities) + 1000
         )
         self._landed.searched, self._landed.left = len(landed), len(found.rows)
         self._findings += [f"not searched: {one}" for one in (*damage, *found.damage)]
@@ -400,7 +400,7 @@ class _Erasure:
                 "silver and this job again"
             )
 
-    def _report_matches(self, place: Place, counts: Mapping[str, int]) -> None:
+    def _report_matches(self, place: ErasedTable, counts: Mapping[str, int]) -> None:
         for path, count in sorted(counts.items()):
             if count == UNREADABLE:
                 self._findings.append(f"not searched: {path} is being written, is damaged, or has no such columns")
@@ -428,7 +428,7 @@ class _Erasure:
 
     def _summarize(self, identities: Identities) -> Summary:
         options = self._settings.pipeline.erase
-        everything: dict[str, Place] = {_LANDED: self._landed, **{place.name: place for place in self._places}}
+        everything: dict[str, ErasedTable] = {_LANDED: self._landed, **{place.name: place for place in self._places}}
         if not identities:
             self._notes.append(f"no record of {self._request.topic} matches")
         if self._dry_run:

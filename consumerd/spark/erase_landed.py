@@ -26,13 +26,13 @@ from consumerd.sinks.chain import FileId, FileMetadata
 from consumerd.sinks.erasing import LeftRecords, describe_erased, replace_file
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.line_compression import compress_lines, find_line_compression
-from consumerd.sinks.parquet import FOOTER_KEY, Codec, Compression, make_writer
+from consumerd.sinks.parquet import FOOTER_KEY, Compression, ParquetCodec, make_writer
 from consumerd.sinks.publish import HiddenFile, Outcome
 from consumerd.spark.identities import DDL, SCHEMA, Identities, LogKey, Mask
 from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_pieces, read_rows
 from consumerd.spark.landing.ranges import RangeSet
 from consumerd.spark.landing.values import LandedChain, LandedFile, Landing
-from consumerd.spark.wanted import Wanted, find_keys
+from consumerd.spark.wanted import SoughtRecords, find_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,7 +120,7 @@ def _describe(chain: LandedChain, file: LandedFile, metadata: FileMetadata) -> L
     )
 
 
-def search(spark: SparkSession, files: Sequence[LandedOne], wanted: Wanted, *, limit: int) -> LandedSearch:
+def search(spark: SparkSession, files: Sequence[LandedOne], wanted: SoughtRecords, *, limit: int) -> LandedSearch:
     """Find wanted records in files, at most ``limit``.
 
     Raises what Spark raises where a task fails.
@@ -138,7 +138,7 @@ def search(spark: SparkSession, files: Sequence[LandedOne], wanted: Wanted, *, l
 
 
 def _make_finder(
-    groups: Sequence[Sequence[LandedOne]], wanted: Wanted
+    groups: Sequence[Sequence[LandedOne]], wanted: SoughtRecords
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -166,7 +166,7 @@ def _identities(one: LandedOne, rows: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=_FOUND_SCHEMA)
 
 
-def _find(one: LandedOne, rows: pa.RecordBatch, wanted: Wanted) -> Mask:
+def _find(one: LandedOne, rows: pa.RecordBatch, wanted: SoughtRecords) -> Mask:
     """Return, for each row of a file, whether it is wanted."""
     found = np.zeros(len(rows), np.bool_)
     records = wanted.identities.logs.get(one.log)
@@ -205,7 +205,7 @@ def remove(files: FileSystem, landed: Sequence[LandedOne], identities: Identitie
 
 
 def _remove_from(files: FileSystem, one: LandedOne, identities: Identities) -> int:
-    wanted = Wanted(identities=identities)
+    wanted = SoughtRecords(identities=identities)
     try:
         account = _Account()
         for rows in _read_searched(one):
@@ -277,7 +277,7 @@ def _spans(rows: pa.RecordBatch, mask: Mask) -> list[tuple[int, int]]:
     return list(zip(offsets, ends, strict=True))
 
 
-def _write(hidden: HiddenFile, one: LandedOne, wanted: Wanted, metadata: FileMetadata) -> FileMetadata:
+def _write(hidden: HiddenFile, one: LandedOne, wanted: SoughtRecords, metadata: FileMetadata) -> FileMetadata:
     if find_line_compression(one.extension) is not None:
         _write_lines(hidden, one, wanted)
         return metadata
@@ -292,7 +292,7 @@ def _write(hidden: HiddenFile, one: LandedOne, wanted: Wanted, metadata: FileMet
     return metadata
 
 
-def _write_parquet(hidden: HiddenFile, one: LandedOne, wanted: Wanted, metadata: FileMetadata) -> None:
+def _write_parquet(hidden: HiddenFile, one: LandedOne, wanted: SoughtRecords, metadata: FileMetadata) -> None:
     with pq.ParquetFile(one.content.path, page_checksum_verification=True) as parquet:
         schema = parquet.schema_arrow.remove_metadata()
         groups = (
@@ -300,7 +300,7 @@ def _write_parquet(hidden: HiddenFile, one: LandedOne, wanted: Wanted, metadata:
             for number in range(parquet.num_row_groups)
         )
         writer: pq.ParquetWriter | None = None
-        codec = Codec(_compression(parquet.metadata))
+        codec = ParquetCodec(_compression(parquet.metadata))
         for group in groups:
             [rows] = group.select(_SEARCHED).combine_chunks().to_batches() or [None]
             if rows is None:
@@ -320,7 +320,7 @@ def _compression(metadata: pq.FileMetaData) -> Compression:
     return _CODECS.get(metadata.row_group(0).column(0).compression, "zstd")
 
 
-def _write_lines(hidden: HiddenFile, one: LandedOne, wanted: Wanted) -> None:
+def _write_lines(hidden: HiddenFile, one: LandedOne, wanted: SoughtRecords) -> None:
     """Write the lines that stay, a member or frame for each piece that is read."""
     compression = find_line_compression(one.extension)
     assert compression is not None

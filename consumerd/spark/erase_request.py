@@ -23,7 +23,7 @@ _DIGESTS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ErasureRequest:
     """The records to erase.
 
     Attributes:
@@ -50,7 +50,7 @@ class Request:
         return {"keys": len(digests), "sha256": digests[:_DIGESTS]}
 
 
-def read_request(erase: Erase, *, declared: bool) -> Request:
+def read_request(erase: Erase, *, declared: bool) -> ErasureRequest:
     """Return the request that the settings make.
 
     Args:
@@ -66,7 +66,7 @@ def read_request(erase: Erase, *, declared: bool) -> Request:
         if not erase.where.strip():
             raise ConfigError("pipeline.erase.where: empty; give a predicate, such as --where 'value.customer = 17'")
         source = erase.where_in or ("silver" if declared else "bronze")
-        return Request(topic=erase.topic, where=erase.where, source=source)
+        return ErasureRequest(topic=erase.topic, where=erase.where, source=source)
     keys = tuple(dict.fromkeys(_read_keys(erase)))
     if not keys:
         raise ConfigError(
@@ -74,7 +74,7 @@ def read_request(erase: Erase, *, declared: bool) -> Request:
             if erase.keys_file is None
             else f"{erase.keys_file}: there is no key in it"
         )
-    return Request(topic=erase.topic, keys=keys)
+    return ErasureRequest(topic=erase.topic, keys=keys)
 
 
 def _read_keys(erase: Erase) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.rewriting import rewrite_without
 from consumerd.spark.table.snapshot import Snapshot
 from consumerd.spark.table.transaction import Table, Transaction
-from consumerd.spark.wanted import Wanted, read_wanted
+from consumerd.spark.wanted import SoughtRecords, read_wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,7 @@ def files_of_topic(table: Table, snapshot: Snapshot, topic: str) -> tuple[DataFi
     return files_of(files, topic) if table.record.partition_by[:1] == ("topic",) else tuple(files)
 
 
-def find_identities(spark: SparkSession, paths: Sequence[Path], wanted: Wanted, *, limit: int) -> pa.Table:
+def find_identities(spark: SparkSession, paths: Sequence[Path], wanted: SoughtRecords, *, limit: int) -> pa.Table:
     """Return the identities of wanted rows, maybe some more than once.
 
     Args:
@@ -88,7 +88,7 @@ def find_identities(spark: SparkSession, paths: Sequence[Path], wanted: Wanted, 
     return SCHEMA.empty_table() if rows is None else rows.limit(limit).toArrow().cast(SCHEMA)
 
 
-def count_wanted(spark: SparkSession, paths: Sequence[Path], wanted: Wanted) -> Mapping[str, int]:
+def count_wanted(spark: SparkSession, paths: Sequence[Path], wanted: SoughtRecords) -> Mapping[str, int]:
     """Return the number of wanted rows by path, of the files that have any.
 
     It is ``UNREADABLE`` for damaged files and those without the columns.
@@ -215,7 +215,7 @@ def _own(groups: list[list[str]], batches: Iterable[pa.RecordBatch]) -> list[str
     return groups[context.partitionId()]
 
 
-def _make_finder(wanted: Wanted) -> TaskMaker:
+def _make_finder(wanted: SoughtRecords) -> TaskMaker:
     def of(groups: list[list[str]]) -> Task:
         def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for path in _own(groups, batches):
@@ -227,7 +227,7 @@ def _make_finder(wanted: Wanted) -> TaskMaker:
     return of
 
 
-def _make_counter(wanted: Wanted) -> TaskMaker:
+def _make_counter(wanted: SoughtRecords) -> TaskMaker:
     def of(groups: list[list[str]]) -> Task:
         def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for path in _own(groups, batches):
@@ -240,7 +240,7 @@ def _make_counter(wanted: Wanted) -> TaskMaker:
     return of
 
 
-def _count(path: Path, wanted: Wanted) -> int:
+def _count(path: Path, wanted: SoughtRecords) -> int:
     """Return the number of wanted rows in a file, 0 if it has gone, or ``UNREADABLE``."""
     try:
         return sum(len(numbers) for _, numbers in read_wanted(path, wanted))
@@ -255,7 +255,7 @@ def _make_rewriter(
 ) -> TaskMaker:
     home, staging, attempt = str(transaction.table.path), str(transaction.staging), transaction.attempt
     partition_by = transaction.table.record.partition_by
-    wanted = Wanted(identities=identities)
+    wanted = SoughtRecords(identities=identities)
 
     def of(groups: list[list[str]]) -> Task:
         def rewrite(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

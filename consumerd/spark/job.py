@@ -48,7 +48,7 @@ COMMANDS: Final[Mapping[JobName, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PrintedTable:
     """Something to print: a heading and rows of what ``str`` makes readable."""
 
     title: str
@@ -71,7 +71,7 @@ class Summary:
     numbers: Mapping[str, object]
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[PrintedTable, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from consumerd.aio.clock import boottime
 from consumerd.aio.timeouts import timeout
 from consumerd.cluster.generation import require_modern
-from consumerd.config.settings import Cluster
+from consumerd.config.settings import ClusterSection
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.offsets.positions import GroupPositions
 from consumerd.spark.datasource.loop_thread import LoopThread
@@ -24,7 +24,7 @@ _READ_S: Final = 60.0
 
 
 def read_positions(
-    cluster: Cluster, group: str, *, cluster_id: str, connect_timeout_s: float = _SESSION_S
+    cluster: ClusterSection, group: str, *, cluster_id: str, connect_timeout_s: float = _SESSION_S
 ) -> Positions:
     """Return every position of a group. ``cluster_id`` is that of the landing zone which they are compared with.
 
@@ -38,7 +38,7 @@ def read_positions(
 
 
 @asynccontextmanager
-async def _connect(cluster: Cluster, timeout_s: float) -> AsyncIterator[AiozkClient]:
+async def _connect(cluster: ClusterSection, timeout_s: float) -> AsyncIterator[AiozkClient]:
     auth: tuple[str, bytes] | None = None
     if cluster.zookeeper_auth is not None:
         try:

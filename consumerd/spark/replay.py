@@ -25,10 +25,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
 
 from consumerd.config.job import QUARANTINE, JobSettings
-from consumerd.config.pipeline import Replay
+from consumerd.config.pipeline import ReplaySection
 from consumerd.errors import ConfigError
 from consumerd.model import Incarnation
-from consumerd.spark.job import Progress, Sessions, Summary, Table
+from consumerd.spark.job import PrintedTable, Progress, Sessions, Summary
 from consumerd.spark.quarantine_marks import Mark, find_places, mark_replayed, with_marks
 from consumerd.spark.quarantine_rows import REPLAYED
 from consumerd.spark.table.errors import TableError
@@ -94,11 +94,11 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     return Summary(
         numbers={**numbers, "elapsed_s": round(time.monotonic() - started, 3)},
         notes=_notes(replay, numbers, incarnation),
-        tables=(Table(title=f"{topic} to {target}", heads=heads, rows=tuple(partitions)),),
+        tables=(PrintedTable(title=f"{topic} to {target}", heads=heads, rows=tuple(partitions)),),
     )
 
 
-def choose(frame: DataFrame, replay: Replay) -> DataFrame:
+def choose(frame: DataFrame, replay: ReplaySection) -> DataFrame:
     """Return the rows that the settings choose, of bronze or of the quarantine."""
     column = F.col
     chosen = frame.where(column("topic") == F.lit(replay.topic))
@@ -119,7 +119,7 @@ def choose(frame: DataFrame, replay: Replay) -> DataFrame:
     return chosen
 
 
-def choose_incarnation(chosen: DataFrame, replay: Replay) -> tuple[DataFrame, str | None]:
+def choose_incarnation(chosen: DataFrame, replay: ReplaySection) -> tuple[DataFrame, str | None]:
     """Return the rows of the chosen incarnation, and its name if several were found."""
     if replay.incarnation == "all":
         return chosen, None
@@ -163,7 +163,7 @@ def _mark(session: SparkSession, table: DeltaTable, places: DataFrame, *, topic:
         ) from error
 
 
-def _check(replay: Replay) -> tuple[str, str]:
+def _check(replay: ReplaySection) -> tuple[str, str]:
     """Return source and target topic. Raises ConfigError."""
     if replay.topic is None:
         raise ConfigError(
@@ -206,7 +206,7 @@ def _count(chosen: DataFrame) -> list[tuple[int, str, int, int, int, int]]:
     return [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in ordered.collect()]
 
 
-def _notes(replay: Replay, numbers: Mapping[str, object], newest: str | None) -> tuple[str, ...]:
+def _notes(replay: ReplaySection, numbers: Mapping[str, object], newest: str | None) -> tuple[str, ...]:
     records, left_out, marked = (int(str(numbers[key])) for key in ("records", "replayed_before", "marked"))
     notes = []
     if not records and not left_out:

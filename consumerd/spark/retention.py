@@ -30,8 +30,8 @@ from consumerd.config.job import JobSettings, TableName
 from consumerd.errors import ConfigError
 from consumerd.sinks.chain import META_FOLDER, parse_meta_name
 from consumerd.sinks.line_compression import find_line_compression
+from consumerd.spark.job import PrintedTable as Shown
 from consumerd.spark.job import Progress, Sessions, Summary
-from consumerd.spark.job import Table as Shown
 from consumerd.spark.landing.coverage import Coverage
 from consumerd.spark.landing.ranges import EMPTY, RangeSet
 from consumerd.spark.landing.scan import scan_landing

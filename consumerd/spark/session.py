@@ -34,7 +34,7 @@ from consumerd.java import get_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from consumerd.config.pipeline import Session as SessionSettings
+    from consumerd.config.pipeline import SessionSection as SessionSettings
 
 OLDEST_SPARK: Final = (4, 2)
 """The oldest release that tests run on; the extra ``spark`` requires it."""

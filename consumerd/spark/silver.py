@@ -65,7 +65,7 @@ from consumerd.spark.silver_tables import (
     silver_schema,
     to_spark,
 )
-from consumerd.spark.table.commit import Commit, DataFile, Operation, encode_file, files_of, rows_of
+from consumerd.spark.table.commit import DataFile, Operation, TableCommit, encode_file, files_of, rows_of
 from consumerd.spark.table.errors import TableConflict, TableError, VersionVacuumed
 from consumerd.spark.table.files import parse_written
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, to_utc
@@ -224,7 +224,7 @@ def check_counts(tables: TopicTables) -> list[str]:
 
 def _carry_out(
     spark: Sessions, tables: TopicTables, decoder: RecordDecoder, plan: TopicPlan, commit_bytes: int
-) -> Commit:
+) -> TableCommit:
     schema = to_spark(silver_schema(decoder))
     with ExitStack() as stack:
         silver, quarantine = (

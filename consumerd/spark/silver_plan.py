@@ -24,14 +24,14 @@ from typing import Final
 from consumerd.spark.silver_progress import (
     BEGINNING,
     REBUILDS,
-    Place,
+    SilverPosition,
     bronze_source,
     is_source,
     read_place,
     rebuilds_key,
     removed_rows,
 )
-from consumerd.spark.table.commit import Commit, DataFile, Operation, files_of, rows_of
+from consumerd.spark.table.commit import DataFile, Operation, TableCommit, files_of, rows_of
 from consumerd.spark.table.errors import TableError, VersionVacuumed
 from consumerd.spark.table.snapshot import Snapshot
 from consumerd.spark.table.transaction import Table
@@ -67,11 +67,11 @@ class TopicTables:
         """Key of this topic's rebuilds in the quarantine's progress."""
         return rebuilds_key(self.topic)
 
-    def decoded(self, silver: Snapshot) -> Place:
+    def decoded(self, silver: Snapshot) -> SilverPosition:
         """Return how far the topic's table has come."""
         return read_place(silver.progress, self.source)
 
-    def quarantined(self, quarantine: Snapshot) -> Place:
+    def quarantined(self, quarantine: Snapshot) -> SilverPosition:
         """Return how far the quarantine has come with this topic."""
         return read_place(quarantine.progress, self.quarantine_source, self.topic)
 
@@ -103,11 +103,11 @@ class TopicPlan:
 
     name: str
     operation: Operation
-    begin: Place
-    end: Place
+    begin: SilverPosition
+    end: SilverPosition
     files: tuple[DataFile, ...]
     known: int | None = None
-    quarantined: Place = BEGINNING
+    quarantined: SilverPosition = BEGINNING
 
     @property
     def until(self) -> int:
@@ -136,7 +136,7 @@ def plan_next(tables: TopicTables, *, commit_bytes: int, rebuild: bool = False) 
             name=f"silver:{tables.topic}:rebuild:{uuid.uuid4().hex}",
             operation=Operation.REPLACE,
             begin=BEGINNING,
-            end=Place(version=bronze.version),
+            end=SilverPosition(version=bronze.version),
             files=_in_order(files_of(bronze.files.values(), tables.topic)),
         )
     begin, quarantined = tables.decoded(silver), tables.quarantined(quarantine)
@@ -188,7 +188,7 @@ def cut_files(files: Sequence[DataFile], limit_bytes: int) -> Iterator[tuple[Dat
         yield tuple(files[begin:])
 
 
-def decoded_bronze(tables: TopicTables, place: Place) -> Snapshot:
+def decoded_bronze(tables: TopicTables, place: SilverPosition) -> Snapshot:
     """Return bronze with only the topic's rows that are decoded at a place.
 
     Raises VersionVacuumed.
@@ -207,7 +207,7 @@ def find_other_sources(silver: Snapshot, source: str) -> list[str]:
     return [key for key, place in silver.progress.items() if place and is_source(key) and key != source]
 
 
-def _check_bronze(tables: TopicTables, begin: Place, silver: Snapshot, bronze: Snapshot) -> None:
+def _check_bronze(tables: TopicTables, begin: SilverPosition, silver: Snapshot, bronze: Snapshot) -> None:
     """Raise TableError if bronze is another table, or has changed decoded rows."""
     others = find_other_sources(silver, tables.source)
     if others or begin.newest > bronze.version:
@@ -222,13 +222,17 @@ def _check_bronze(tables: TopicTables, begin: Place, silver: Snapshot, bronze: S
         )
 
 
-def _go_to(tables: TopicTables, begin: Place, end: Place) -> tuple[Place, tuple[DataFile, ...]]:
+def _go_to(
+    tables: TopicTables, begin: SilverPosition, end: SilverPosition
+) -> tuple[SilverPosition, tuple[DataFile, ...]]:
     """Return an end that is given, and the files up to it."""
     files = _appended(tables, begin.version, end.newest)
     return end, files[begin.files : end.files if end.until else len(files)]
 
 
-def _find_end(tables: TopicTables, begin: Place, newest: int, commit_bytes: int) -> tuple[Place, tuple[DataFile, ...]]:
+def _find_end(
+    tables: TopicTables, begin: SilverPosition, newest: int, commit_bytes: int
+) -> tuple[SilverPosition, tuple[DataFile, ...]]:
     """Return where a commit of about ``commit_bytes`` ends, and its files."""
     if begin.until:
         until = begin.until
@@ -240,8 +244,8 @@ def _find_end(tables: TopicTables, begin: Place, newest: int, commit_bytes: int)
         until, files = _fitting_versions(tables, begin.version, newest, commit_bytes)
     parts = list(cut_files(files[begin.files :], commit_bytes))
     if len(parts) <= 1:
-        return Place(version=until), parts[0] if parts else ()
-    return Place(version=begin.version, until=until, files=begin.files + len(parts[0])), parts[0]
+        return SilverPosition(version=until), parts[0] if parts else ()
+    return SilverPosition(version=begin.version, until=until, files=begin.files + len(parts[0])), parts[0]
 
 
 def _fitting_versions(
@@ -274,7 +278,7 @@ def _appended(tables: TopicTables, after: int, until: int) -> tuple[DataFile, ..
     return _in_order([file for commit in commits for file in _appended_by(commit, tables.topic)])
 
 
-def _appended_by(commit: Commit, topic: str) -> tuple[DataFile, ...]:
+def _appended_by(commit: TableCommit, topic: str) -> tuple[DataFile, ...]:
     return files_of(commit.added, topic) if commit.operation is Operation.APPEND else ()
 
 
@@ -283,13 +287,15 @@ def _in_order(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
     return tuple(sorted(files, key=lambda file: file.path))
 
 
-def _compare(tables: TopicTables, begin: Place, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> TopicPlan:
+def _compare(
+    tables: TopicTables, begin: SilverPosition, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot
+) -> TopicPlan:
     """Return a plan that finds new rows by comparing identities.
 
     It takes all of bronze, since logs do not name the files with new rows. Purged rows count as known:
     ``quarantine_purged`` has their identities.
     """
-    end = Place(version=bronze.version)
+    end = SilverPosition(version=bronze.version)
     files = files_of(bronze.files.values(), tables.topic)
     name = f"{_name(tables, silver, begin, end)}:compared"
     known = silver.rows + rows_of(files_of(quarantine.files.values(), tables.topic))
@@ -307,7 +313,7 @@ def _compare(tables: TopicTables, begin: Place, bronze: Snapshot, silver: Snapsh
     )
 
 
-def _name(tables: TopicTables, silver: Snapshot, begin: Place, end: Place) -> str:
+def _name(tables: TopicTables, silver: Snapshot, begin: SilverPosition, end: SilverPosition) -> str:
     """Return the name of the plan between two places.
 
     A restore of the topic's table changes it: the same work is then to be done again.

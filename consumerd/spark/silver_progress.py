@@ -24,7 +24,7 @@ _SOURCE: Final = "bronze:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Place:
+class SilverPosition:
     """Position of a topic in bronze.
 
     All of bronze is decoded up to a version, and of the files behind it some may be.
@@ -48,11 +48,11 @@ class Place:
         return max(self.version, self.until)
 
 
-BEGINNING: Final = Place()
+BEGINNING: Final = SilverPosition()
 """The place of a topic of which nothing is decoded."""
 
 
-def read_place(progress: Mapping[str, int], source: str, topic: str | None = None) -> Place:
+def read_place(progress: Mapping[str, int], source: str, topic: str | None = None) -> SilverPosition:
     """Return the place that a table's progress tells.
 
     Args:
@@ -60,10 +60,12 @@ def read_place(progress: Mapping[str, int], source: str, topic: str | None = Non
         topic: the topic in the quarantine's progress, None in that of a topic's own table.
     """
     until, files = _part_keys(topic)
-    return Place(version=progress.get(source, 0), until=progress.get(until, 0), files=progress.get(files, 0))
+    return SilverPosition(version=progress.get(source, 0), until=progress.get(until, 0), files=progress.get(files, 0))
 
 
-def write_place(place: Place, progress: Mapping[str, int], source: str, topic: str | None = None) -> Mapping[str, int]:
+def write_place(
+    place: SilverPosition, progress: Mapping[str, int], source: str, topic: str | None = None
+) -> Mapping[str, int]:
     """Return the progress of a commit that comes to a place.
 
     Arguments are as in :func:`read_place`; ``progress`` is that of the version before.

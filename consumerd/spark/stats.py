@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents cal
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from consumerd.config.job import JobSettings
-from consumerd.spark.job import Progress, Sessions, Summary, Table
+from consumerd.spark.job import PrintedTable, Progress, Sessions, Summary
 from consumerd.spark.table.commit import DataFile, Operation
 from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.files import write_frame
@@ -241,10 +241,10 @@ def _read_all(table: DeltaTable) -> pa.Table:
     return pa.concat_tables(parts, promote_options="default").sort_by([("hour", "descending"), ("topic", "ascending")])
 
 
-def _show(rows: pa.Table) -> Table:
+def _show(rows: pa.Table) -> PrintedTable:
     heads = ("topic", "hour", "records", "bytes", "value_bytes_p50", "lag_ms_p50", "lag_ms_p99", "distinct_keys")
     newest = rows.select(heads).slice(0, _SHOWN).to_pylist()
     shown = tuple(
         (row["topic"], row["hour"].strftime("%Y-%m-%d %H:%M"), *(row[name] for name in heads[2:])) for row in newest
     )
-    return Table(title="By topic and hour", heads=heads, rows=shown)
+    return PrintedTable(title="By topic and hour", heads=heads, rows=shown)

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from consumerd.config.job import QUARANTINE, JobSettings
 from consumerd.errors import ConfigError
-from consumerd.spark.job import JobName, Summary, Table, TableRequest
+from consumerd.spark.job import JobName, PrintedTable, Summary, TableRequest
 from consumerd.spark.quarantine import Purged, Quarantined, count, purge
 from consumerd.spark.quarantine_purged import PURGED
 from consumerd.spark.quarantine_rows import Choice
-from consumerd.spark.table.commit import LOG_FOLDER, Commit, DataFile
+from consumerd.spark.table.commit import LOG_FOLDER, DataFile, TableCommit
 from consumerd.spark.table.restore import restore
 from consumerd.spark.table.snapshot import is_filled_by_stream
 from consumerd.spark.table.transaction import Table as DeltaTable
@@ -79,12 +79,12 @@ def _describe(settings: JobSettings, request: TableRequest) -> Summary:
     found = {name: _description(table, request.version) for name, table in tables.items()}
     heads = ("version", "oldest_version", "changed", "rows", "files", "bytes", "log_files", "log_bytes")
     rows = tuple((name, *(one[head] for head in heads)) for name, one in found.items())
-    shown = [Table(title="Tables", heads=("table", *heads), rows=rows)]
+    shown = [PrintedTable(title="Tables", heads=("table", *heads), rows=rows)]
     if request.table is not None:
         [one] = found.values()
         columns = json.loads(str(one["schema"]))["fields"]
         shown.append(
-            Table(
+            PrintedTable(
                 title="Columns",
                 heads=("column", "type", "nullable"),
                 rows=tuple((field["name"], _type_name(field["type"]), field["nullable"]) for field in columns),
@@ -145,12 +145,12 @@ def _history(settings: JobSettings, request: TableRequest) -> Summary:
     return Summary(
         numbers={},
         details={"table": str(table.path), "versions": commits},
-        tables=(Table(title=f"Versions of {table.path}", heads=heads, rows=rows),),
+        tables=(PrintedTable(title=f"Versions of {table.path}", heads=heads, rows=rows),),
         notes=notes,
     )
 
 
-def _told(commit: Commit) -> dict[str, object]:
+def _told(commit: TableCommit) -> dict[str, object]:
     operation = str(commit.operation) if commit.restores is None else f"restore of {commit.restores}"
     return {
         "version": commit.version,
@@ -175,7 +175,7 @@ def _files(settings: JobSettings, request: TableRequest) -> Summary:
     return Summary(
         numbers={"version": snapshot.version, "files": len(files), "rows": snapshot.rows, "bytes": snapshot.size},
         details={"table": str(table.path), "listed": list(_list_files(files))},
-        tables=(Table(title=f"Files of {table.path}", heads=heads, rows=tuple(map(_row_of, files))),),
+        tables=(PrintedTable(title=f"Files of {table.path}", heads=heads, rows=tuple(map(_row_of, files))),),
     )
 
 
@@ -256,10 +256,10 @@ def _purge(table: DeltaTable, request: TableRequest, choice: Choice) -> Summary:
     )
 
 
-def _show_causes(title: str, causes: Sequence[Quarantined]) -> tuple[Table, ...]:
+def _show_causes(title: str, causes: Sequence[Quarantined]) -> tuple[PrintedTable, ...]:
     heads = ("topic", "cause", "rows", "replayed", "first_landed", "last_landed", "example")
     rows = tuple(tuple(one.told()[head] for head in heads) for one in causes)
-    return (Table(title=title, heads=heads, rows=rows),) if rows else ()
+    return (PrintedTable(title=title, heads=heads, rows=rows),) if rows else ()
 
 
 # -- vacuum and restore
@@ -290,7 +290,7 @@ def _vacuum(settings: JobSettings, request: TableRequest) -> Summary:
             "log_files_expired": sum(one.expired for one in done.values()),
         },
         details={"dry_run": request.dry_run, "tables": {name: asdict(one) for name, one in done.items()}},
-        tables=(Table(title="To be removed" if request.dry_run else "Removed", heads=heads, rows=rows),)
+        tables=(PrintedTable(title="To be removed" if request.dry_run else "Removed", heads=heads, rows=rows),)
         if done
         else (),
         notes=tuple(notes),

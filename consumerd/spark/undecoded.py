@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from consumerd.config.job import JobSettings
 from consumerd.spark.silver_progress import bronze_source
-from consumerd.spark.table.commit import Commit, Operation, files_of
+from consumerd.spark.table.commit import Operation, TableCommit, files_of
 from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.transaction import Table, find_table
 
@@ -33,7 +33,7 @@ def find_undecoded(settings: JobSettings, bronze: Table, topic: str) -> frozense
     return frozenset(waiting & snapshot.files.keys())
 
 
-def _follow(commits: Iterable[Commit], topic: str) -> set[str]:
+def _follow(commits: Iterable[TableCommit], topic: str) -> set[str]:
     """Return the paths of files that hold rows which these commits have appended."""
     waiting: set[str] = set()
     for commit in commits:

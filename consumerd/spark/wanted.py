@@ -24,7 +24,7 @@ _KEY: Final = "key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SoughtRecords:
     """Records to find: those of some identities, and those with one of some keys.
 
     Attributes:
@@ -55,7 +55,7 @@ def find_keys(column: pa.Array | pa.ChunkedArray, keys: pa.Array) -> Mask:
     return np.asarray(pc.is_in(column, value_set=keys.drop_null().cast(column.type)))
 
 
-def read_wanted(path: Path, wanted: Wanted) -> Iterator[tuple[pa.Table, RowNumbers]]:
+def read_wanted(path: Path, wanted: SoughtRecords) -> Iterator[tuple[pa.Table, RowNumbers]]:
     """Yield the identities of wanted rows with their numbers in the file, by row groups.
 
     Raises OSError, ArrowException.

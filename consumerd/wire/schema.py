@@ -38,7 +38,7 @@ _COUNT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Codec(Generic[T]):
+class MessageCodec(Generic[T]):
     """Reads and writes one version of one message."""
 
     message: type[T]
@@ -95,20 +95,20 @@ class Request(Generic[R_co]):
         return cast("R_co", compile_codec(self.response, version).decode(body))
 
 
-def compile_codec(cls: type[T], version: int) -> Codec[T]:
+def compile_codec(cls: type[T], version: int) -> MessageCodec[T]:
     """Return the codec of a declared class for one version, compiled on first use."""
-    return cast("Codec[T]", _compile(cast("Any", cls), version))
+    return cast("MessageCodec[T]", _compile(cast("Any", cls), version))
 
 
 @functools.cache
-def _compile(cls: Any, version: int) -> Codec[Any]:
+def _compile(cls: Any, version: int) -> MessageCodec[Any]:
     fields = [
         _BoundField(one.name, f"{cls.__name__} v{version}: {one.name}", one.default, declaration_of(one), version)
         for one in dataclasses.fields(cls)
     ]
     steps = list(_plan_steps(fields))
     least_bytes = sum(step.least_bytes for step in steps)
-    return Codec(cls, version, least_bytes, _compile_read(cls, fields, steps), _compile_write(fields, steps))
+    return MessageCodec(cls, version, least_bytes, _compile_read(cls, fields, steps), _compile_write(fields, steps))
 
 
 # -- the steps of a codec
@@ -188,7 +188,7 @@ def _variable_field(one: _BoundField) -> _VariableField:
         read = _array_reader(one.where, null, wire.element.reader(one.where, nullable=False), item_bytes)
         write = _array_writer(one.where, null, wire.element.writer(one.where, nullable=False))
     else:
-        codec: Codec[Any] = compile_codec(wire.element, one.version)
+        codec: MessageCodec[Any] = compile_codec(wire.element, one.version)
         read = _array_reader(one.where, null, codec.read, codec.least_bytes)
         write = _array_writer(one.where, null, codec.write)
     return _VariableField(one.name, _COUNT_BYTES, read, write)

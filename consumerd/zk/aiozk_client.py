@@ -25,7 +25,7 @@ from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import SessionEpoch
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.connect_string import ConnectString, parse_connect_string
-from consumerd.zk.connection import Reply, Request, RequestTooLarge
+from consumerd.zk.connection import RequestTooLarge, ZkReply, ZkRequest
 from consumerd.zk.port import (
     ANY_VERSION,
     Acl,
@@ -46,7 +46,7 @@ from consumerd.zk.port import (
     Watch,
     WatchKind,
 )
-from consumerd.zk.session import Credential, Identity, Session, Welcome
+from consumerd.zk.session import Credential, Identity, Welcome, ZkSession
 from consumerd.zk.watch import Arming, Change
 
 AIOZK_RELEASE: Final = "0.32.0"
@@ -105,7 +105,7 @@ class AiozkClient:
         self._address = parse_connect_string(connect_string)
         self._identity = "world:anyone" if auth is None else f"{auth[0]}:{_name_of(auth[1])}"
         self._acl = [protocol.AUTHED_UNRESTRICTED if private else protocol.UNRESTRICTED_ACCESS]
-        self._session = Session(
+        self._session = ZkSession(
             self._address.servers,
             AiozkCodec(self._address.chroot or "/"),
             timeout_s=session_timeout_s,
@@ -261,8 +261,8 @@ class AiozkClient:
             raise ValueError(f"path {path!r}: expected /, or a path that begins with / and does not end with it")
         return self._address.chroot + path if path != "/" else self._address.chroot or "/"
 
-    def _request(self, operation: Operation) -> Request:
-        request: Request
+    def _request(self, operation: Operation) -> ZkRequest:
+        request: ZkRequest
         match operation:
             case Create(path, data, ephemeral):
                 flags = protocol.CreateRequest.EPHEMERAL_FLAG if ephemeral else 0
@@ -275,10 +275,10 @@ class AiozkClient:
                 request = protocol.CheckVersionRequest(path=self._full(path), version=version)
         return request
 
-    async def _read(self, request: Request, what: str) -> Reply:
+    async def _read(self, request: ZkRequest, what: str) -> ZkReply:
         return _checked(await self._session.read(request, what), what)
 
-    async def _write(self, request: Request, what: str, epoch: SessionEpoch | None) -> Reply:
+    async def _write(self, request: ZkRequest, what: str, epoch: SessionEpoch | None) -> ZkReply:
         try:
             return _checked(await self._session.write(request, what, epoch), what)
         except RequestTooLarge as error:
@@ -286,7 +286,7 @@ class AiozkClient:
 
 
 class AiozkCodec:
-    """What the session itself sends and receives, in aiozk's classes; each method does what :class:`~consumerd.zk.session.Codec` says."""
+    """What the session itself sends and receives, in aiozk's classes; each method does what :class:`~consumerd.zk.session.SessionCodec` says."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -310,20 +310,20 @@ class AiozkCodec:
         response = _parse(protocol.ConnectResponse, frame)
         return Welcome(Identity(response.session_id, response.password or b""), response.timeout / 1000)
 
-    def authenticate(self, credential: Credential) -> Request:  # noqa: D102
-        request: Request = protocol.AuthRequest(type=0, scheme=credential.scheme, auth=credential.value)
+    def authenticate(self, credential: Credential) -> ZkRequest:  # noqa: D102
+        request: ZkRequest = protocol.AuthRequest(type=0, scheme=credential.scheme, auth=credential.value)
         return request
 
-    def root(self) -> Request:  # noqa: D102
-        request: Request = protocol.ExistsRequest(path=self._root, watch=False)
+    def root(self) -> ZkRequest:  # noqa: D102
+        request: ZkRequest = protocol.ExistsRequest(path=self._root, watch=False)
         return request
 
-    def probe(self) -> Request:  # noqa: D102
-        request: Request = protocol.SyncRequest(path=self._root)
+    def probe(self) -> ZkRequest:  # noqa: D102
+        request: ZkRequest = protocol.SyncRequest(path=self._root)
         return request
 
-    def arm(self, arming: Arming) -> Request:  # noqa: D102
-        request: Request = protocol.SetWatchesRequest(
+    def arm(self, arming: Arming) -> ZkRequest:  # noqa: D102
+        request: ZkRequest = protocol.SetWatchesRequest(
             relative_zxid=_ALL_ZXIDS,
             data_watches=arming.data,
             exist_watches=arming.exist,
@@ -331,8 +331,8 @@ class AiozkCodec:
         )
         return request
 
-    def close(self) -> Request:  # noqa: D102
-        request: Request = protocol.CloseRequest()
+    def close(self) -> ZkRequest:  # noqa: D102
+        request: ZkRequest = protocol.CloseRequest()
         return request
 
     def read_change(self, body: bytes) -> tuple[Change, str] | None:  # noqa: D102
@@ -370,14 +370,14 @@ def _parse(kind: Any, body: bytes) -> Any:  # aiozk's classes carry no types
         raise ValueError(f"{len(body)} bytes are no {kind.__name__}: {error}") from error
 
 
-def _decode(kind: Any, reply: Reply, what: str) -> Any:
+def _decode(kind: Any, reply: ZkReply, what: str) -> Any:
     try:
         return _parse(kind, reply.body)
     except ValueError as error:
         raise CoordinationError(f"{what}: {error}") from error
 
 
-def _checked(reply: Reply, what: str) -> Reply:
+def _checked(reply: ZkReply, what: str) -> ZkReply:
     if reply.error:
         raise _error(reply.error, what)
     return reply

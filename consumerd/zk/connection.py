@@ -3,7 +3,7 @@
 
 Knows the framing (int32 length; an answer begins with int32 xid, int64 zxid, int32 error) and nothing of the requests
 themselves. A connection belongs to one session for its whole life, so that what is written to it goes out in that
-session or not at all. It never waits and never fails late: :meth:`Connection.submit` writes at once, and every answer
+session or not at all. It never waits and never fails late: :meth:`ZkConnection.submit` writes at once, and every answer
 that can no longer come is resolved as ``None`` the moment the connection ends.
 
 Source: ZooKeeper's ``ClientCnxn.java`` and ``zookeeper.jute`` (ReplyHeader).
@@ -34,7 +34,7 @@ class RequestTooLarge(CoordinationError):
     """The request is larger than a server reads; nothing was sent."""
 
 
-class Request(Protocol):
+class ZkRequest(Protocol):
     """What can be sent."""
 
     def serialize(self, xid: int) -> bytes:
@@ -42,7 +42,7 @@ class Request(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ZkReply:
     """An answer: the zxid that the server had seen, its error code (0: none), and the body."""
 
     zxid: int
@@ -54,7 +54,7 @@ class Reply:
 class Listener:
     """Who hears of a connection; each is called on the event loop and must not raise."""
 
-    answered: Callable[[Reply, float | None], None]
+    answered: Callable[[ZkReply, float | None], None]
     """An answer came; with the time when its request was sent if the answer proves that the session lived then."""
     changed: Callable[[bytes], None]
     """A watch fired; the body of its event."""
@@ -66,12 +66,12 @@ class Listener:
 class _Pending:
     """A request on its way."""
 
-    answer: asyncio.Future[Reply | None]
+    answer: asyncio.Future[ZkReply | None]
     sent_at: float
     proves_session: bool
 
 
-class Connection(asyncio.Protocol):
+class ZkConnection(asyncio.Protocol):
     """Made by ``loop.create_connection``. The first frame of the server is its greeting, the others are answers.
 
     Requests are numbered from ``first_xid`` on, up to the largest int32 and then from 1 again: others have a meaning.
@@ -110,14 +110,14 @@ class Connection(asyncio.Protocol):
         return await self._greeting
 
     def submit(
-        self, request: Request, *, proves_session: bool = False, xid: int | None = None
-    ) -> asyncio.Future[Reply | None]:
+        self, request: ZkRequest, *, proves_session: bool = False, xid: int | None = None
+    ) -> asyncio.Future[ZkReply | None]:
         """Send a request now; the future is its answer, or None once none can come.
 
         ``proves_session`` is for requests that only the ensemble's leader can answer; ``xid`` for those that have a
         fixed one. Raises RequestTooLarge, before anything is sent.
         """
-        future: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ZkReply | None] = asyncio.get_running_loop().create_future()
         if self.lost or self._transport is None:
             future.set_result(None)
             return future
@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
             self.abort(f"the server answered request {xid}, which was not asked")
             return
         self._progress_at = self._now()
-        reply = Reply(zxid, error, body)
+        reply = ZkReply(zxid, error, body)
         self._listener.answered(reply, request.sent_at if request.proves_session else None)
         if not request.answer.done():
             request.answer.set_result(reply)

@@ -22,7 +22,7 @@ say, and only on a connection. So:
 Times in fractions of the session timeout S: probe every S/6; connection given up after two unanswered probes; an attempt
 to connect is bounded by S/6, doubled with each fruitless round up to S/2; between rounds a pause of S/10, with jitter.
 
-Knows no serialisation: :class:`Codec` is given. Source: ZooKeeper's programmer's guide (Sessions), ``ClientCnxn.java``.
+Knows no serialisation: :class:`SessionCodec` is given. Source: ZooKeeper's programmer's guide (Sessions), ``ClientCnxn.java``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from consumerd.errors import ConfigError, ConsumerdError, SessionLost
 from consumerd.model import NO_SESSION, SessionEpoch
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.connect_string import Server
-from consumerd.zk.connection import Connection, Listener, Reply, Request
+from consumerd.zk.connection import Listener, ZkConnection, ZkReply, ZkRequest
 from consumerd.zk.lease import Lease
 from consumerd.zk.port import LeasePhase, NotConnected, OutcomeUnknown, SessionState
 from consumerd.zk.watch import Arming, Change, WatchTable
@@ -93,7 +93,7 @@ class Welcome:
     timeout_s: float
 
 
-class Codec(Protocol):
+class SessionCodec(Protocol):
     """The serialisation of what a session itself sends and receives. Readers raise ValueError on nonsense."""
 
     @property
@@ -106,19 +106,19 @@ class Codec(Protocol):
     def read_welcome(self, frame: bytes) -> Welcome:
         """Read the server's greeting."""
 
-    def authenticate(self, credential: Credential) -> Request:
+    def authenticate(self, credential: Credential) -> ZkRequest:
         """Return the request that authenticates the connection."""
 
-    def root(self) -> Request:
+    def root(self) -> ZkRequest:
         """Return the request that tells whether the root of our tree exists."""
 
-    def probe(self) -> Request:
+    def probe(self) -> ZkRequest:
         """Return a cheap request that only the leader can answer."""
 
-    def arm(self, arming: Arming) -> Request:
+    def arm(self, arming: Arming) -> ZkRequest:
         """Return the request that sets watches."""
 
-    def close(self) -> Request:
+    def close(self) -> ZkRequest:
         """Return the request that ends the session."""
 
     def read_change(self, body: bytes) -> tuple[Change, str] | None:
@@ -141,13 +141,13 @@ class _Expired(_AttachFailed):
     """The ensemble says that our session is over."""
 
 
-class Session:
+class ZkSession:
     """Keeps a session while :meth:`run` runs; everything else may be called from any task of the loop."""
 
     def __init__(
         self,
         servers: Sequence[Server],
-        codec: Codec,
+        codec: SessionCodec,
         *,
         timeout_s: float,
         call_timeout_s: float,
@@ -168,7 +168,7 @@ class Session:
         self._identity = Identity()
         self._epoch = NO_SESSION
         self._lease: Lease | None = None
-        self._connection: Connection | None = None
+        self._connection: ZkConnection | None = None
         self._connections = 0
         self._last_zxid = 0
         self._closing = False
@@ -215,7 +215,7 @@ class Session:
 
     # -- calls
 
-    async def read(self, request: Request, what: str) -> Reply:
+    async def read(self, request: ZkRequest, what: str) -> ZkReply:
         """Ask until answered, on one connection after the other. Raises NotConnected after the call timeout."""
         try:
             async with timeout(self._call_timeout_s):
@@ -227,7 +227,7 @@ class Session:
         except TimeoutError:
             raise NotConnected(f"{what}: no answer from ZooKeeper within {self._call_timeout_s} s") from None
 
-    async def write(self, request: Request, what: str, epoch: SessionEpoch | None) -> Reply:
+    async def write(self, request: ZkRequest, what: str, epoch: SessionEpoch | None) -> ZkReply:
         """Send once, in session ``epoch`` or not at all.
 
         Raises SessionLost and NotConnected (not sent, or refused: it had no effect), OutcomeUnknown. Cancelled after
@@ -255,7 +255,7 @@ class Session:
             raise NotConnected(f"{what}: refused, the session has moved to another connection")
         return reply
 
-    async def _connected(self, epoch: SessionEpoch | None) -> Connection:
+    async def _connected(self, epoch: SessionEpoch | None) -> ZkConnection:
         """Wait for a connection, of session ``epoch`` if one is given; the caller bounds it. Raises SessionLost."""
         while True:
             if epoch is not None and (epoch != self._epoch or self._lease is None):
@@ -265,12 +265,12 @@ class Session:
             await self._changed.wait()
 
     def _submit(
-        self, connection: Connection, request: Request, *, proves_session: bool
-    ) -> asyncio.Future[Reply | None]:
+        self, connection: ZkConnection, request: ZkRequest, *, proves_session: bool
+    ) -> asyncio.Future[ZkReply | None]:
         self.watches.flush()
         return connection.submit(request, proves_session=proves_session)
 
-    def _belongs_here(self, connection: Connection, reply: Reply) -> bool:
+    def _belongs_here(self, connection: ZkConnection, reply: ZkReply) -> bool:
         """Whether the answer is one; a session that is over or has moved makes the connection useless."""
         # several answers may say so; by the second one there may be a new session already
         if reply.error == _SESSION_EXPIRED and connection is self._connection:
@@ -302,7 +302,7 @@ class Session:
             connection.abort("closed by us")
         await connection.wait_lost()
 
-    async def _attend(self, connection: Connection) -> None:
+    async def _attend(self, connection: ZkConnection) -> None:
         """Probe a connection until it ends."""
         while not connection.lost:
             with contextlib.suppress(TimeoutError):
@@ -316,7 +316,7 @@ class Session:
             if self._now() - self._watches_renewed_at > _WATCH_RENEWAL_S:
                 self._renew_watches()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ZkConnection:
         """Try the servers, round after round. Unbounded: it ends with a connection, or is cancelled."""
         for rounds in itertools.count():
             bound_s = self._timeout_s * min(_ATTEMPT * 2.0 ** min(rounds, 8), _ATTEMPT_MAX)
@@ -326,7 +326,7 @@ class Session:
             await asyncio.sleep(self._timeout_s * _PAUSE * (0.5 + 0.5 * self._random()))
         raise AssertionError("the rounds never end")
 
-    async def _try_all(self, bound_s: float) -> Connection | None:
+    async def _try_all(self, bound_s: float) -> ZkConnection | None:
         """Try each server once, beginning after the last one that served us."""
         failures: dict[Server, _AttachFailed] = {}
         attempts = len(self._servers)
@@ -358,16 +358,16 @@ class Session:
             self._hooks.trouble(Trouble.ZOOKEEPER_HISTORY_FORGOTTEN, detail)
             self._last_zxid = 0
 
-    async def _attach(self, server: Server, bound_s: float) -> Connection:
+    async def _attach(self, server: Server, bound_s: float) -> ZkConnection:
         """Connect to a server and take up the session there, or begin a new one. Raises _AttachFailed."""
         loop = asyncio.get_running_loop()
         listener = Listener(answered=self._on_answer, changed=self._on_change, lost=self._on_lost)
-        connection: Connection | None = None
+        connection: ZkConnection | None = None
         greeted = False
         try:
             async with timeout(bound_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._now, listener), server.host, server.port
+                    lambda: ZkConnection(self._now, listener), server.host, server.port
                 )
                 sent_at = self._now()
                 welcome = await self._greet(connection)
@@ -389,7 +389,7 @@ class Session:
         self._establish(connection, server, welcome, sent_at)
         return connection
 
-    async def _greet(self, connection: Connection) -> Welcome:
+    async def _greet(self, connection: ZkConnection) -> Welcome:
         frame = await connection.greet(
             self._codec.connect(self._identity, timeout_s=self._asked_timeout_s, last_zxid=self._last_zxid)
         )
@@ -408,14 +408,14 @@ class Session:
             raise _Expired("the session has expired")
         return welcome
 
-    async def _authenticate(self, connection: Connection) -> None:
+    async def _authenticate(self, connection: ZkConnection) -> None:
         for credential in self._credentials:
             reply = await connection.submit(self._codec.authenticate(credential), xid=_AUTH_XID)
             if reply is None or reply.error:
                 self._refuse(f"it refuses the credentials of scheme {credential.scheme!r}")
                 raise _AttachFailed("authentication refused")
 
-    async def _ask(self, connection: Connection, request: Request) -> Reply:
+    async def _ask(self, connection: ZkConnection, request: ZkRequest) -> ZkReply:
         reply = await connection.submit(request)
         if reply is None:
             raise _AttachFailed(connection.reason)
@@ -430,7 +430,7 @@ class Session:
         self._refusal = kind(f"ZooKeeper {','.join(map(str, self._servers))}: {reason}")
         self._notify()
 
-    def _establish(self, connection: Connection, server: Server, welcome: Welcome, sent_at: float) -> None:
+    def _establish(self, connection: ZkConnection, server: Server, welcome: Welcome, sent_at: float) -> None:
         """Make a greeted connection the session's own; from here on its epoch is the session's."""
         resumed = self._lease is not None and welcome.identity.session_id == self._identity.session_id
         if resumed:
@@ -472,7 +472,7 @@ class Session:
 
     # -- what a connection tells us
 
-    def _on_answer(self, reply: Reply, sent_at: float | None) -> None:
+    def _on_answer(self, reply: ZkReply, sent_at: float | None) -> None:
         if reply.zxid > 0:
             self._last_zxid = max(self._last_zxid, reply.zxid)
         # while a connection is being established, it is not yet known whose session it carries

@@ -61,7 +61,7 @@ class Pattern(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class MemberRegistration:
     """A member's node under ``/consumers/G/ids``: streams by topic, or by the one expression of a list.
 
     ``timestamp_ms`` is None where the node has none that can be read; Java members do not look at it.
@@ -109,7 +109,7 @@ class BrokerRegistration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
+class PartitionStateNode:
     """A partition's ``state`` node; ``leader`` is None while there is none (-1 in the node)."""
 
     leader: BrokerId | None
@@ -118,7 +118,7 @@ class PartitionState:
     controller_epoch: int
 
 
-def encode_registration(registration: Registration) -> bytes:
+def encode_registration(registration: MemberRegistration) -> bytes:
     """Encode a member's node as the Java client does: four keys in its order, no spaces, the timestamp as a string."""
     payload = {
         "version": 1,
@@ -129,7 +129,7 @@ def encode_registration(registration: Registration) -> bytes:
     return json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def parse_registration(data: bytes) -> Registration:
+def parse_registration(data: bytes) -> MemberRegistration:
     """Read a member's node as a Java member would (an unknown pattern, or an empty list, is static there).
 
     Raises MalformedZnode, LegacyRegistration.
@@ -155,7 +155,7 @@ def parse_registration(data: bytes) -> Registration:
     if pattern is not Pattern.STATIC:
         expression, streams = next(iter(subscription.items()))
         subscription = {expression: streams}
-    return Registration(pattern=pattern, subscription=subscription, timestamp_ms=_find_int(payload, "timestamp"))
+    return MemberRegistration(pattern=pattern, subscription=subscription, timestamp_ms=_find_int(payload, "timestamp"))
 
 
 def _refuse_legacy() -> LegacyRegistration:
@@ -222,11 +222,11 @@ def parse_topic(data: bytes) -> Mapping[PartitionKey, tuple[BrokerId, ...]]:
     return dict(sorted(found.items()))
 
 
-def parse_partition_state(data: bytes) -> PartitionState:
+def parse_partition_state(data: bytes) -> PartitionStateNode:
     """Read a partition's ``state`` node. Raises MalformedZnode."""
     payload = _read_object(data)
     leader = _as_int32(payload.get("leader"), "leader")
-    return PartitionState(
+    return PartitionStateNode(
         leader=None if leader == _NO_LEADER else BrokerId(leader),
         leader_epoch=_as_int32(payload.get("leader_epoch"), "leader_epoch"),
         isr=_as_brokers(payload.get("isr"), "isr"),

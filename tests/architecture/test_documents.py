@@ -479,7 +479,7 @@ def test_warnings_of_settings_are_all_explained() -> None:
 
 STATUS_TABLES: Final = {
     "## The process": status.DaemonStatus,
-    "## Partitions": status.PartitionStatus,
+    "## Partitions": status.PartitionReport,
     "## Sinks": status.SinkStatus,
     "## Requests": status.RequestStatus,
     "## Rebalances": status.RebalanceStatus,

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from consumerd.embedded.faults import Fault, Faults
+from consumerd.embedded.faults import ArmedFault, BrokerFaults
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
@@ -27,7 +27,7 @@ PARTITIONS = 2
 PER_PARTITION = 100
 NOBODY = BrokerId(7)
 
-Arm = Callable[[Faults], Fault]
+Arm = Callable[[BrokerFaults], ArmedFault]
 
 
 def cut(byte: int) -> Arm:

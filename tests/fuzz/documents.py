@@ -30,7 +30,7 @@ from consumerd.wire.modern.building import NewRecord, build_record_set
 from consumerd.wire.records import Record
 from consumerd.wire.server_session import read_request
 from consumerd.zk.aiozk_client import AiozkClient, AiozkCodec
-from consumerd.zk.connection import Connection, Listener, Reply, Request
+from consumerd.zk.connection import Listener, ZkConnection, ZkReply, ZkRequest
 from consumerd.zk.port import Create, Delete, SetData
 from consumerd.zk.znodes import (
     MalformedZnode,
@@ -137,11 +137,11 @@ class _Answered(AiozkClient):
         super().__init__("localhost", session_timeout_s=1.0, now=lambda: 0.0, random=lambda: 0.0)
         self._body = body
 
-    async def _read(self, request: Request, what: str) -> Reply:
-        return Reply(5, 0, self._body)
+    async def _read(self, request: ZkRequest, what: str) -> ZkReply:
+        return ZkReply(5, 0, self._body)
 
-    async def _write(self, request: Request, what: str, epoch: SessionEpoch | None) -> Reply:
-        return Reply(5, 0, self._body)
+    async def _write(self, request: ZkRequest, what: str, epoch: SessionEpoch | None) -> ZkReply:
+        return ZkReply(5, 0, self._body)
 
 
 def _at_once(call: Coroutine[object, object, object]) -> object:
@@ -201,7 +201,7 @@ def _conversation() -> Document:
 async def _listen(stream: bytes) -> int:
     """Take in a stream that two requests wait for, and return how many were answered."""
     listener = Listener(answered=lambda *_: None, changed=lambda _: None, lost=lambda: None)
-    connection = Connection(lambda: 0.0, listener)
+    connection = ZkConnection(lambda: 0.0, listener)
     connection.connection_made(_Nowhere())
     connection.data_received(stream[:23])
     waiting = [connection.submit(AiozkCodec("/").probe()) for _ in range(2)]

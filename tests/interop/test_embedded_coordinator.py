@@ -17,9 +17,10 @@ from typing import Any, Final
 import pytest
 
 from consumerd.aio.timeouts import timeout
+from consumerd.net.address import Address
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
-from consumerd.net.stream import Address, TcpConnector
+from consumerd.net.stream import TcpConnector
 from consumerd.wire.modern.find_coordinator import FindCoordinatorRequest
 from consumerd.wire.modern.groups import (
     DescribeGroupsRequest,

@@ -22,18 +22,19 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509 import load_pem_x509_certificate
 
 from consumerd.aio.timeouts import timeout
-from consumerd.client.log_range import LogRange, LogRangeReader
+from consumerd.client.log_range import LogRangeReader
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.cluster.directory import ClusterDirectory
 from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.cluster.from_zookeeper import SSL, ZooKeeperSource
 from consumerd.cluster.view import compare_views
 from consumerd.errors import ConnectionLost
-from consumerd.model import Incarnation, TopicPartition
+from consumerd.model import Incarnation, LogRange, TopicPartition
+from consumerd.net.address import Address
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool, Purpose
-from consumerd.net.stream import Address, TcpConnector
+from consumerd.net.stream import TcpConnector
 from consumerd.net.versions import Origin, assume_release, parse_broker_version
 from consumerd.wire.modern.fetch import FetchRequest
 from consumerd.wire.modern.metadata import MetadataRequest

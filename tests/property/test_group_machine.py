@@ -21,7 +21,7 @@ NEEDS_ANSWER = (
     ev.Register,
     ev.Read,
     ev.Verify,
-    ev.Claim,
+    ev.ClaimPartitions,
     ev.Release,
     ev.Rethread,
     ev.Drain,
@@ -54,7 +54,7 @@ class AnyEvents(RuleBasedStateMachine):
         self.answered.append(event)
         for effect in self.machine.handle(event, self.now):
             match effect:
-                case ev.Start():
+                case ev.StartPartitions():
                     for partition in effect.grants:
                         assert partition not in self.usable, "started twice"
                         assert partition not in self.busy, "started while it is drained or dropped"
@@ -70,7 +70,7 @@ class AnyEvents(RuleBasedStateMachine):
                 case ev.Release():
                     assert not effect.partitions & self.usable, "released while usable"
                     assert not effect.partitions & self.busy.keys(), "released while it is drained or dropped"
-                case ev.Claim():
+                case ev.ClaimPartitions():
                     assert not effect.grants.keys() & self.usable, "claimed twice"
                 case _:
                     pass
@@ -128,7 +128,7 @@ class AnyEvents(RuleBasedStateMachine):
                 return ev.ViewRead(serial, data.draw(grants), stamp, listed=data.draw(st.integers(0, 9)) > 0)
             case ev.Verify(serial):
                 return ev.Verified(serial, unchanged=good)
-            case ev.Claim(serial, _, wanted):
+            case ev.ClaimPartitions(serial, _, wanted):
                 outcomes = st.sampled_from([ev.Created(), ev.Taken(Holder("x-0", THEIRS)), ev.NotSent(), ev.Unknown()])
                 if wanted.keys() == effect.first:
                     outcomes |= st.just(ev.Occupied())

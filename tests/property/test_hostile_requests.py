@@ -27,7 +27,7 @@ from consumerd.embedded.coordinator.handlers import group_handlers
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.coordinator.zookeeper_positions import ZooKeeperPositions
 from consumerd.embedded.dispatch import Dispatcher
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.context import ConnectionRefused, Hangup
 from consumerd.embedded.handlers.table import log_handlers
 from consumerd.embedded.log.settings import LogSettings
@@ -134,7 +134,7 @@ def requests(*apis: ApiKey) -> st.SearchStrategy[list[tuple[Request[Any], int]]]
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[Dispatcher]:
     """Make every handler that a broker has, over logs in a folder, a coordinator, and ZooKeeper in memory."""
-    faults = Faults()
+    faults = BrokerFaults()
     topics = FolderTopics(directory, faults, LogSettings())
     server = FakeZooKeeper()
     zk = server.client("broker")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from consumerd.group.java_regex import MOST_WORK, UnsupportedPattern, compile_java
 from consumerd.group.subscription import INTERNAL_TOPICS, plan_streams
-from consumerd.zk.znodes import Pattern, Registration
+from consumerd.zk.znodes import MemberRegistration, Pattern
 
 NAMES = [
     "a", "b", "ab", "ba", "aa", "bb", "aab", "aba", "abb", "bab", "a-b", "a.b", "b.a", "A", "aB", "a1", "1-2", "ab.ab",
@@ -117,7 +117,7 @@ def test_whether_an_expression_is_refused_does_not_depend_on_the_order_of_names(
 def test_a_black_list_takes_what_the_white_list_of_its_expression_leaves(expression: str) -> None:
     """``Blacklist.isTopicAllowed`` is the contrary of ``Whitelist.isTopicAllowed``, but for internal topics."""
     registered = {
-        kind: Registration(pattern=kind, subscription={expression: 3}, timestamp_ms=1)
+        kind: MemberRegistration(pattern=kind, subscription={expression: 3}, timestamp_ms=1)
         for kind in (Pattern.WHITE_LIST, Pattern.BLACK_LIST)
     }
     try:

@@ -15,7 +15,7 @@ from consumerd.config.pipeline import Bronze
 from consumerd.errors import ConfigError
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.spark.bronze import open_bronze
-from consumerd.spark.bronze_schema import BOUNDS, Taken
+from consumerd.spark.bronze_schema import BOUNDS, CommittedRows
 from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.bronze_tasks import bronze_rows
 from consumerd.spark.compact import compact_table
@@ -209,7 +209,7 @@ class Interrupted(BronzeTable):
         super().__init__(open_bronze(str(path), Bronze()).table, FileSettings(bounds=BOUNDS))
         self._spark, self._zone, self._path, self._times = spark, zone, path, times
 
-    def take(self, spark: Sessions, plan: LandingPlan) -> Taken:
+    def take(self, spark: Sessions, plan: LandingPlan) -> CommittedRows:
         if self._times:
             self._times -= 1
             run_bronze(self._spark, [self._zone], self._path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from consumerd.config.pipeline import Session
+from consumerd.config.pipeline import SessionSection
 from consumerd.spark.session import find_session, job_session, local_session
 
 PROGRAM = """
@@ -53,7 +53,7 @@ def test_the_process_has_one_session(spark: SparkSession) -> None:
     """A job in a notebook, or under spark-submit, must not start a second Spark beside the first."""
     assert find_session() is not None
     assert spark.sparkContext is local_session("another", master="local[1]").sparkContext
-    assert spark.sparkContext is job_session(Session(master="local[1]"), "a job").sparkContext
+    assert spark.sparkContext is job_session(SessionSection(master="local[1]"), "a job").sparkContext
 
 
 def test_what_the_launch_needs_does_not_stay(spark: SparkSession) -> None:

@@ -10,9 +10,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
-from consumerd.client.log_range import LogRange
 from consumerd.errors import NotFound, OffsetError
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.spark.datasource.options import ReadOptions, Selection, Subscribe, parse_read_options
 from consumerd.spark.datasource.stream import ConsumerdStreamReader
 

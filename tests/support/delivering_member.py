@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumerd.aio.clock import boottime, monotonic
-from consumerd.client.log_range import LogRange
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
@@ -26,7 +25,7 @@ from consumerd.group.identity import MemberIdentity
 from consumerd.group.rebalancer import Rebalancer
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.truncations import ZooKeeperLogTruncations

@@ -12,10 +12,10 @@ from typing import Self
 
 from consumerd.aio.cell import Cell
 from consumerd.aio.timeouts import timeout
-from consumerd.client.log_range import LogRange
+from consumerd.client.log_range import LogRanges
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.policy import UnitPolicy
-from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, LogRanges, SinkRoute
+from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, SinkRoute
 from consumerd.delivery.status import PartitionStatus
 from consumerd.errors import (
     ConsumerdError,
@@ -26,7 +26,7 @@ from consumerd.errors import (
     PermanentSinkError,
     SinkClosed,
 )
-from consumerd.model import Claim, Fault, Gap, GapReason, Incarnation, SessionEpoch, ThreadId, TopicPartition
+from consumerd.model import Claim, Fault, Gap, GapReason, Incarnation, LogRange, SessionEpoch, ThreadId, TopicPartition
 from consumerd.offsets.store import (
     Commit,
     CommitOutcome,

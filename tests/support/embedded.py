@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from consumerd.embedded.broker import BrokerSettings
 from consumerd.embedded.cluster import EmbeddedCluster
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.tied import tied_command
 from tests.support.topic_nodes import connected, create_topic_nodes
 from tests.support.waiting import wait_until
@@ -257,7 +257,7 @@ class EmbeddedThread(Embedded):
         self._put(run)
         return outcome.result(_START_TIMEOUT_S)
 
-    def arm(self, fault: Callable[[Faults], T]) -> T:
+    def arm(self, fault: Callable[[BrokerFaults], T]) -> T:
         """Arm or take back faults of the broker that runs now."""
 
         async def act(cluster: EmbeddedCluster) -> T:

@@ -18,8 +18,8 @@ from consumerd.aio.cell import Cell
 from consumerd.aio.timeouts import timeout_at
 from consumerd.cluster.view import Broker, ClusterView, PartitionView, TopicView
 from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError, RequestTimedOut
-from consumerd.model import BrokerId, PartitionKey, TopicPartition
-from consumerd.net.pool import Endpoint, Purpose
+from consumerd.model import BrokerId, LogRange, PartitionKey, TopicPartition
+from consumerd.net.pool import PooledBroker, Purpose
 from consumerd.wire.modern.fetch import (
     READ_COMMITTED,
     AbortedTransaction,
@@ -276,14 +276,6 @@ class FakeBroker:
         )
 
 
-@dataclass(frozen=True)
-class Range:
-    """What a log holds."""
-
-    earliest: int
-    latest: int
-
-
 class FakeCluster:
     """Brokers, logs and leaders; a directory, a connection pool and a log range reader to the fetcher."""
 
@@ -297,8 +289,8 @@ class FakeCluster:
         self.range_failures: list[ConsumerdError] = []
         self.high_watermark: int | None = None
         """Where an open transaction keeps the ends of ranges below it."""
-        self._ranges: dict[TopicPartition, Range] = {}
-        self.range_overrides: list[Range] = []
+        self._ranges: dict[TopicPartition, LogRange] = {}
+        self.range_overrides: list[LogRange] = []
         self.brokers = {
             BrokerId(number): FakeBroker(self, Broker(id=BrokerId(number), host="fake", port=9000 + number), version)
             for number in range(brokers)
@@ -358,7 +350,7 @@ class FakeCluster:
 
     # -- FetchConnections
 
-    async def get(self, broker: Endpoint, purpose: Purpose) -> FakeBroker:
+    async def get(self, broker: PooledBroker, purpose: Purpose) -> FakeBroker:
         """Return the broker itself as its connection."""
         assert purpose is Purpose.FETCH
         found = self.brokers[broker.id]
@@ -372,7 +364,7 @@ class FakeCluster:
 
     # -- LogRanges
 
-    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Range]:
+    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Return what the logs hold, or the next scripted failure or range."""
         await asyncio.sleep(0.001)
         self.range_readings += partitions
@@ -381,7 +373,7 @@ class FakeCluster:
         if self.range_overrides:
             self._ranges = dict.fromkeys(partitions, self.range_overrides.pop(0))
         else:
-            self._ranges = {one: Range(self.logs[one].log_start, self.logs[one].end) for one in partitions}
+            self._ranges = {one: LogRange(self.logs[one].log_start, self.logs[one].end) for one in partitions}
         return self._ranges
 
     async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -16,7 +16,7 @@ from consumerd.embedded.coordinator.exchange import (
     SyncAnswer,
     Synced,
 )
-from consumerd.embedded.coordinator.group import Group
+from consumerd.embedded.coordinator.group import CoordinatedGroup
 from consumerd.embedded.coordinator.member import Protocol, Ticket
 from consumerd.wire.errorcodes import ErrorCode
 
@@ -29,8 +29,8 @@ SESSION_S, REBALANCE_S = 10.0, 60.0
 class Driver:
     """Drives a group as the coordinator does, and keeps the answers by ticket."""
 
-    def __init__(self, group: Group | None = None, *, initial_delay_s: float = 0.0) -> None:
-        self.group = group or Group("g", initial_delay_s=initial_delay_s)
+    def __init__(self, group: CoordinatedGroup | None = None, *, initial_delay_s: float = 0.0) -> None:
+        self.group = group or CoordinatedGroup("g", initial_delay_s=initial_delay_s)
         self.now = 0.0
         self.answers: dict[Ticket, JoinAnswer | SyncAnswer] = {}
         self.stores: list[Store] = []

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from consumerd.embedded.coordinator.group_log import NotWritten
-from consumerd.embedded.coordinator.journal import Replay
+from consumerd.embedded.coordinator.journal import JournalReplay
 from consumerd.embedded.topic_names import OFFSETS_TOPIC
 from consumerd.model import TimestampType
 from consumerd.wire.modern.building import NewRecord
@@ -58,10 +58,10 @@ class MemoryLog:
         kept.extend(records)
         return len(kept) - len(records)
 
-    async def replay(self, partition: int) -> Replay:
+    async def replay(self, partition: int) -> JournalReplay:
         """Read them, when reading is allowed."""
         await self.reading.wait()
-        replay = Replay(self._retention_ms)
+        replay = JournalReplay(self._retention_ms)
         replay.read(
             Record(offset=offset, timestamp=0, timestamp_type=TimestampType.CREATE_TIME, key=one.key, value=one.value)
             for offset, one in enumerate(self.records.get(partition, ()))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.files import LogFileSystem
 from consumerd.embedded.log.log_directory import LogDirectory
 from consumerd.embedded.log.partition_log import Appended, PartitionLog
 from consumerd.embedded.log.settings import LogSettings
@@ -59,7 +59,7 @@ def read_records(log: PartitionLog, start: int | None = None, *, max_bytes: int 
 class LogRig:
     """One log in a directory, with a clock that is moved by hand and a memory of what it has acknowledged."""
 
-    files: LogFiles
+    files: LogFileSystem
     path: Path = Path("/data")
     settings: LogSettings = field(default_factory=LogSettings)
     now_ms: int = START_MS

@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from consumerd.errors import ConnectionLost, ConsumerdError
+from consumerd.net.address import Address
 from consumerd.net.frames import FrameAssembler
-from consumerd.net.stream import Address, FrameReceiver
+from consumerd.net.stream import FrameReceiver
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.framing import encode_frame
 from consumerd.wire.modern.api_versions import ApiVersionRange, ApiVersionsRequest, ApiVersionsResponse

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.dispatch import Dispatcher
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.table import log_handlers
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
@@ -27,7 +27,7 @@ BROKER = BrokerId(0)
 class FolderTopics:
     """Topics without ZooKeeper: what was created, as logs below ``directory``."""
 
-    def __init__(self, directory: Path, faults: Faults, settings: LogSettings) -> None:
+    def __init__(self, directory: Path, faults: BrokerFaults, settings: LogSettings) -> None:
         self._directory = directory
         self._faults = faults
         self._settings = settings
@@ -107,7 +107,7 @@ class ServedLogs:
 
     server: BrokerServer
     topics: FolderTopics
-    faults: Faults
+    faults: BrokerFaults
     appender: Appender = field(repr=False)
 
     @property
@@ -139,7 +139,7 @@ async def served_logs(
 ) -> AsyncIterator[ServedLogs]:
     """Serve logs below ``directory``, in the message format of the release unless ``settings`` are given."""
     imitation = get_imitation(as_release)
-    faults = Faults()
+    faults = BrokerFaults()
     settings = settings or replace(LogSettings(), message_format=imitation.message_format)
     topics = FolderTopics(directory, faults, settings)
     server = listen("127.0.0.1", 0, max_request_bytes=max_request_bytes, write_timeout_s=write_timeout_s)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from consumerd.sinks.filesystem import FileSystem
 from consumerd.spark.landing.coverage import NOTHING, Coverage
-from consumerd.spark.table.commit import Commit, Operation
+from consumerd.spark.table.commit import Operation, TableCommit
 from consumerd.spark.table.locks import FileLock, LockMaker
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
 from consumerd.spark.table.transaction import Table, Transaction, create_table
@@ -94,7 +94,7 @@ def append(
     covered: Coverage = NOTHING,
     progress: Mapping[str, int] | None = None,
     now_ms: int = 0,
-) -> Commit:
+) -> TableCommit:
     """Commit rows, of a plan that is named by them where it is not given."""
     name = plan or hashlib.sha256(repr([batch.to_pydict() for batch in batches]).encode()).hexdigest()
     with table.begin(plan=name, job="test", operation=Operation.APPEND, now_ms=lambda: now_ms) as transaction:

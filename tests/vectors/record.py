@@ -26,7 +26,7 @@ from consumerd.wire.modern.consumer_protocol import (
     PROTOCOL_TYPE,
     AssignedTopic,
     Assignment,
-    Subscription,
+    ConsumerSubscription,
     encode_assignment,
     encode_subscription,
 )
@@ -261,7 +261,7 @@ def record_2_8(recorder: Recorder) -> None:
 
 GROUP: Final = "group"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-SUBSCRIPTION: Final = encode_subscription(Subscription(topics=(TOPIC,)))
+SUBSCRIPTION: Final = encode_subscription(ConsumerSubscription(topics=(TOPIC,)))
 ASSIGNMENT: Final = encode_assignment(Assignment(topics=(AssignedTopic(topic=TOPIC, partitions=(0,)),)))
 
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from consumerd.client.log_range import LogRange
-from consumerd.group.plan import GroupSnapshot, Holder, TopicView
-from consumerd.model import Generation, Incarnation, TopicPartition
+from consumerd.group.plan import GroupSnapshot, GroupTopic, Holder
+from consumerd.model import Generation, Incarnation, LogRange, TopicPartition
 from consumerd.offsets.positions import Position, read_position
 from consumerd.offsets.truncations import NotedStop
 from consumerd.sinks.chain import LandedEnd, RootRecord
@@ -52,7 +51,7 @@ class RegistryFacts:
     group: str
     cluster_id: str | None
     snapshot: GroupSnapshot
-    topics: Mapping[str, TopicView | None]
+    topics: Mapping[str, GroupTopic | None]
     owners: tuple[PartitionNode, ...] = ()
     offsets: tuple[PartitionNode, ...] = ()
     requests: tuple[PartitionNode, ...] = ()

@@ -9,8 +9,8 @@ from typing import Final
 from consumerd.admin.doctor.facts import LogFacts, RegistryFacts
 from consumerd.admin.doctor.findings import Finding, Severity, join_few
 from consumerd.admin.positions import advise_stop
-from consumerd.client.log_range import LogRange
 from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
+from consumerd.model import LogRange
 from consumerd.telemetry.wording import counted, format_time
 from consumerd.zk.layout import BROKER_TOPICS
 

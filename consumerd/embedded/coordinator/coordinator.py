@@ -41,13 +41,13 @@ from consumerd.embedded.coordinator.exchange import (
     SyncAnswer,
     Synced,
 )
-from consumerd.embedded.coordinator.group import Group
-from consumerd.embedded.coordinator.group_log import GroupLog, NoLog, NotWritten, TooLarge
-from consumerd.embedded.coordinator.journal import Journal, Replay, partition_of
+from consumerd.embedded.coordinator.group import CoordinatedGroup
+from consumerd.embedded.coordinator.group_log import GroupLog, GroupRecordsTooLarge, NoLog, NotWritten
+from consumerd.embedded.coordinator.journal import Journal, JournalReplay, partition_of
 from consumerd.embedded.coordinator.member import Protocol, Ticket
-from consumerd.embedded.coordinator.positions import Position, Positions
+from consumerd.embedded.coordinator.positions import CommittedPosition, Positions
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
-from consumerd.embedded.coordinator.waiting import Waiting
+from consumerd.embedded.coordinator.waiting import ExpectedAnswers
 from consumerd.embedded.handlers.context import Hangup
 from consumerd.embedded.topic_names import OFFSETS_TOPIC
 from consumerd.errors import ConsumerdError
@@ -68,7 +68,7 @@ NO_DESCRIPTION: Final = GroupDescription(state=GroupState.DEAD)
 class _Entry:
     """A group, and what it has committed; ``pending`` counts the commits of a partition that were let in, until written."""
 
-    group: Group
+    group: CoordinatedGroup
     positions: Positions = field(default_factory=Positions)
     pending: Counter[TopicPartition] = field(default_factory=Counter)
 
@@ -107,8 +107,8 @@ class GroupCoordinator:
         self._loading: set[int] = set()
         self._making = False
         self._tickets = itertools.count(1)
-        self._joins = Waiting[JoinAnswer]()
-        self._syncs = Waiting[SyncAnswer]()
+        self._joins = ExpectedAnswers[JoinAnswer]()
+        self._syncs = ExpectedAnswers[SyncAnswer]()
         self._deadlines = Deadlines()
         self._rearm = asyncio.Event()
         self._active = False
@@ -265,7 +265,7 @@ class GroupCoordinator:
     # -- positions
 
     async def commit(
-        self, group_id: str, *, member_id: str, generation: int, positions: Mapping[TopicPartition, Position]
+        self, group_id: str, *, member_id: str, generation: int, positions: Mapping[TopicPartition, CommittedPosition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Keep positions: written first, then remembered. Bounded by the disk alone."""
         error = self._check(group_id)
@@ -282,14 +282,14 @@ class GroupCoordinator:
                 return await asyncio.shield(storing)
         return dict.fromkeys(positions, error)
 
-    def positions(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicPartition, Position]]:
+    def positions(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedPosition]]:
         """Return what a group has committed."""
         error = self._check(group_id)
         entry = self._entries.get(group_id)
         return error, {} if error is not ErrorCode.NONE or entry is None else entry.positions.all
 
     async def _store_positions(
-        self, entry: _Entry, positions: Mapping[TopicPartition, Position]
+        self, entry: _Entry, positions: Mapping[TopicPartition, CommittedPosition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         limit = self.settings.max_metadata_characters
         fitting = {partition: one for partition, one in positions.items() if len(one.metadata) <= limit}
@@ -311,7 +311,7 @@ class GroupCoordinator:
     def _entry(self, group_id: str) -> _Entry:
         if group_id not in self._entries:
             delay_s = self.settings.initial_rebalance_delay_ms / 1000
-            self._entries[group_id] = _Entry(Group(group_id, initial_delay_s=delay_s))
+            self._entries[group_id] = _Entry(CoordinatedGroup(group_id, initial_delay_s=delay_s))
         return self._entries[group_id]
 
     def _carry_out(self, entry: _Entry, effects: Iterable[Effect]) -> None:
@@ -352,7 +352,7 @@ class GroupCoordinator:
             return ErrorCode.NONE, await self._log.append(partition, records)
         except NoLog:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1
-        except TooLarge:
+        except GroupRecordsTooLarge:
             return too_large, -1
         except NotWritten as error:
             log.warning("group_log_failing", group=group_id, error=str(error))
@@ -448,13 +448,13 @@ class GroupCoordinator:
         self._owned.add(partition)
         log.info("groups_loaded", partition=partition, groups=len(replay.group_ids()))
 
-    def _restore(self, replay: Replay) -> None:
+    def _restore(self, replay: JournalReplay) -> None:
         delay_s = self.settings.initial_rebalance_delay_ms / 1000
         for group_id, stored in replay.group_ids().items():
             group = (
-                Group(group_id, initial_delay_s=delay_s)
+                CoordinatedGroup(group_id, initial_delay_s=delay_s)
                 if stored is None
-                else Group.restore(stored, self._now(), initial_delay_s=delay_s)
+                else CoordinatedGroup.restore(stored, self._now(), initial_delay_s=delay_s)
             )
             entry = _Entry(group, replay.positions.get(group_id, Positions()))
             self._entries[group_id] = entry

@@ -45,7 +45,7 @@ from consumerd.embedded.coordinator.exchange import (
     SyncAnswer,
     Synced,
 )
-from consumerd.embedded.coordinator.member import Member, Protocol, Ticket
+from consumerd.embedded.coordinator.member import CoordinatedMember, Protocol, Ticket
 from consumerd.wire.errorcodes import ErrorCode
 
 
@@ -57,7 +57,7 @@ class _FirstJoins:
     remaining_s: float
 
 
-class Group:
+class CoordinatedGroup:
     """One group. ``initial_delay_s`` is how long the first rebalance of an empty group waits for more members (0: not)."""
 
     def __init__(self, group_id: str, *, initial_delay_s: float = 0.0) -> None:
@@ -68,14 +68,14 @@ class Group:
         self._generation = 0
         self._protocol: str | None = None
         self._leader: str | None = None
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, CoordinatedMember] = {}
         self._join_deadline = math.inf
         self._first_joins: _FirstJoins | None = None
         self._more_joined = False
         self._effects: list[Effect] = []
 
     @classmethod
-    def restore(cls, stored: StoredGroup, now: float, *, initial_delay_s: float = 0.0) -> Group:
+    def restore(cls, stored: StoredGroup, now: float, *, initial_delay_s: float = 0.0) -> CoordinatedGroup:
         """Make a group of what the log says; its members' sessions count from now."""
         group = cls(stored.group_id, initial_delay_s=initial_delay_s)
         group._protocol_type = stored.protocol_type
@@ -85,7 +85,7 @@ class Group:
             group._protocol = stored.protocol
             group._leader = stored.leader
             for one in stored.members:
-                member = Member(
+                member = CoordinatedMember(
                     member_id=one.member_id,
                     client_id=one.client_id,
                     client_host=one.client_host,
@@ -267,7 +267,7 @@ class Group:
     def _add(self, request: Join, now: float) -> None:
         if not self._members:
             self._protocol_type = request.protocol_type
-        member = Member(
+        member = CoordinatedMember(
             member_id=request.new_member_id,
             client_id=request.client_id,
             client_host=request.client_host,
@@ -283,7 +283,7 @@ class Group:
             self._leader = member.member_id
         self._prepare_rebalance(now)
 
-    def _rejoin(self, member: Member, request: Join, now: float) -> None:
+    def _rejoin(self, member: CoordinatedMember, request: Join, now: float) -> None:
         unchanged = member.protocols == request.protocols
         leads = member.member_id == self._leader
         if (self._state is GroupState.COMPLETING_REBALANCE and unchanged) or (
@@ -344,7 +344,7 @@ class Group:
             member.joining = None
             member.heard(now)
 
-    def _generation_for(self, member: Member) -> JoinAnswer:
+    def _generation_for(self, member: CoordinatedMember) -> JoinAnswer:
         """Return what a member is told of the generation; the leader of a new one is told the members too."""
         assert self._protocol is not None, "a generation with members has a protocol"
         members: tuple[tuple[str, bytes], ...] = ()
@@ -387,7 +387,7 @@ class Group:
         if all(member.joining is not None for member in self._members.values()):
             self._complete_join(now)
 
-    def _drop_waiting(self, member: Member, error: ErrorCode) -> None:
+    def _drop_waiting(self, member: CoordinatedMember, error: ErrorCode) -> None:
         if member.joining is not None:
             self._answer_join(member.joining, JoinAnswer(error=error, member_id=member.member_id))
         if member.syncing is not None:
@@ -438,7 +438,7 @@ class Group:
         return effects
 
 
-def _describe(member: Member, subscription: bytes, assignment: bytes) -> StoredMember:
+def _describe(member: CoordinatedMember, subscription: bytes, assignment: bytes) -> StoredMember:
     return StoredMember(
         member_id=member.member_id,
         client_id=member.client_id,

@@ -13,9 +13,9 @@ from typing import Final, Protocol
 import structlog
 
 from consumerd.embedded.appending import Appender
-from consumerd.embedded.coordinator.journal import Replay
+from consumerd.embedded.coordinator.journal import JournalReplay
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
-from consumerd.embedded.log.errors import LogError, RecordSetTooLarge, RecordTooLarge
+from consumerd.embedded.log.errors import LogError, LogRecordTooLarge, RecordSetTooLarge
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.topic_names import OFFSETS_TOPIC
 from consumerd.embedded.topics import TopicExists, Topics
@@ -37,7 +37,7 @@ class NoLog(NotWritten):
     """There is no log to write to: the topic is not there yet, or just going."""
 
 
-class TooLarge(NotWritten):
+class GroupRecordsTooLarge(NotWritten):
     """The records are larger than the log takes."""
 
 
@@ -63,7 +63,7 @@ class GroupLog(Protocol):
         Raises NotWritten. Bounded by the disk alone. Cancelled, they may be written all the same.
         """
 
-    async def replay(self, partition: int) -> Replay:
+    async def replay(self, partition: int) -> JournalReplay:
         """Read all that is in a partition. Raises NotWritten (there is no log). Bounded by the disk alone."""
 
     def subscribe(self, changed: Callable[[frozenset[str]], None]) -> Callable[[], None]:
@@ -112,13 +112,13 @@ class OffsetsTopic:
         data = build_record_set(records, magic=target.settings.message_format)
         try:
             appended = await self._appender.append(_partition(partition), target, data)
-        except (RecordTooLarge, RecordSetTooLarge) as error:
-            raise TooLarge(str(error)) from error
+        except (LogRecordTooLarge, RecordSetTooLarge) as error:
+            raise GroupRecordsTooLarge(str(error)) from error
         except LogError as error:
             raise NotWritten(str(error)) from error
         return appended.base_offset
 
-    async def replay(self, partition: int) -> Replay:
+    async def replay(self, partition: int) -> JournalReplay:
         """See GroupLog."""
         return await asyncio.to_thread(self._read, _partition(partition), self._find(partition))
 
@@ -132,9 +132,9 @@ class OffsetsTopic:
             raise NoLog(f"{_partition(partition)}: there is no log")
         return found
 
-    def _read(self, partition: TopicPartition, source: PartitionLog) -> Replay:
+    def _read(self, partition: TopicPartition, source: PartitionLog) -> JournalReplay:
         """Read a whole log, in a thread. What follows a place that cannot be read is left out, as Kafka does."""
-        replay = Replay(self._settings.offsets_retention_ms)
+        replay = JournalReplay(self._settings.offsets_retention_ms)
         try:
             at = source.start_offset
             while at < source.end_offset:

@@ -16,7 +16,7 @@ import structlog
 
 from consumerd.embedded.coordinator.coordinator import GroupCoordinator
 from consumerd.embedded.coordinator.member import Protocol
-from consumerd.embedded.coordinator.positions import Position
+from consumerd.embedded.coordinator.positions import CommittedPosition
 from consumerd.embedded.coordinator.zookeeper_positions import IllegalGroupId, ZooKeeperPositions
 from consumerd.embedded.handlers.context import Handler, RequestContext
 from consumerd.embedded.topics import Topics
@@ -234,7 +234,9 @@ class PositionRequests:
         """Whether there is such a topic; nobody looks at the partition's number, here as in Kafka."""
         return self._topics.find(partition.topic) is not None
 
-    def _position(self, request: offset_commit.OffsetCommitRequest, one: offset_commit.CommitPartition) -> Position:
+    def _position(
+        self, request: offset_commit.OffsetCommitRequest, one: offset_commit.CommitPartition
+    ) -> CommittedPosition:
         """Say until when a position is kept: from its own timestamp (version 1) or from now, for the request's time
         (version 2) or ours.
         """
@@ -245,7 +247,7 @@ class PositionRequests:
         from_ms = now_ms if one.timestamp == offset_commit.NOW_TIMESTAMP else one.timestamp
         # a client may ask for any int64; what does not fit is for ever, or for no time
         expire_ms = max(0, min(from_ms + retention_ms, _LAST_MS))
-        return Position(offset=one.offset, metadata=one.metadata or "", commit_ms=now_ms, expire_ms=expire_ms)
+        return CommittedPosition(offset=one.offset, metadata=one.metadata or "", commit_ms=now_ms, expire_ms=expire_ms)
 
     async def _commit_to_zookeeper(
         self, group_id: str, partition: TopicPartition, one: offset_commit.CommitPartition
@@ -281,7 +283,9 @@ def _partitions(request: offset_fetch.OffsetFetchRequest) -> list[TopicPartition
     return [TopicPartition.modern(topic.topic, number) for topic in request.topics or () for number in topic.partitions]
 
 
-def _kept(partition: TopicPartition, position: Position | None, error: ErrorCode) -> offset_fetch.KeptPartition:
+def _kept(
+    partition: TopicPartition, position: CommittedPosition | None, error: ErrorCode
+) -> offset_fetch.KeptPartition:
     if position is None:
         return offset_fetch.KeptPartition(
             partition=partition.partition.number, offset=offset_fetch.NO_OFFSET, metadata="", error_code=error

@@ -24,7 +24,7 @@ class Protocol:
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class CoordinatedMember:
     """A member. Timeouts in ms, as the wire has them; ``expires_at`` in seconds of the coordinator's clock."""
 
     member_id: str

@@ -34,7 +34,7 @@ class Expected(Generic[T]):
             forget()
 
 
-class Waiting(Generic[T]):
+class ExpectedAnswers(Generic[T]):
     """The answers that are expected now."""
 
     def __init__(self) -> None:

@@ -8,22 +8,22 @@ from typing import Final
 from consumerd.embedded.log.errors import (
     InvalidTimestamp,
     LogFailed,
+    LogOffsetOutOfRange,
+    LogRecordTooLarge,
     LogWriteFailed,
-    OffsetOutOfRange,
     RecordSetTooLarge,
-    RecordTooLarge,
 )
 from consumerd.errors import ConsumerdError, CorruptMessageError, DecompressedTooLarge, LocalProtocolError
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.units import TimestampRefused, UnsupportedForFormat
 
 _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
-    (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (LogOffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (TimestampRefused, ErrorCode.INVALID_TIMESTAMP),
     (UnsupportedForFormat, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (DecompressedTooLarge, ErrorCode.MESSAGE_TOO_LARGE),  # which has producers cut the batch in two
     (CorruptMessageError, ErrorCode.CORRUPT_MESSAGE),
-    (RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (LogRecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (RecordSetTooLarge, ErrorCode.RECORD_LIST_TOO_LARGE),
     (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
     (LogWriteFailed, ErrorCode.KAFKA_STORAGE_ERROR),

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.codes import old_code_of
 from consumerd.embedded.handlers.context import RequestContext
 from consumerd.embedded.handlers.converting import (
@@ -134,7 +134,7 @@ class _Reading:
 class FetchHandler:
     """Reads from ``topics``' logs; who waits is in ``polls``, which hears of appends."""
 
-    def __init__(self, topics: Topics, polls: LongPolls, faults: Faults) -> None:
+    def __init__(self, topics: Topics, polls: LongPolls, faults: BrokerFaults) -> None:
         self._topics = topics
         self._polls = polls
         self._faults = faults

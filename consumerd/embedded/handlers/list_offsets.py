@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.codes import code_of
 from consumerd.embedded.handlers.context import RequestContext
 from consumerd.embedded.log.errors import LogError
@@ -36,7 +36,7 @@ _FIRST_WITH_ONE_OFFSET: Final = 1
 class ListOffsetsHandler:
     """Looks offsets up in ``topics``' logs."""
 
-    def __init__(self, topics: Topics, faults: Faults) -> None:
+    def __init__(self, topics: Topics, faults: BrokerFaults) -> None:
         self._topics = topics
         self._faults = faults
 

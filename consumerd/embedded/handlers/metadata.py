@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.context import RequestContext
 from consumerd.embedded.log.errors import LogError
 from consumerd.embedded.topic_names import INTERNAL_TOPICS
@@ -43,7 +43,7 @@ class MetadataHandler:
     def __init__(
         self,
         topics: Topics,
-        faults: Faults,
+        faults: BrokerFaults,
         *,
         broker: Callable[[], MetadataBroker],
         cluster_id: Callable[[], str | None],

@@ -14,7 +14,7 @@ import asyncio
 from typing import Final
 
 from consumerd.embedded.appending import Appender
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.codes import old_code_of
 from consumerd.embedded.handlers.context import ConnectionRefused, RequestContext
 from consumerd.embedded.handlers.refusals import refuse, refused_produce
@@ -48,7 +48,7 @@ _Outcome = ErrorCode | asyncio.Future[Appended]
 class ProduceHandler:
     """Appends to ``topics``' logs through ``appender``."""
 
-    def __init__(self, topics: Topics, appender: Appender, faults: Faults) -> None:
+    def __init__(self, topics: Topics, appender: Appender, faults: BrokerFaults) -> None:
         self._topics = topics
         self._appender = appender
         self._faults = faults

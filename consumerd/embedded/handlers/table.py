@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from consumerd.embedded.appending import Appender
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.context import Handler
 from consumerd.embedded.handlers.fetch import FetchHandler
 from consumerd.embedded.handlers.list_offsets import ListOffsetsHandler
@@ -21,7 +21,7 @@ from consumerd.wire.modern.metadata import MetadataBroker
 def log_handlers(
     topics: Topics,
     appender: Appender,
-    faults: Faults,
+    faults: BrokerFaults,
     *,
     broker: Callable[[], MetadataBroker],
     cluster_id: Callable[[], str | None],

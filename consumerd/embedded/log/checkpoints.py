@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.files import LogFileSystem
 from consumerd.model import TopicPartition
 
 _VERSION: Final = "0"
 
 
-def read_checkpoint(path: Path, files: LogFiles) -> dict[TopicPartition, int]:
+def read_checkpoint(path: Path, files: LogFileSystem) -> dict[TopicPartition, int]:
     """Return the offsets in a checkpoint file; none where there is no such file. Raises OSError."""
     try:
         descriptor = files.open(path)
@@ -42,7 +42,7 @@ def read_checkpoint(path: Path, files: LogFiles) -> dict[TopicPartition, int]:
     return offsets if version == _VERSION and count == str(len(lines)) else {}
 
 
-def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int], files: LogFiles) -> None:
+def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int], files: LogFileSystem) -> None:
     """Replace a checkpoint file. Raises OSError, and then the old one stands, or the new one."""
     lines = [_VERSION, str(len(offsets))]
     lines += (f"{one.topic} {one.partition} {offset}" for one, offset in sorted(offsets.items()))

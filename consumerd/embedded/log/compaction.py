@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.files import LogFileSystem
 from consumerd.embedded.log.headers import CHUNK_BYTES, UnitHeader, UnitWalker, parse_header
 from consumerd.embedded.log.index import MOST_RELATIVE
 from consumerd.embedded.log.recovery import CLEANED_ENDING, SWAP_ENDING
@@ -113,7 +113,7 @@ def write_cleaned(
     tombstones_from_ms: int,
     partition: TopicPartition,
     settings: LogSettings,
-    files: LogFiles,
+    files: LogFileSystem,
 ) -> Segment:
     """Write what stays of a group into one segment and make it durable; its file is a ``.swap`` then.
 
@@ -139,7 +139,7 @@ def write_cleaned(
     return target
 
 
-def drop_cleaned(folder: Path, base_offset: int, files: LogFiles) -> None:
+def drop_cleaned(folder: Path, base_offset: int, files: LogFileSystem) -> None:
     """Remove what :func:`write_cleaned` did not finish. Raises OSError."""
     files.unlink(_beside(folder, base_offset, CLEANED_ENDING))
 

@@ -27,7 +27,7 @@ class LogError(ConsumerdError):
     """A log did not do what it was asked for."""
 
 
-class OffsetOutOfRange(LogError):
+class LogOffsetOutOfRange(LogError):
     """There is no such offset: ``earliest`` is the first one held, ``latest`` the next to be written."""
 
     def __init__(self, partition: TopicPartition, offset: int, earliest: int, latest: int) -> None:
@@ -38,7 +38,7 @@ class OffsetOutOfRange(LogError):
         self.latest = latest
 
 
-class RecordTooLarge(LogError):
+class LogRecordTooLarge(LogError):
     """A message or batch of ``size`` bytes where ``limit`` are allowed (``max.message.bytes``)."""
 
     def __init__(self, partition: TopicPartition, size: int, limit: int) -> None:

@@ -20,7 +20,7 @@ descriptor of the same file in this process.
 """
 
 
-class LogFiles(Protocol):
+class LogFileSystem(Protocol):
     """What a log needs of a file system."""
 
     def open(self, path: Path, *, create: bool = False) -> int:

@@ -20,7 +20,7 @@ from typing import Final
 
 from consumerd.embedded.log.checkpoints import read_checkpoint, write_checkpoint
 from consumerd.embedded.log.errors import LogError, LogFailed, LogLocked
-from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.files import LogFileSystem
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.model import TopicPartition
@@ -45,7 +45,7 @@ def path_aside(folder: Path, ending: str) -> Path:
 class LogDirectory:
     """The logs in a directory. :meth:`open` locks it, :meth:`close` lets it go."""
 
-    def __init__(self, path: Path, *, files: LogFiles, now_ms: Callable[[], int]) -> None:
+    def __init__(self, path: Path, *, files: LogFileSystem, now_ms: Callable[[], int]) -> None:
         self.path = path
         self._files = files
         self._now_ms = now_ms
@@ -58,7 +58,7 @@ class LogDirectory:
         """They may name a log that is there no more, and must not be taken for its successor's."""
 
     @classmethod
-    def open(cls, path: Path, *, files: LogFiles, now_ms: Callable[[], int]) -> LogDirectory:
+    def open(cls, path: Path, *, files: LogFileSystem, now_ms: Callable[[], int]) -> LogDirectory:
         """Lock a directory, or make it, and read what is known of its logs; none is opened yet.
 
         Raises LogLocked, LogFailed.

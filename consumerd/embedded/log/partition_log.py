@@ -32,12 +32,12 @@ from consumerd.embedded.log.errors import (
     LogDamaged,
     LogFailed,
     LogFull,
+    LogOffsetOutOfRange,
     LogWriteFailed,
-    OffsetOutOfRange,
     RecordSetTooLarge,
 )
 from consumerd.embedded.log.expansion import Expansion
-from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.files import LogFileSystem
 from consumerd.embedded.log.preparation import Prepared, prepare
 from consumerd.embedded.log.recovery import open_segments, place_swapped
 from consumerd.embedded.log.segment import Segment
@@ -78,7 +78,7 @@ class PartitionLog:
         segments: tuple[Segment, ...],
         *,
         settings: LogSettings,
-        files: LogFiles,
+        files: LogFileSystem,
         now_ms: Callable[[], int],
         cleaned_to: int = 0,
     ) -> None:
@@ -103,7 +103,7 @@ class PartitionLog:
         partition: TopicPartition,
         *,
         settings: LogSettings,
-        files: LogFiles,
+        files: LogFileSystem,
         now_ms: Callable[[], int],
         clean: bool = False,
         recovery_point: int | None = None,
@@ -305,7 +305,7 @@ class PartitionLog:
 
         def look(segments: SegmentList, end: int) -> LogSlice:
             if not segments.bases[0] <= offset <= end:
-                raise OffsetOutOfRange(self.partition, offset, segments.bases[0], end)
+                raise LogOffsetOutOfRange(self.partition, offset, segments.bases[0], end)
             if offset == end:
                 return LogSlice(None, first_offset=offset)
             return segments.find_slice(offset, max_bytes, whole_first=whole_first)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from consumerd.embedded.log.errors import InvalidTimestamp, RecordTooLarge
+from consumerd.embedded.log.errors import InvalidTimestamp, LogRecordTooLarge
 from consumerd.embedded.log.expansion import Expansion, most_decompressed
 from consumerd.embedded.log.headers import UnitHeader, parse_headers, walk_headers
 from consumerd.embedded.log.settings import LogSettings
@@ -98,7 +98,7 @@ def prepare(
 def _check_sizes(units: Iterable[UnitHeader], partition: TopicPartition, settings: LogSettings) -> None:
     largest = max((unit.size for unit in units), default=0)
     if largest > settings.max_message_bytes:
-        raise RecordTooLarge(partition, largest, settings.max_message_bytes)
+        raise LogRecordTooLarge(partition, largest, settings.max_message_bytes)
 
 
 def _check_converted_sizes(parts: Iterable[Part], partition: TopicPartition, settings: LogSettings) -> None:
@@ -110,7 +110,7 @@ def _check_converted_sizes(parts: Iterable[Part], partition: TopicPartition, set
             payload_bytes = part.end - part.at - part.count * (ENTRY_BYTES + LEAST_SIZES[part.magic])
             least_bytes = payload_bytes + part.count * LEAST_RECORD_BYTES
             if least_bytes > settings.max_message_bytes:
-                raise RecordTooLarge(partition, least_bytes, settings.max_message_bytes)
+                raise LogRecordTooLarge(partition, least_bytes, settings.max_message_bytes)
 
 
 def _convert(

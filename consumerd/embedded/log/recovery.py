@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.files import LogFileSystem
 from consumerd.embedded.log.headers import CHUNK_BYTES
 from consumerd.embedded.log.segment import INDEX_SUFFIXES, LOG_SUFFIX, Segment, find_base_offset, segment_path
 
@@ -38,7 +38,7 @@ class Recovered:
 
 
 def open_segments(
-    folder: Path, files: LogFiles, *, index_interval_bytes: int, clean: bool, recovery_point: int | None
+    folder: Path, files: LogFileSystem, *, index_interval_bytes: int, clean: bool, recovery_point: int | None
 ) -> Recovered:
     """Open all segments, and make the first one in an empty directory.
 
@@ -57,7 +57,7 @@ def open_segments(
 
 def _open_all(
     folder: Path,
-    files: LogFiles,
+    files: LogFileSystem,
     segments: list[Segment],
     interval_bytes: int,
     *,
@@ -98,7 +98,7 @@ def _open_all(
     return Recovered(segments=tuple(segments), checked=checked, cut_bytes=cut_bytes)
 
 
-def _write_again(segment: Segment, files: LogFiles, checked_from: int) -> None:
+def _write_again(segment: Segment, files: LogFileSystem, checked_from: int) -> None:
     first = segment.locate(checked_from, segment.file)
     position = first.position if first is not None else segment.size
     descriptor = segment.file.descriptor
@@ -108,7 +108,7 @@ def _write_again(segment: Segment, files: LogFiles, checked_from: int) -> None:
         position += len(data)
 
 
-def _remove(folder: Path, base: int, files: LogFiles) -> int:
+def _remove(folder: Path, base: int, files: LogFileSystem) -> int:
     path = segment_path(folder, base)
     descriptor = files.open(path)
     try:
@@ -120,7 +120,7 @@ def _remove(folder: Path, base: int, files: LogFiles) -> int:
     return size
 
 
-def finish_interrupted(folder: Path, files: LogFiles) -> None:
+def finish_interrupted(folder: Path, files: LogFileSystem) -> None:
     """Do what a compaction or deletion had begun: drop what was not finished, and let finished segments take their place.
 
     Raises OSError; a second try goes on where the first one ended.
@@ -142,7 +142,7 @@ def finish_interrupted(folder: Path, files: LogFiles) -> None:
             files.unlink(folder / name)
 
 
-def _finish_swap(folder: Path, base: int, files: LogFiles) -> None:
+def _finish_swap(folder: Path, base: int, files: LogFileSystem) -> None:
     swap = folder / f"{segment_path(folder, base).name}{SWAP_ENDING}"
     merged = Segment(folder, base, files, index_interval_bytes=CHUNK_BYTES)
     try:
@@ -152,7 +152,7 @@ def _finish_swap(folder: Path, base: int, files: LogFiles) -> None:
     place_swapped(folder, base, merged.next_offset, files)
 
 
-def place_swapped(folder: Path, base: int, next_offset: int, files: LogFiles) -> None:
+def place_swapped(folder: Path, base: int, next_offset: int, files: LogFileSystem) -> None:
     """Let a finished compacted segment take the place of those that begin in ``[base, next_offset)``.
 
     Their names go in rising order, so that after an end in between what is left of them is the newest. The indexes are

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from consumerd.embedded.log.errors import LogDamaged
-from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.files import LogFileSystem
 from consumerd.embedded.log.headers import NEAR_BYTES, UnitHeader, UnitWalker
 from consumerd.embedded.log.index import MOST_RELATIVE, OFFSET_ENTRY_BYTES, TIME_ENTRY, OffsetIndex, TimeIndex
 from consumerd.embedded.log.slices import SharedFile
@@ -44,7 +44,7 @@ def find_base_offset(name: str, ending: str = "") -> int | None:
 class Segment:
     """An open segment. ``next_offset`` is behind its last unit; ``max_timestamp`` is -1 while nothing has one."""
 
-    def __init__(self, folder: Path, base_offset: int, files: LogFiles, *, index_interval_bytes: int) -> None:
+    def __init__(self, folder: Path, base_offset: int, files: LogFileSystem, *, index_interval_bytes: int) -> None:
         self.folder = folder
         self.base_offset = base_offset
         self.size = 0

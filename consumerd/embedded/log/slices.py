@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from consumerd.embedded.log.files import LogFiles
+from consumerd.embedded.log.files import LogFileSystem
 
 
 class SharedFile:
@@ -14,7 +14,7 @@ class SharedFile:
 
     __slots__ = ("_files", "_lock", "_users", "descriptor")
 
-    def __init__(self, files: LogFiles, descriptor: int) -> None:
+    def __init__(self, files: LogFileSystem, descriptor: int) -> None:
         self.descriptor = descriptor
         self._files = files
         self._lock = threading.Lock()

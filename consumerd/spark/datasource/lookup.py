@@ -20,7 +20,7 @@ from typing import Final, Self, TypeVar, assert_never
 from consumerd.aio.clock import boottime
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
-from consumerd.client.log_range import LogRange, LogRangeReader
+from consumerd.client.log_range import LogRangeReader
 from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
 from consumerd.cluster.generation import require_modern
@@ -28,7 +28,7 @@ from consumerd.cluster.view import Broker, ClusterView
 from consumerd.errors import ConfigError, ConnectionLost, CoordinationError, NotFound
 from consumerd.group.java_regex import UnsupportedPattern, compile_java
 from consumerd.group.subscription import INTERNAL_TOPICS
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.net.pool import ConnectionPool
 from consumerd.offsets.positions import GroupPositions
 from consumerd.offsets.store import Validity

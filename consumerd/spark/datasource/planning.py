@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from consumerd.client.log_range import LogRange
 from consumerd.errors import ConfigError, OffsetError, OffsetOutOfRange
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.spark.datasource.offsets import PartitionOffsets
 
 _MOST_PARTS: Final = 1_000_000

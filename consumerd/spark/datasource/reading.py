@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from consumerd.aio.clock import monotonic
 from consumerd.aio.tasks import alongside
 from consumerd.aio.timeouts import timeout
-from consumerd.client.log_range import LogRangeReader
+from consumerd.client.log_range import LogRangeReader, LogRanges
 from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.errors import (
     ConsumerdError,
@@ -38,7 +38,7 @@ from consumerd.errors import (
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.fetcher import Fetcher
-from consumerd.fetch.ports import FetchSettings, LogRanges
+from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
 from consumerd.spark.datasource.connecting import first_brokers, make_pool
 from consumerd.spark.datasource.leaders import TopicLeaders

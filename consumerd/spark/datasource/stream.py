@@ -18,9 +18,8 @@ import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from consumerd.client.log_range import LogRange
 from consumerd.errors import NotFound, OffsetError
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.spark.datasource.batch import make_partitions, read_partition
 from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.offsets import JsonOffsets, PartitionOffsets, read_checkpoint, to_json

@@ -19,9 +19,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from consumerd.client.log_range import LogRange
 from consumerd.errors import OffsetError, OffsetOutOfRange
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.spark.datasource.offsets import PartitionOffsets
 from consumerd.spark.datasource.planning import OffsetRange, limit_ranges
 

@@ -31,10 +31,10 @@ from consumerd.sinks.record_fields import MalformedRecord, UnknownFormat, find_n
 from consumerd.spark.landing.coverage import Coverage
 from consumerd.spark.table.commit import (
     Bounds,
-    Commit,
     DataFile,
     Operation,
     Scalar,
+    TableCommit,
     TableRecord,
     get_numbers,
     get_texts,
@@ -79,7 +79,7 @@ _CONFIGURATION: Final = {
 # -- commits
 
 
-def encode_commit(commit: Commit, table: TableRecord) -> bytes:
+def encode_commit(commit: TableCommit, table: TableRecord) -> bytes:
     """Return a commit as lines of JSON."""
     schema = commit.schema or table.schema
     actions: list[tuple[str, Action]] = [
@@ -95,7 +95,7 @@ def encode_commit(commit: Commit, table: TableRecord) -> bytes:
     return _write_lines([("commitInfo", _describe(commit, len(actions))), *actions])
 
 
-def parse_commit(data: bytes, version: int, partition_by: Sequence[str]) -> Commit:
+def parse_commit(data: bytes, version: int, partition_by: Sequence[str]) -> TableCommit:
     """Read a commit, of ours or of others. Raises MalformedRecord."""
     info: Mapping[str, object] = {}
     schema: str | None = None
@@ -124,7 +124,7 @@ def parse_commit(data: bytes, version: int, partition_by: Sequence[str]) -> Comm
         operation = _guess(changes=changes, removes=bool(removed))
         time_ms = find_number(info, "timestamp") or 0
         who = str(info.get("operation", "unknown"))
-        return Commit(
+        return TableCommit(
             version=version,
             plan=f"{who} of version {version}",
             operation=operation,
@@ -139,7 +139,7 @@ def parse_commit(data: bytes, version: int, partition_by: Sequence[str]) -> Comm
         raise MalformedRecord(f"it says that it is version {get_number(ours, 'version')}; was it copied here?")
     if get_number(ours, "actions") != count:
         raise MalformedRecord(f"it has {count} of {ours['actions']} actions")
-    return Commit(
+    return TableCommit(
         version=version,
         plan=get_text(ours, "plan"),
         operation=_parse_operation(ours),
@@ -156,7 +156,7 @@ def parse_commit(data: bytes, version: int, partition_by: Sequence[str]) -> Comm
     )
 
 
-def _describe(commit: Commit, actions: int) -> Action:
+def _describe(commit: TableCommit, actions: int) -> Action:
     operation, parameters = _OPERATIONS[commit.operation]
     restored: Action = {}
     if commit.restores is not None:

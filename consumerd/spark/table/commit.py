@@ -85,7 +85,7 @@ def rows_of(files: Iterable[DataFile]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class TableCommit:
     """One version of a table.
 
     Attributes:

@@ -19,8 +19,8 @@ from consumerd.sinks.record_fields import MalformedRecord, decode_fields, descri
 from consumerd.spark.table.actions import parse_covered
 from consumerd.spark.table.attempts import StagedCommit
 from consumerd.spark.table.commit import (
-    Commit,
     Operation,
+    TableCommit,
     TableRecord,
     commit_name,
     get_numbers,
@@ -82,7 +82,7 @@ def _parse_table(data: bytes) -> TableRecord:
     )
 
 
-def _read(log: TableLog, version: int) -> Commit:
+def _read(log: TableLog, version: int) -> TableCommit:
     path = log.path / _FOLDER / commit_name(version)
     try:
         fields = decode_fields(log.files.read(path))
@@ -94,12 +94,12 @@ def _read(log: TableLog, version: int) -> Commit:
     return commit
 
 
-def _parse_commit(fields: Mapping[str, object]) -> Commit:
+def _parse_commit(fields: Mapping[str, object]) -> TableCommit:
     try:
         operation = Operation(get_text(fields, "operation"))
     except ValueError as error:
         raise MalformedRecord(str(error)) from error
-    return Commit(
+    return TableCommit(
         version=get_number(fields, "version"),
         plan=get_text(fields, "plan"),
         operation=operation,

@@ -47,7 +47,7 @@ from consumerd.spark.table.attempts import StagedCommit
 from consumerd.spark.table.checkpoint import encode_checkpoint, parse_checkpoint, parse_time_of
 from consumerd.spark.table.commit import (
     LOG_FOLDER,
-    Commit,
+    TableCommit,
     TableRecord,
     checkpoint_name,
     commit_name,
@@ -109,7 +109,7 @@ class TableLog:
         """Return the oldest version from which on all commits are in the log. Raises OSError."""
         return self._list().oldest
 
-    def read(self, version: int) -> Commit:
+    def read(self, version: int) -> TableCommit:
         """Read one commit. Raises VersionVacuumed, TableError, OSError."""
         path = self._folder / commit_name(version)
         try:
@@ -123,7 +123,7 @@ class TableLog:
         except MalformedRecord as error:
             raise TableError(describe_malformed(str(path), error)) from error
 
-    def read_after(self, version: int, until: int | None = None) -> Iterator[Commit]:
+    def read_after(self, version: int, until: int | None = None) -> Iterator[TableCommit]:
         """Yield the commits behind ``version``, up to ``until`` or to the newest. Raises as :meth:`read`."""
         last = self.latest() if until is None else until
         for number in range(version + 1, last + 1):
@@ -157,7 +157,7 @@ class TableLog:
             return snapshot
         return replace(snapshot, plans={plan: at for plan, at in snapshot.plans.items() if at >= oldest})
 
-    def publish(self, commit: Commit, staged: StagedCommit) -> bool:
+    def publish(self, commit: TableCommit, staged: StagedCommit) -> bool:
         """Publish a commit under its number; return False if the number is taken.
 
         Raises TableConflict if the attempt was ended by others; OSError, after which the commit may be public or not.

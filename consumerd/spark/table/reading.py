@@ -15,7 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from consumerd.spark.table.commit import Commit, DataFile, Operation
+from consumerd.spark.table.commit import DataFile, Operation, TableCommit
 from consumerd.spark.table.errors import TableError, VersionVacuumed
 from consumerd.spark.table.transaction import Table, open_table
 
@@ -34,7 +34,7 @@ class Increment:
     frame: DataFrame
     after: int
     until: int
-    appends: tuple[Commit, ...]
+    appends: tuple[TableCommit, ...]
     rows: int
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from consumerd.spark.table.commit import Commit, DataFile, Operation
+from consumerd.spark.table.commit import DataFile, Operation, TableCommit
 from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.transaction import Table, Transaction
 
 JOB: Final = "restore"
 
 
-def restore(table: Table, version: int) -> Commit:
+def restore(table: Table, version: int) -> TableCommit:
     """Commit a version with the rows, coverage and progress of ``version``.
 
     Columns that were added since stay, and are null. Files that were removed from the table since come back under new

@@ -9,7 +9,7 @@ from typing import Final
 
 from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.spark.landing.coverage import NOTHING, Coverage, sum_up
-from consumerd.spark.table.commit import Commit, DataFile, Operation
+from consumerd.spark.table.commit import DataFile, Operation, TableCommit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Snapshot:
         """Bytes of the table's files."""
         return sum(file.size for file in self.files.values())
 
-    def apply(self, commits: Iterable[Commit]) -> Snapshot:
+    def apply(self, commits: Iterable[TableCommit]) -> Snapshot:
         """Return the snapshot after further commits, in their order. Raises MalformedRecord if they do not fit."""
         files = dict(self.files)
         progress = dict(self.progress)

@@ -44,7 +44,7 @@ from consumerd.spark.table.attempts import (
     new_attempt,
     remove_attempts,
 )
-from consumerd.spark.table.commit import LOG_FOLDER, STAGING_FOLDER, Commit, DataFile, Operation, TableRecord
+from consumerd.spark.table.commit import LOG_FOLDER, STAGING_FOLDER, DataFile, Operation, TableCommit, TableRecord
 from consumerd.spark.table.errors import TableConflict, TableError
 from consumerd.spark.table.former_log import upgrade
 from consumerd.spark.table.locks import LOCK_NAME, FileLock, Lock, LockMaker, check_locks
@@ -205,7 +205,7 @@ class Transaction:
         finally:
             self._unlock()
 
-    def find_done(self) -> Commit | None:
+    def find_done(self) -> TableCommit | None:
         """Return the commit of this plan, or None if the work is not done yet. Raises TableError, OSError."""
         version = self.base.plans.get(self.plan)
         return None if version is None else self.table.log.read(version)
@@ -226,7 +226,7 @@ class Transaction:
         counts: Mapping[str, int] | None = None,
         schema: str | None = None,
         restores: int | None = None,
-    ) -> Commit:
+    ) -> TableCommit:
         """Publish the commit as the table's next version, and return it.
 
         If another job has committed the same plan, its commit is returned and this attempt leaves nothing. Arguments
@@ -236,7 +236,7 @@ class Transaction:
         done = self.find_done()
         if done is not None:
             return done
-        commit = Commit(
+        commit = TableCommit(
             version=self.base.version + 1,
             plan=self.plan,
             operation=self._operation,
@@ -260,7 +260,7 @@ class Transaction:
             failpoints.reach("after_table_commit")
         return published
 
-    def _check(self, commit: Commit) -> None:
+    def _check(self, commit: TableCommit) -> None:
         """Raise TableError if a file to be removed is not in the base version."""
         absent = [path for path in commit.removed if path not in self.base.files]
         if absent:
@@ -285,7 +285,7 @@ class Transaction:
         for folder in sorted(_with_parents(folders, self.table.path), reverse=True):
             self._files.sync_folder(folder)
 
-    def _publish(self, commit: Commit) -> Commit:
+    def _publish(self, commit: TableCommit) -> TableCommit:
         assert self._commit is not None
         while True:
             try:
@@ -327,7 +327,7 @@ class Transaction:
         self._linked.clear()
 
 
-def find_conflict(mine: Commit, other: Commit) -> str | None:
+def find_conflict(mine: TableCommit, other: TableCommit) -> str | None:
     """Say how a concurrent commit contradicts mine; None if mine can follow it."""
     if other.restores is not None:
         return f"has gone back to version {other.restores}"
@@ -389,7 +389,7 @@ def _with_parents(folders: Iterable[Path], root: Path) -> set[Path]:
     return found
 
 
-def _renumber(commit: Commit, version: int) -> Commit:
+def _renumber(commit: TableCommit, version: int) -> TableCommit:
     return replace(commit, version=version)
 
 

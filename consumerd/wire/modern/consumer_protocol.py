@@ -12,7 +12,7 @@ from typing import Final, TypeVar, cast
 
 from consumerd.errors import RemoteProtocolError
 from consumerd.wire.declaration import BYTES, INT16, INT32, STRING, ArrayOf, field, message
-from consumerd.wire.schema import Codec, compile_codec
+from consumerd.wire.schema import MessageCodec, compile_codec
 
 PROTOCOL_TYPE: Final = "consumer"
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @message
-class Subscription:
+class ConsumerSubscription:
     """The topics that a member wants."""
 
     version: int = field(INT16, default=0)
@@ -45,7 +45,7 @@ class Assignment:
     user_data: bytes | None = field(BYTES, default=None, nullable="0+")
 
 
-_SUBSCRIPTION: Final = compile_codec(Subscription, 0)
+_SUBSCRIPTION: Final = compile_codec(ConsumerSubscription, 0)
 _ASSIGNMENT: Final = compile_codec(Assignment, 0)
 
 encode_subscription: Final = _SUBSCRIPTION.encode
@@ -54,7 +54,7 @@ encode_assignment: Final = _ASSIGNMENT.encode
 """Write an assignment. Raises LocalProtocolError."""
 
 
-def decode_subscription(data: bytes | memoryview) -> Subscription:
+def decode_subscription(data: bytes | memoryview) -> ConsumerSubscription:
     """Read a subscription of any version. Raises RemoteProtocolError."""
     return _decode(_SUBSCRIPTION, data)
 
@@ -64,7 +64,7 @@ def decode_assignment(data: bytes | memoryview) -> Assignment:
     return _decode(_ASSIGNMENT, data)
 
 
-def _decode(codec: Codec[T], data: bytes | memoryview) -> T:
+def _decode(codec: MessageCodec[T], data: bytes | memoryview) -> T:
     end = len(data)
     value, at = codec.read(memoryview(data), 0, end)
     if value.version < 0:

@@ -36,7 +36,7 @@ def find_stop(data: Buffer, at: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offsets:
+class UnitOffsets:
     """The offsets that a unit has by its own head; ``first`` is None in a compressed wrapper, which says only its last."""
 
     first: int | None
@@ -48,7 +48,7 @@ class Offsets:
         return self.last if self.first is None else self.first
 
 
-def read_offsets(data: Buffer, at: int, high_watermark: int | None) -> Offsets | None:
+def read_offsets(data: Buffer, at: int, high_watermark: int | None) -> UnitOffsets | None:
     """Return what the head at ``at`` claims, if it is there and possible."""
     if find_stop(data, at) is None or len(data) - at <= MAGIC_AT + 1:
         return None
@@ -62,7 +62,7 @@ def read_offsets(data: Buffer, at: int, high_watermark: int | None) -> Offsets |
         first = None
     if last < max(offset, 0) or (high_watermark is not None and last >= high_watermark):
         return None
-    return Offsets(first=first, last=last)
+    return UnitOffsets(first=first, last=last)
 
 
 def read_claim(data: Buffer, at: int, start: int, high_watermark: int | None) -> int | None:

@@ -25,7 +25,7 @@ from consumerd.wire.modern.extent import (
     BATCH_MAGIC,
     HEAD_BYTES,
     UNIT_SIZES,
-    Offsets,
+    UnitOffsets,
     find_next_offset,
     find_stop,
     read_offsets,
@@ -261,7 +261,7 @@ class _Fetched:
             found += bytes(self.following[behind : behind + size - len(found)])
         return found
 
-    def _follower(self, at: int, *, inside: bool = True) -> Offsets | None:
+    def _follower(self, at: int, *, inside: bool = True) -> UnitOffsets | None:
         """Return the offsets of the unit at ``at``, which may stand in what follows, or begin to.
 
         The first one of a compressed wrapper is known only if one looks ``inside``, and all of it was fetched.
@@ -280,7 +280,7 @@ class _Fetched:
             return replace(offsets, first=columns.offsets[0])
         return offsets
 
-    def _speaks_against(self, follower: Offsets, at: int, end: int) -> bool:
+    def _speaks_against(self, follower: UnitOffsets, at: int, end: int) -> bool:
         """Tell whether the unit at ``at`` makes the one before it wrong, which is the first that may be due and claims all
         below ``end``; otherwise its own offset is.
         """
@@ -291,7 +291,7 @@ class _Fetched:
         another = None if stop is None else self._follower(stop)
         return another is None or another.least < end
 
-    def _is_met_again(self, begin: int, columns: ColumnBuilder, follower: Offsets) -> bool:
+    def _is_met_again(self, begin: int, columns: ColumnBuilder, follower: UnitOffsets) -> bool:
         """Tell whether the unit at ``begin`` was passed over before and is sent again.
 
         It was if it begins below the position that was asked for, and the unit behind it begins exactly there: the
@@ -303,7 +303,7 @@ class _Fetched:
         first = None if offsets is None else offsets.first
         return columns.begins_before(self.start) or (first is not None and first < self.start)
 
-    def _leaves_no_room(self, follower: Offsets, at: int, end: int) -> bool:
+    def _leaves_no_room(self, follower: UnitOffsets, at: int, end: int) -> bool:
         """Tell whether the unit at ``at`` cannot stand behind one that claims all below ``end``, since the next is too near,
         or the log's end where there is none.
         """
@@ -319,7 +319,7 @@ class _Fetched:
             at = stop
         return at
 
-    def _decode_behind(self, at: int, claimed: int, follower: Offsets, passes: int) -> RecordBatch:
+    def _decode_behind(self, at: int, claimed: int, follower: UnitOffsets, passes: int) -> RecordBatch:
         """Return what stands behind the unit at ``at``, whose offset is wrong, if it stands before what is due."""
         rest = self._pass_by(at, passes)
         next_offset = follower.first if follower.first is not None and follower.first > self.start else None

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from consumerd.access.opening import make_zookeeper
-from consumerd.config.settings import Cluster
+from consumerd.config.settings import ClusterSection
 from tests.support.waiting import until
 
 
@@ -26,5 +26,5 @@ async def test_the_lease_runs_on_a_clock_that_counts_suspension(monkeypatch: pyt
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # not listening
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        async with make_zookeeper(Cluster(zookeeper=address), session_timeout_ms=6000):
+        async with make_zookeeper(ClusterSection(zookeeper=address), session_timeout_ms=6000):
             await until(lambda: time.CLOCK_BOOTTIME in asked)

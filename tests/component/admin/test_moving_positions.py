@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from consumerd.admin.operations import MoveRow, OffsetMover, Plan, Target, Way, plan_moves
+from consumerd.admin.operations import OffsetMover, Plan, PositionMoveRow, Target, Way, plan_moves
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ClusterChanged, OffsetError
 from consumerd.group.admission import Admission, describe_cluster, find_our_sessions
@@ -102,7 +102,7 @@ async def test_positions_are_written_while_nobody_is_there_and_a_member_that_joi
     server: EmbeddedZooKeeper, group: str
 ) -> None:
     """The server counts every coming and going below ``ids``: also of one that is gone again."""
-    shown: list[MoveRow] = []
+    shown: list[PositionMoveRow] = []
     async with connect(server) as desk:
         mover = make_mover(desk, group)
         assert not await mover.carry_out(
@@ -119,7 +119,7 @@ async def test_positions_are_written_while_nobody_is_there_and_a_member_that_joi
 
 async def test_a_member_that_carries_it_out_is_waited_for(server: EmbeddedZooKeeper, group: str) -> None:
     """From the request over the member's watch to the commit that takes it away, over the server's own events."""
-    shown: list[MoveRow] = []
+    shown: list[PositionMoveRow] = []
     async with connect(server) as desk, connect(server) as ours, asyncio.TaskGroup() as tasks:
         await join(ours, group, "ours", owns=[P])
         admission = Admission(ours, group, cluster_id=await cluster_of(ours), about={})

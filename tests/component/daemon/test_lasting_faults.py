@@ -24,18 +24,18 @@ from consumerd.aio.tasks import alongside
 from consumerd.daemon.describe import describe_partition, explain_problems
 from consumerd.daemon.http import _write_json, _write_page
 from consumerd.daemon.readings import read_gauges
-from consumerd.daemon.status import DaemonStatus, PartitionStatus, RecentEvents
+from consumerd.daemon.status import DaemonStatus, PartitionReport, RecentEvents
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.ports import SinkRoute
 from consumerd.errors import ConnectionLost, RetriableSinkError
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.ports import FetchSettings
-from consumerd.model import BrokerId, Claim, TopicPartition
+from consumerd.model import BrokerId, Claim, LogRange, TopicPartition
 from consumerd.offsets.store import CommitOutcome
 from consumerd.telemetry.hooks import FanOutHooks
 from consumerd.telemetry.metrics import MetricsHooks
 from tests.support.delivery import FakeClaim, FakeSink, FakeStore, FakeWriter, make_deliveries
-from tests.support.fake_broker import FakeBroker, FakeCluster, Range
+from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.virtual_time import run
 from tests.support.waiting import until
@@ -62,7 +62,7 @@ class Ranges:
         self._cluster = cluster
         self.refused: set[TopicPartition] = set()
 
-    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Range]:
+    async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         found = {}
         for one in partitions:
             leader = self._cluster.leaders[one]
@@ -73,7 +73,7 @@ class Ranges:
                 await asyncio.Event().wait()
             if not broker.up:
                 raise ConnectionLost("refused")
-            found[one] = Range(self._cluster.logs[one].log_start, self._cluster.logs[one].end)
+            found[one] = LogRange(self._cluster.logs[one].log_start, self._cluster.logs[one].end)
         return found
 
     async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -150,7 +150,7 @@ class World:
         return value
 
 
-def _partition(status: DaemonStatus, partition: TopicPartition) -> PartitionStatus:
+def _partition(status: DaemonStatus, partition: TopicPartition) -> PartitionReport:
     (found,) = [one for one in status.partitions if one.topic == partition.topic]
     return found
 

@@ -23,7 +23,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from consumerd.daemon.http import make_application, serve
-from consumerd.daemon.status import DaemonStatus, EventStatus, Moment, PartitionStatus, RebalanceStatus, SinkStatus
+from consumerd.daemon.status import DaemonStatus, EventStatus, Moment, PartitionReport, RebalanceStatus, SinkStatus
 from tests.support.tools import require_tool
 from tests.unit.daemon.test_status_surface import STATUS, always
 
@@ -40,8 +40,8 @@ def moment(ago_s: float) -> Moment:
     return Moment(ago_s=ago_s, at="2024-05-01T00:00:00+00:00", timestamp_s=1714521600.0)
 
 
-def partition(topic: str, number: int, **changes: object) -> PartitionStatus:
-    one = PartitionStatus(
+def partition(topic: str, number: int, **changes: object) -> PartitionReport:
+    one = PartitionReport(
         topic=topic,
         partition=str(number),
         sink="lake",

@@ -15,7 +15,6 @@ import pytest
 from consumerd.access.opening import open_access
 from consumerd.aio.clock import boottime
 from consumerd.aio.timeouts import timeout
-from consumerd.client.log_range import LogRange
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.config import settings as config
 from consumerd.embedded.broker import BrokerSettings, EmbeddedBroker
@@ -27,7 +26,7 @@ from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.releases import IMITATIONS
 from consumerd.embedded.storage import Storage
 from consumerd.errors import ConfigError
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.metadata import MetadataRequest
@@ -49,7 +48,7 @@ async def test_our_own_clients_find_partitions_offsets_and_times(release: str, z
         zk = AiozkClient(cluster.zookeeper, session_timeout_s=6, now=boottime, random=random.random)
         async with (
             zk,
-            open_access(zk, config.Cluster(zookeeper=cluster.zookeeper), client_id="own", hooks=Hooks()) as own,
+            open_access(zk, config.ClusterSection(zookeeper=cluster.zookeeper), client_id="own", hooks=Hooks()) as own,
         ):
             own.directory.follow(["t"])
             assert {PARTITION: LogRange(0, 3)} == await own.ranges.read([PARTITION])

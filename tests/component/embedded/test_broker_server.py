@@ -14,10 +14,10 @@ import pytest
 import structlog
 
 from consumerd.aio.timeouts import timeout
-from consumerd.embedded.connection import Connection, allocate_frame
-from consumerd.embedded.reply import FileRange, Reply
+from consumerd.embedded.connection import ServedConnection, allocate_frame
+from consumerd.embedded.reply import FileRange, FramedReply
 from consumerd.embedded.request_memory import RequestMemory
-from consumerd.embedded.sending import Sender
+from consumerd.embedded.sending import ReplySender
 from consumerd.errors import ConnectionLost
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.api_versions import ApiVersionsRequest
@@ -46,10 +46,10 @@ async def client(broker: ServedLogs) -> AsyncIterator[RawClient]:
 
 def make_connection(
     ours: socket.socket, memory: RequestMemory | None = None, *, idle_s: float = 60, progress_s: float = 60
-) -> Connection:
+) -> ServedConnection:
     """Serve one end of a pair of sockets."""
     ours.settimeout(0)
-    return Connection(
+    return ServedConnection(
         ours,
         name="c",
         peer_host="h",
@@ -365,9 +365,9 @@ async def test_pieces_arrive_in_order_with_and_without_sendfile(use_sendfile: bo
             memoryview(b"between"),
             FileRange(descriptor, 0, 7),
         ]
-        sender = Sender(ours, stall_s=20, use_sendfile=use_sendfile)
+        sender = ReplySender(ours, stall_s=20, use_sendfile=use_sendfile)
         async with asyncio.TaskGroup() as group:
-            group.create_task(sender.send(Reply(pieces=list(pieces))))
+            group.create_task(sender.send(FramedReply(pieces=list(pieces))))
             data = path.read_bytes()
             expected = b"head" + data[7:2_900_007] + b"between" + data[:7]
             assert expected == await reader.readexactly(len(expected))
@@ -384,7 +384,7 @@ async def test_file_that_ends_early_ends_the_connection(tmp_path: Path) -> None:
     with ours, theirs:
         ours.settimeout(0)
         with pytest.raises(ConnectionLost, match="2 bytes before"):
-            await Sender(ours, stall_s=20).send(Reply(pieces=[FileRange(descriptor, 0, 7)]))
+            await ReplySender(ours, stall_s=20).send(FramedReply(pieces=[FileRange(descriptor, 0, 7)]))
     os.close(descriptor)
 
 

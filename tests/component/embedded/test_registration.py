@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from consumerd.aio.timeouts import timeout
-from consumerd.embedded.registration import BrokerIdTaken, Registration
+from consumerd.embedded.registration import BrokerIdTaken, BrokerNode
 from consumerd.embedded.topic_nodes import TopicNodes
 from consumerd.embedded.znodes import BrokerAddress
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
@@ -53,8 +53,8 @@ async def client(
         yield zk
 
 
-def registration(zk: AiozkClient, *, release: Release = (1, 1), broker_id: int = 0, port: int = 9092) -> Registration:
-    return Registration(
+def registration(zk: AiozkClient, *, release: Release = (1, 1), broker_id: int = 0, port: int = 9092) -> BrokerNode:
+    return BrokerNode(
         zk,
         address=BrokerAddress(broker_id=BrokerId(broker_id), host="127.0.0.1", port=port),
         release=release,

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.catalogue import LogCatalogue
 from consumerd.embedded.log.errors import LogFailed
-from consumerd.embedded.log.files import LogFiles, OsLogFiles
+from consumerd.embedded.log.files import LogFileSystem, OsLogFiles
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.embedded.storage import Storage
 from consumerd.embedded.topics import InvalidPartitions, InvalidTopic, NoSuchTopic, TopicExists
@@ -57,7 +57,7 @@ async def catalogue(
     port: int | None = None,
     delete_topics: bool = True,
     call_timeout_s: float | None = None,
-    files: LogFiles | None = None,
+    files: LogFileSystem | None = None,
 ) -> AsyncIterator[LogCatalogue]:
     """Serve topics as broker 7."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from consumerd.aio.timeouts import timeout
-from consumerd.embedded.faults import Fault
+from consumerd.embedded.faults import ArmedFault
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.releases import get_imitation
 from consumerd.errors import OffsetOutOfRange
@@ -99,7 +99,7 @@ async def read_all(broker: ServedLogs, start: int) -> tuple[Seen, Failures]:
 
 
 async def cut_everywhere(
-    folder: Path, release: str, api: ApiKey, scenario: Callable[[ServedLogs, Fault | None], Awaitable[None]]
+    folder: Path, release: str, api: ApiKey, scenario: Callable[[ServedLogs, ArmedFault | None], Awaitable[None]]
 ) -> None:
     """Run a scenario with nothing cut, then once for each byte of an answer as long as the first one of ``api``."""
     async with serving(folder / "whole", release) as broker:
@@ -137,7 +137,7 @@ async def frame_bytes(broker: ServedLogs, release: str, api: ApiKey) -> int:
 async def test_every_record_comes_once_wherever_an_answer_was_cut(release: str, api: ApiKey, tmp_path: Path) -> None:
     """Each byte of the first answer in turn."""
 
-    async def scenario(broker: ServedLogs, fault: Fault | None) -> None:
+    async def scenario(broker: ServedLogs, fault: ArmedFault | None) -> None:
         records, failures = await read_all(broker, 0)
         assert records == EXPECTED
         if fault is not None:
@@ -150,7 +150,7 @@ async def test_every_record_comes_once_wherever_an_answer_was_cut(release: str, 
 async def test_a_position_is_judged_once_wherever_the_answer_about_the_log_was_cut(tmp_path: Path) -> None:
     """Out of range is confirmed by ListOffsets: half an answer must neither confirm it nor be taken for another range."""
 
-    async def scenario(broker: ServedLogs, _fault: Fault | None) -> None:
+    async def scenario(broker: ServedLogs, _fault: ArmedFault | None) -> None:
         seen, _ = await read_all(broker, COUNT + 2)
         assert [(one.earliest, one.latest) for one in seen if isinstance(one, OffsetOutOfRange)] == [(0, COUNT)]
         assert len(seen) == 1

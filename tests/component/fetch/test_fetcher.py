@@ -30,12 +30,12 @@ from consumerd.fetch.cursor import CursorState
 from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
-from consumerd.model import BrokerId, TopicPartition
-from consumerd.net.pool import Endpoint, Purpose
+from consumerd.model import BrokerId, LogRange, TopicPartition
+from consumerd.net.pool import PooledBroker, Purpose
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.modern.fetch import AbortedTransaction
 from consumerd.wire.records import RecordBatch
-from tests.support.fake_broker import FakeBroker, FakeCluster, Range
+from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.fetching_in_memory import fetching_from
 from tests.support.record_sets import TRANSACTIONAL, RecordSpec, batch, marker, message
 from tests.support.virtual_time import run
@@ -582,7 +582,7 @@ async def test_a_dead_broker_is_tried_again_with_growing_backoff() -> None:
     attempts: list[float] = []
     dial = world.cluster.get
 
-    async def noted(broker: Endpoint, purpose: Purpose) -> FakeBroker:
+    async def noted(broker: PooledBroker, purpose: Purpose) -> FakeBroker:
         attempts.append(asyncio.get_running_loop().time())
         return await dial(broker, purpose)
 
@@ -858,7 +858,7 @@ async def test_an_open_transaction_confirms_nothing() -> None:
     world = World()
     world.cluster.lead(P0, 0)
     world.cluster.produce(P0, *values(10))
-    world.cluster.range_overrides = [Range(0, 5)] * 3
+    world.cluster.range_overrides = [LogRange(0, 5)] * 3
     world.cluster.high_watermark = 10
     world.broker().errors[P0] = [1, 1, 1]
     async with world.fetcher() as fetcher:
@@ -884,7 +884,7 @@ async def test_a_seek_during_the_confirmation_wins() -> None:
     world = World()
     world.cluster.lead(P0, 0)
     world.cluster.produce(P0, *values(5))
-    world.cluster.range_overrides = [Range(90, 100)]
+    world.cluster.range_overrides = [LogRange(90, 100)]
     world.broker().errors[P0] = [1]
     async with world.fetcher() as fetcher:
         feed = fetcher.feed(P0, 0)

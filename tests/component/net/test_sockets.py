@@ -16,9 +16,10 @@ import trustme
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConfigError, ConnectionLost, RemoteProtocolError, RequestTimedOut
+from consumerd.net.address import Address
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
-from consumerd.net.stream import Address, TcpConnector
+from consumerd.net.stream import TcpConnector
 from consumerd.net.versions import Origin, assume_release
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.apikeys import ApiKey

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from consumerd.config.job import JobSettings
-from consumerd.config.settings import Cluster
+from consumerd.config.settings import ClusterSection
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import PartitionKey, TopicPartition
@@ -36,8 +36,8 @@ def server() -> Iterator[EmbeddedZooKeeper]:
         yield zookeeper
 
 
-def cluster(server: EmbeddedZooKeeper) -> Cluster:
-    return Cluster(zookeeper=server.connect_string)
+def cluster(server: EmbeddedZooKeeper) -> ClusterSection:
+    return ClusterSection(zookeeper=server.connect_string)
 
 
 async def fill(server: EmbeddedZooKeeper, group: str) -> tuple[str, dict[str, int]]:
@@ -91,7 +91,7 @@ def test_unreachable_zookeeper_is_named() -> None:
         listening.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(CoordinationError, match=f"ZooKeeper at {address} does not answer"):
-            read_positions(Cluster(zookeeper=address), "lake", cluster_id="1-2", connect_timeout_s=0.5)
+            read_positions(ClusterSection(zookeeper=address), "lake", cluster_id="1-2", connect_timeout_s=0.5)
 
 
 def test_audit_against_a_groups_positions(server: EmbeddedZooKeeper, tmp_path: Path) -> None:

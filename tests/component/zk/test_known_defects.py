@@ -21,7 +21,7 @@ from aiozk import protocol
 from consumerd.zk import aiozk_client
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.port import Create
-from consumerd.zk.session import Session
+from consumerd.zk.session import ZkSession
 from tests.support.syntax import parse_file
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "aiozk.md"
@@ -84,7 +84,7 @@ def makes_plain_and_ephemeral_nodes_only() -> bool:
 def offers_no_tls_and_no_sasl() -> bool:
     if "SASLRequest" in used_of_the_protocol():
         return False
-    parameters = {*inspect.signature(AiozkClient).parameters, *inspect.signature(Session).parameters}
+    parameters = {*inspect.signature(AiozkClient).parameters, *inspect.signature(ZkSession).parameters}
     return not any(word in name for name in parameters for word in ("tls", "ssl", "sasl"))
 
 

@@ -7,11 +7,9 @@ import asyncio
 import random
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from consumerd.delivery.policy import LogRange
 from consumerd.errors import ConnectionLost, OffsetOutOfRange
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.wire.records import RecordBatch
 from tests.support.record_batches import build_batch, record
 
@@ -74,12 +72,6 @@ class Log:
         return future
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    earliest: int
-    latest: int
-
-
 class Brokers:
     """All logs; for every member a source of feeds and of ranges."""
 
@@ -112,7 +104,7 @@ class Brokers:
     async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """See LogRanges."""
         await self.answer()
-        return {partition: _Range(0, self.get(partition).end) for partition in partitions}
+        return {partition: LogRange(0, self.get(partition).end) for partition in partitions}
 
     async def high_watermarks(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """See LogRanges: there are no transactions here."""

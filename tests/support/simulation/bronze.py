@@ -38,7 +38,7 @@ from consumerd.errors import ConfigError
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.spark.bronze import take_over
-from consumerd.spark.bronze_rows import FOLDERS, Piece
+from consumerd.spark.bronze_rows import FOLDERS, FilePiece
 from consumerd.spark.bronze_schema import BOUNDS, JOB, SCHEMA, FilesDamaged
 from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.bronze_tasks import copy_pieces, plan_tasks
@@ -449,7 +449,7 @@ class BronzeJobs:
         return rows
 
 
-def _divide(groups: Iterable[tuple[Piece, ...]], most: int) -> list[tuple[Piece, ...]]:
+def _divide(groups: Iterable[tuple[FilePiece, ...]], most: int) -> list[tuple[FilePiece, ...]]:
     return [group[begin : begin + most] for group in groups for begin in range(0, len(group), most)]
 
 

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import consumer_of
-from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView, plan_assignment
+from consumerd.group.plan import GroupSnapshot, GroupTopic, MemberView, Stamp, plan_assignment
 from consumerd.model import Claim, ConsumerId, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.chain import CHAIN_RECORD, ChainRecord, FileMetadata, parse_data_name
 from consumerd.sinks.files import FileFormat
@@ -186,7 +186,7 @@ class Judge:
         for topic in self._server.names(BROKER_TOPICS):
             node = self._server.read(topic_path(topic))
             assert node is not None
-            topics[topic] = TopicView(czxid=0, version=0, partitions=tuple(sorted(parse_topic(node[0]))))
+            topics[topic] = GroupTopic(czxid=0, version=0, partitions=tuple(sorted(parse_topic(node[0]))))
         snapshot = GroupSnapshot(stamp=Stamp(ids=(0, 0), names=None, topics={}), members=tuple(members), topics=topics)
         assignment = plan_assignment(snapshot, self.strategy)
         return {partition: consumer_of(thread) for partition, thread in assignment.items()}

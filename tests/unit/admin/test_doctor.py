@@ -16,20 +16,19 @@ from consumerd.admin.doctor.landing_checks import check_landing
 from consumerd.admin.doctor.position_checks import check_positions
 from consumerd.admin.doctor.registry_checks import check_registry
 from consumerd.admin.doctor.settings_checks import check_settings
-from consumerd.client.log_range import LogRange
 from consumerd.config.load import load_settings
 from consumerd.config.settings import Settings
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.group.assignors import Strategy
-from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView
-from consumerd.model import ConsumerId, Generation, Incarnation, PartitionKey, TopicPartition
+from consumerd.group.plan import GroupSnapshot, GroupTopic, MemberView, Stamp
+from consumerd.model import ConsumerId, Generation, Incarnation, LogRange, PartitionKey, TopicPartition
 from consumerd.sinks.chain import ChainRecord, LandedEnd, RootRecord
 from consumerd.sinks.publish import Chain
 from consumerd.zk.port import Stat
-from consumerd.zk.znodes import Pattern, Registration
+from consumerd.zk.znodes import MemberRegistration, Pattern
 
 P = TopicPartition.modern("orders", 0)
-ORDERS = TopicView(czxid=100, version=0, partitions=(PartitionKey(0), PartitionKey(1)))
+ORDERS = GroupTopic(czxid=100, version=0, partitions=(PartitionKey(0), PartitionKey(1)))
 PATH = Path("/data/landing")
 
 
@@ -61,10 +60,10 @@ def facts(
     landed_ends: Mapping[tuple[str, TopicPartition], LandedEnd] = MappingProxyType({}),
     wall_ms: int = 0,
     generation: Generation | None = Generation.MODERN,
-    topics: dict[str, TopicView | None] | None = None,
+    topics: dict[str, GroupTopic | None] | None = None,
     legacy_member: bool = False,
 ) -> RegistryFacts:
-    registration = Registration(pattern=Pattern.STATIC, subscription={"orders": 1}, timestamp_ms=1)
+    registration = MemberRegistration(pattern=Pattern.STATIC, subscription={"orders": 1}, timestamp_ms=1)
     member = MemberView(consumer=ConsumerId("g_a"), session_id=member_session or 0, registration=registration)
     if legacy_member:
         member = MemberView(
@@ -340,7 +339,7 @@ def test_names_of_0_7_beside_a_modern_cluster_are_no_missing_partitions() -> Non
 
 def test_a_topic_that_cannot_be_read_is_told_and_its_partitions_are_not_called_missing() -> None:
     """What the topic has is unknown; a position that is deleted for it is lost."""
-    spoilt = TopicView(czxid=100, version=1, partitions=(), problem="expected a JSON object")
+    spoilt = GroupTopic(czxid=100, version=1, partitions=(), problem="expected a JSON object")
     found = check_registry(facts(offsets=(node("offsets", b"7"),), topics={"orders": spoilt}), Strategy.RANGE)
     assert names(found) == ["topic-unreadable"]
     assert found[0].where == "/brokers/topics/orders"

@@ -26,9 +26,8 @@ from consumerd.admin.operations import (
     explain_undone,
     plan_moves,
 )
-from consumerd.client.log_range import LogRange
 from consumerd.errors import ConfigError, OffsetError
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import Commit, CommitOutcome
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore

@@ -10,8 +10,8 @@ import pytest
 from consumerd.cli.demo import describe_downloads, render_report
 from consumerd.demo.audit import TopicAudit
 from consumerd.demo.lake import Contents, Lake
-from consumerd.demo.members import Rebalance
-from consumerd.demo.show import Files, Outcome
+from consumerd.demo.members import ObservedRebalance
+from consumerd.demo.show import DemoOutcome, Files
 
 
 def lake(rows: int = 9, *findings: str) -> Lake:
@@ -27,14 +27,14 @@ def lake(rows: int = 9, *findings: str) -> Lake:
     )
 
 
-def outcome(*findings: str, tables: Lake | None = None) -> Outcome:
+def outcome(*findings: str, tables: Lake | None = None) -> DemoOutcome:
     lost = len(findings)
     audited = TopicAudit(
         topic="orders", produced=9, landed=9 - lost, lost=lost, twice=0, changed=0, misplaced=0, unknown=0, findings=findings
     )  # fmt: skip
-    moved = Rebalance(member="worker-1", ended=1012.5, took_s=0.254, cause="joined", gained=8, lost=2, stayed=6)
+    moved = ObservedRebalance(member="worker-1", ended=1012.5, took_s=0.254, cause="joined", gained=8, lost=2, stayed=6)
     files = Files(folder=Path("/data/parquet"), count=1, size_bytes=3 << 20)
-    return Outcome(
+    return DemoOutcome(
         audits=[audited], rebalances=[moved], files=[files], lake=tables or lake(), ledger=Path("/data/ledger.tsv"),
         began=1000.0, seconds=21.6,
     )  # fmt: skip

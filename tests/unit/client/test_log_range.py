@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from consumerd.client.log_range import LogRange, LogRangeReader, plan_request
+from consumerd.client.log_range import LogRangeReader, plan_request
 from consumerd.cluster.view import ClusterView
 from consumerd.errors import BrokerError, ConnectionLost, RemoteProtocolError, RequestTimedOut
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool
 from consumerd.wire.apikeys import ApiKey

@@ -8,7 +8,7 @@ from consumerd.cluster.view import (
     Aspect,
     Broker,
     ClusterView,
-    Disagreement,
+    MetadataDisagreement,
     PartitionView,
     TopicView,
     compare_views,
@@ -120,14 +120,14 @@ def test_differences_are_listed_in_order() -> None:
     metadata = make_view({1}, {"a": [1], "c": [2, 1], "d": [1]})
 
     assert compare_views(zookeeper, metadata) == [
-        Disagreement(Aspect.BROKERS, "", "1, 2", "1"),
-        Disagreement(Aspect.PARTITIONS, "a", "0, 1", "0"),
-        Disagreement(Aspect.TOPIC, "b", "the topic", "no such topic"),
-        Disagreement(Aspect.LEADER, "c/0", "1", "2"),
-        Disagreement(Aspect.LEADER, "c/1", "none", "1"),
-        Disagreement(Aspect.TOPIC, "d", "no such topic", "the topic"),
+        MetadataDisagreement(Aspect.BROKERS, "", "1, 2", "1"),
+        MetadataDisagreement(Aspect.PARTITIONS, "a", "0, 1", "0"),
+        MetadataDisagreement(Aspect.TOPIC, "b", "the topic", "no such topic"),
+        MetadataDisagreement(Aspect.LEADER, "c/0", "1", "2"),
+        MetadataDisagreement(Aspect.LEADER, "c/1", "none", "1"),
+        MetadataDisagreement(Aspect.TOPIC, "d", "no such topic", "the topic"),
     ]
-    assert str(Disagreement(Aspect.LEADER, "c/0", "1", "2")) == "leader c/0: ZooKeeper has 1, Metadata has 2"
+    assert str(MetadataDisagreement(Aspect.LEADER, "c/0", "1", "2")) == "leader c/0: ZooKeeper has 1, Metadata has 2"
 
 
 def test_broker_that_lists_no_brokers_is_not_taken_at_its_word() -> None:
@@ -140,7 +140,7 @@ def test_topic_that_a_broker_refuses_to_describe_is_a_disagreement() -> None:
     refused = ClusterView(topics={"t": TopicView(name="t", error=29)})
 
     assert compare_views(make_view({1}, {"t": [1]}), refused) == [
-        Disagreement(Aspect.TOPIC, "t", "the topic", "error 29")
+        MetadataDisagreement(Aspect.TOPIC, "t", "the topic", "error 29")
     ]
     assert merge_views(make_view({1}, {"t": [1]}), refused).topics["t"].error == 29
 

@@ -24,7 +24,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.daemon.http import ConnectionAges, Document, make_application, make_runner, serve
 from consumerd.daemon.page import render_page
 from consumerd.daemon.readings import read_gauges
-from consumerd.daemon.status import DaemonStatus, Moment, PartitionStatus, RecentEvents, RequestStatus
+from consumerd.daemon.status import DaemonStatus, Moment, PartitionReport, RecentEvents, RequestStatus
 from consumerd.errors import ConfigError
 from consumerd.group.transitions import MemberState
 from consumerd.model import Gap, GapReason, TopicPartition
@@ -51,7 +51,7 @@ STATUS = DaemonStatus(
     desired=1,
     owned=1,
     partitions=(
-        PartitionStatus(
+        PartitionReport(
             topic="orders<script>",
             partition="0",
             sink="out",

@@ -5,8 +5,8 @@ import pytest
 
 from consumerd.delivery.policy import (
     Earlier,
-    Move,
     OffsetPolicy,
+    Reposition,
     StartAt,
     StartAtEnd,
     StartFacts,
@@ -128,13 +128,13 @@ def out_of_range(offset, on_below="stop", on_above="stop"):
 @pytest.mark.parametrize("on_below", ["earliest", "nearest"])
 def test_below_the_log_moving_to_its_beginning_skips_what_retention_took(on_below):
     """What was deleted before it was read is reported as a gap, never passed over in silence."""
-    expected = Move(position=100, reason=StartReason.ON_BELOW, gaps=(Gap(40, 100, GapReason.RETENTION),))
+    expected = Reposition(position=100, reason=StartReason.ON_BELOW, gaps=(Gap(40, 100, GapReason.RETENTION),))
     assert expected == out_of_range(40, on_below=on_below)
 
 
 def test_below_the_log_moving_to_its_end_tells_lost_from_skipped():
     """What the log still holds was skipped by the policy, not by retention."""
-    expected = Move(
+    expected = Reposition(
         position=200,
         reason=StartReason.ON_BELOW,
         gaps=(Gap(40, 100, GapReason.RETENTION), Gap(100, 200, GapReason.RESET)),
@@ -145,7 +145,7 @@ def test_below_the_log_moving_to_its_end_tells_lost_from_skipped():
 @pytest.mark.parametrize(("on_above", "position"), [("nearest", 200), ("latest", 200), ("earliest", 100)])
 def test_above_the_log_the_position_moves_back_without_a_gap(on_above, position):
     """Nothing is skipped by going back."""
-    expected = Move(position=position, reason=StartReason.ON_ABOVE, gaps=())
+    expected = Reposition(position=position, reason=StartReason.ON_ABOVE, gaps=())
     assert expected == out_of_range(300, on_above=on_above)
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from consumerd.delivery.search import MOST_LOOKS, Look, find_readable, head_of
+from consumerd.delivery.search import MOST_LOOKS, SearchProbe, find_readable, head_of
 
 
 class Log:
@@ -23,12 +23,12 @@ class Log:
         self.looks.append(at)
         met = self.damage(at)
         if met is None:
-            return Look(at=at, readable=at)
-        return Look(at=at, readable=met) if isinstance(met, int) else Look(at=at, unit=head_of(met))
+            return SearchProbe(at=at, readable=at)
+        return SearchProbe(at=at, readable=met) if isinstance(met, int) else SearchProbe(at=at, unit=head_of(met))
 
     def find(self):
         first = self.damage(0)
-        bad = Look(at=0, readable=first) if isinstance(first, int) else Look(at=0, unit=head_of(first))
+        bad = SearchProbe(at=0, readable=first) if isinstance(first, int) else SearchProbe(at=0, unit=head_of(first))
         return asyncio.run(find_readable(self.look, bad, self.end))
 
 

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from consumerd.delivery.policy import Move, OffsetPolicy, StartAt, StartReason, Stop, StopCause
+from consumerd.delivery.policy import OffsetPolicy, Reposition, StartAt, StartReason, Stop, StopCause
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.start import StartFinder
 from consumerd.delivery.status import DeliveryState
@@ -466,7 +466,7 @@ def test_a_chain_that_knows_of_more_elections_than_zookeeper_is_believed():
         assert (55, 3) == (plan.position, plan.truncation)
 
         brokers.logs[P].truncate(50)
-        move = Move(position=50, reason=StartReason.ON_ABOVE, gaps=())
+        move = Reposition(position=50, reason=StartReason.ON_ABOVE, gaps=())
         plan = await starts.find(FakeClaim(P), ChainWriter(55, 3), move=move)
         assert (50, 4) == (plan.position, plan.truncation)
         assert [4] == [one.number for one in truncations.noted.values()]

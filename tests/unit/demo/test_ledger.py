@@ -7,28 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.demo.ledger import AcknowledgedTwice, Ledger, Place, digest
+from consumerd.demo.ledger import AcknowledgedTwice, Ledger, RecordPlace, digest
 
 
 def test_it_knows_each_record_and_where_each_partition_ends() -> None:
     """Progress is measured by the ends, the audit by the digests."""
     ledger = Ledger()
-    ledger.note(Place("orders", 1, 7), b"k", b"v")
-    ledger.note(Place("orders", 1, 3), b"k", None)
-    ledger.note(Place("clicks", 0, 0), None, b"v")
+    ledger.note(RecordPlace("orders", 1, 7), b"k", b"v")
+    ledger.note(RecordPlace("orders", 1, 3), b"k", None)
+    ledger.note(RecordPlace("clicks", 0, 0), None, b"v")
 
     assert len(ledger) == 3
     assert ledger.ends == {("orders", 1): 8, ("clicks", 0): 1}
-    assert ledger.digests[Place("orders", 1, 3)] == digest(b"k", None)
+    assert ledger.digests[RecordPlace("orders", 1, 3)] == digest(b"k", None)
 
 
 def test_two_records_at_one_offset_are_refused() -> None:
     """The second would hide the first, and with it a loss."""
     ledger = Ledger()
-    ledger.note(Place("orders", 1, 7), b"k", b"v")
+    ledger.note(RecordPlace("orders", 1, 7), b"k", b"v")
 
     with pytest.raises(AcknowledgedTwice, match="orders/1@7"):
-        ledger.note(Place("orders", 1, 7), b"k", b"v")
+        ledger.note(RecordPlace("orders", 1, 7), b"k", b"v")
 
 
 def test_digests_tell_null_from_empty_and_the_key_from_the_value() -> None:
@@ -43,8 +43,8 @@ def test_digests_tell_null_from_empty_and_the_key_from_the_value() -> None:
 def test_it_is_written_for_others_to_read(tmp_path: Path) -> None:
     """Whoever doubts the audit can make their own."""
     ledger = Ledger()
-    ledger.note(Place("orders", 10, 0), b"k", b"v")
-    ledger.note(Place("orders", 2, 0), b"k", b"w")
+    ledger.note(RecordPlace("orders", 10, 0), b"k", b"v")
+    ledger.note(RecordPlace("orders", 2, 0), b"k", b"w")
 
     ledger.write(tmp_path / "ledger.tsv")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from consumerd.client.delivery import RecordMetadata
-from consumerd.demo.ledger import Ledger, Place, digest
+from consumerd.demo.ledger import Ledger, RecordPlace, digest
 from consumerd.demo.production import Production
 from consumerd.demo.stream import SERVICES, Event, make_stream
 from tests.support import virtual_time
@@ -85,7 +85,7 @@ def test_everything_is_sent_and_entered_where_it_was_acknowledged() -> None:
     virtual_time.run(main())
 
     expected = {
-        Place(topic, 0, offset): digest(key, value)
+        RecordPlace(topic, 0, offset): digest(key, value)
         for topic, records in log.records.items()
         for offset, (key, value) in enumerate(records)
     }

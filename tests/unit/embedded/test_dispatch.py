@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.embedded.dispatch import Dispatcher, SilenceWanted
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.handlers.context import ConnectionRefused, Handler, Hangup, RequestContext
 from consumerd.embedded.handlers.refusals import REQUESTS, refuse
 from consumerd.embedded.releases import IMITATIONS, SERVED, get_imitation
@@ -37,7 +37,7 @@ async def _fail(_request: object, _context: RequestContext) -> object:
 async def _answer(frame: bytes, *, release: str = "1.1", handler: Handler = _no_topics) -> bytes | None:
     """Return the whole frame of the answer."""
     handlers = {ApiKey.METADATA: handler, ApiKey.PRODUCE: handler}
-    dispatcher = Dispatcher(handlers, get_imitation(release), Faults())
+    dispatcher = Dispatcher(handlers, get_imitation(release), BrokerFaults())
     reply = await dispatcher.answer(memoryview(frame)[4:], peer_host="h", connection_id="c", hangup=Hangup())
     return None if reply is None else b"".join(map(read_piece, reply.pieces))
 

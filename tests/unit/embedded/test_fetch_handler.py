@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.full_disk import FillableFiles
 from consumerd.embedded.handlers import fetch
 from consumerd.embedded.handlers.context import Hangup, RequestContext
@@ -59,7 +59,7 @@ class Bench:
     """A handler over two empty logs; what is appended is told as the broker tells it."""
 
     def __init__(self, directory: Path, files: FillableFiles | None = None) -> None:
-        self.faults = Faults()
+        self.faults = BrokerFaults()
         if files is not None:
             self.faults.files = files
         self.topics = FolderTopics(directory, self.faults, LogSettings())

@@ -16,7 +16,7 @@ import structlog
 from consumerd.aio.tasks import alongside
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.appending import Appender
-from consumerd.embedded.faults import Faults
+from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.housekeeping import Housekeeper
 from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.partition_log import PartitionLog
@@ -30,7 +30,7 @@ from tests.support.waiting import until
 
 async def test_failing_log_is_told_once_and_keeps_nobody_else_from_being_tended(tmp_path: Path) -> None:
     """A disk that is gone is one warning, not one every half minute; the logs behind it in the list are tended."""
-    topics = FolderTopics(tmp_path, Faults(), LogSettings())
+    topics = FolderTopics(tmp_path, BrokerFaults(), LogSettings())
     topics.add("failed")
     old = LogSettings(retention_ms=1000)
     topics.add("old", 1, old)
@@ -112,7 +112,7 @@ def _open(directory: Path, name: str, files: OsLogFiles, **settings: Any) -> Par
 
 async def test_log_that_goes_before_its_turn_is_no_failure(tmp_path: Path) -> None:
     """Its topic was deleted: there is nothing that anybody would have to look after."""
-    topics = FolderTopics(tmp_path, Faults(), LogSettings())
+    topics = FolderTopics(tmp_path, BrokerFaults(), LogSettings())
     topics.add("deleted")
 
     class Going:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.embedded.request_memory import Claim, RequestMemory
+from consumerd.embedded.request_memory import MemoryClaim, RequestMemory
 
 STEP = 64 << 10
 
 
-def receive(claim: Claim) -> None:
+def receive(claim: MemoryClaim) -> None:
     """Have a request arrive in full, as far as it finds room."""
     while claim.held and claim.reserved_bytes < claim.size:
         claim.reserve_more()
@@ -78,7 +78,7 @@ def test_the_bound_holds_and_every_request_is_received(
 ) -> None:
     """Whatever comes, stalls and goes: the limit and one request; and who goes on sending is received."""
     limit = 3 * STEP
-    memory, claims = RequestMemory(limit), list[Claim]()
+    memory, claims = RequestMemory(limit), list[MemoryClaim]()
     granted: list[int] = []
 
     def note(number: int) -> Callable[[], None]:

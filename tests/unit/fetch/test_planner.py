@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass, field
 
-from consumerd.config.settings import Fetch
+from consumerd.config.settings import FetchSection
 from consumerd.fetch.buffer import Marks, PartitionAccount, plan_marks
 from consumerd.fetch.cursor import Cursor
 from consumerd.fetch.planner import USEFUL_BYTES, Agenda, FetchPlan, round_up
@@ -207,7 +207,7 @@ def test_the_number_of_partitions_is_rounded_so_that_shares_stay_the_same():
 
 def test_partitions_are_asked_for_8_mib_by_default_where_the_memory_allows():
     """Large fetches are worth a factor of two; all that partitions may keep has to fit into the half of the budget."""
-    default = Fetch()
+    default = FetchSection()
     asks = [
         plan_marks(budget, round_up(partitions), default.max_partition_bytes).ask
         for budget, partitions in ((default.memory_budget_bytes, 1), (default.memory_budget_bytes, 6))

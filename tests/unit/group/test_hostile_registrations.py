@@ -11,15 +11,15 @@ import pytest
 
 from consumerd.group.assignors import Strategy
 from consumerd.group.java_regex import JavaPattern, UnsupportedPattern
-from consumerd.group.plan import GroupSnapshot, MemberView, Stamp, TopicView, plan_assignment, resolve_members
+from consumerd.group.plan import GroupSnapshot, GroupTopic, MemberView, Stamp, plan_assignment, resolve_members
 from consumerd.group.subscription import plan_streams
 from consumerd.model import ConsumerId, PartitionKey
-from consumerd.zk.znodes import MalformedZnode, Pattern, Registration, parse_registration
+from consumerd.zk.znodes import MalformedZnode, MemberRegistration, Pattern, parse_registration
 
-OURS = Registration(pattern=Pattern.STATIC, subscription={"orders": 1}, timestamp_ms=1)
+OURS = MemberRegistration(pattern=Pattern.STATIC, subscription={"orders": 1}, timestamp_ms=1)
 
 
-def snapshot(other: Registration) -> GroupSnapshot:
+def snapshot(other: MemberRegistration) -> GroupSnapshot:
     members = {"evil": other, "me": OURS}
     return GroupSnapshot(
         stamp=Stamp(ids=(1, 1), names=None, topics={}),
@@ -27,7 +27,7 @@ def snapshot(other: Registration) -> GroupSnapshot:
             MemberView(consumer=ConsumerId(name), session_id=1, registration=registration)
             for name, registration in members.items()
         ),
-        topics={"orders": TopicView(czxid=1, version=0, partitions=(PartitionKey(0), PartitionKey(1)))},
+        topics={"orders": GroupTopic(czxid=1, version=0, partitions=(PartitionKey(0), PartitionKey(1)))},
         names=frozenset({"orders", "a" * 240}),
     )
 
@@ -57,7 +57,7 @@ def test_streams_of_topics_that_are_not_planned_cost_nothing() -> None:
 @pytest.mark.parametrize("expression", ["(a+)+b", "(a|aa)+b", "(.*a){20}b"])
 def test_an_expression_that_backtracking_never_finishes_is_decided_or_refused(expression: str) -> None:
     """The plan is made on the event loop that keeps the session: hours there would cost everything that is owned."""
-    evil = Registration(pattern=Pattern.WHITE_LIST, subscription={expression: 1}, timestamp_ms=1)
+    evil = MemberRegistration(pattern=Pattern.WHITE_LIST, subscription={expression: 1}, timestamp_ms=1)
     resolved = resolve_members(snapshot(evil).members, snapshot(evil).names)
     (mine,) = [one for one in resolved.members if one.streams]
     assert mine.consumer == "me"
@@ -68,7 +68,7 @@ def test_an_expression_that_is_refused_for_its_work_costs_that_work_once(monkeyp
     expression = "(?!" + "|".join(f"(.*a.{{{number}}}b)" for number in range(40)) + ").*"
     random = Random(1)
     names = frozenset("".join(random.choices("ab", k=240)) for _ in range(1_000))
-    evil = Registration(pattern=Pattern.WHITE_LIST, subscription={expression: 1}, timestamp_ms=1)
+    evil = MemberRegistration(pattern=Pattern.WHITE_LIST, subscription={expression: 1}, timestamp_ms=1)
     asked: list[str] = []
     match_names = JavaPattern.match_names
 

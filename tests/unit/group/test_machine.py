@@ -81,7 +81,7 @@ class Driver:
         self.tell(ev.Changed("members changed"))
 
     def claim_granted(self) -> None:
-        claim = self.get(ev.Claim)
+        claim = self.get(ev.ClaimPartitions)
         self.tell(ev.ClaimsEnded(claim.serial, dict.fromkeys(claim.grants, ev.Created())))
         self.tell(ev.Verified(self.get(ev.Verify).serial, unchanged=True))
 
@@ -89,7 +89,7 @@ class Driver:
         self.join()
         self.view(*partitions)
         self.claim_granted()
-        assert self.get(ev.Start).grants.keys() == set(partitions)
+        assert self.get(ev.StartPartitions).grants.keys() == set(partitions)
 
 
 @pytest.fixture
@@ -119,25 +119,25 @@ def test_a_partition_is_started_only_after_its_claim_was_verified(driver: Driver
     """A claim by a stale view would keep what a Java member has just let go."""
     driver.join()
     driver.view(P)
-    claim = driver.get(ev.Claim)
+    claim = driver.get(ev.ClaimPartitions)
     driver.tell(ev.ClaimsEnded(claim.serial, {P: ev.Created()}))
-    assert driver.find(ev.Start) is None
+    assert driver.find(ev.StartPartitions) is None
     assert driver.state_of(P) is PartitionState.CONFIRMING
     driver.tell(ev.Verified(driver.get(ev.Verify).serial, unchanged=True))
-    assert driver.get(ev.Start).grants == {P: grant()}
+    assert driver.get(ev.StartPartitions).grants == {P: grant()}
 
 
 def test_what_a_newer_view_denies_after_the_claim_is_released_before_anything_is_fetched(driver: Driver) -> None:
     """No drain, no grace: nobody worked on it."""
     driver.join()
     driver.view(P, Q)
-    claim = driver.get(ev.Claim)
+    claim = driver.get(ev.ClaimPartitions)
     driver.tell(ev.ClaimsEnded(claim.serial, dict.fromkeys(claim.grants, ev.Created())))
     driver.tell(ev.Verified(driver.get(ev.Verify).serial, unchanged=False))
     read = driver.get(ev.Read)
     driver.tell(ev.ViewRead(read.serial, {Q: grant()}, STAMP, listed=True))
     assert driver.get(ev.Release).partitions == {P}
-    assert driver.get(ev.Start).grants == {Q: grant()}
+    assert driver.get(ev.StartPartitions).grants == {Q: grant()}
     assert driver.find(ev.Drain) is None
 
 
@@ -145,15 +145,15 @@ def test_a_read_begun_before_the_claim_does_not_confirm_it(driver: Driver) -> No
     """What it saw may be older than the claim."""
     driver.join()
     driver.view(P)
-    claim = driver.get(ev.Claim)
+    claim = driver.get(ev.ClaimPartitions)
     driver.change()
     driver.wait(1.0)
     read = driver.get(ev.Read)
     driver.tell(ev.ClaimsEnded(claim.serial, {P: ev.Created()}))
     driver.tell(ev.ViewRead(read.serial, {P: grant()}, STAMP, listed=True))
-    assert driver.find(ev.Start) is None
+    assert driver.find(ev.StartPartitions) is None
     driver.tell(ev.Verified(driver.get(ev.Verify).serial, unchanged=True))
-    assert driver.get(ev.Start).grants == {P: grant()}
+    assert driver.get(ev.StartPartitions).grants == {P: grant()}
 
 
 def test_only_what_moves_is_drained(driver: Driver) -> None:
@@ -162,7 +162,7 @@ def test_only_what_moves_is_drained(driver: Driver) -> None:
     driver.change()
     driver.view(Q, R)
     assert driver.get(ev.Drain).partitions == {P}
-    assert driver.get(ev.Claim).grants.keys() == {R}
+    assert driver.get(ev.ClaimPartitions).grants.keys() == {R}
     assert driver.state_of(Q) is PartitionState.OWNED
     assert not any(isinstance(effect, ev.Revoke) for effect in driver.effects)
 
@@ -211,7 +211,7 @@ def test_a_partition_that_comes_back_while_it_drains_is_kept(driver: Driver) -> 
     assert driver.get(ev.Revoke).partitions == {P}
     assert driver.find(ev.Release) is None
     driver.tell(ev.Verified(driver.get(ev.Verify).serial, unchanged=True))
-    assert driver.get(ev.Start).grants == {P: grant()}
+    assert driver.get(ev.StartPartitions).grants == {P: grant()}
 
 
 def test_a_taken_partition_is_tried_again_for_ever_and_starves_after_its_retries(driver: Driver) -> None:
@@ -221,7 +221,7 @@ def test_a_taken_partition_is_tried_again_for_ever_and_starves_after_its_retries
     holder = Holder("g_other-0", 7)
     reports: list[bool] = []
     for _ in range(12):
-        claim = driver.get(ev.Claim)
+        claim = driver.get(ev.ClaimPartitions)
         driver.tell(ev.ClaimsEnded(claim.serial, {P: ev.Taken(holder)}))
         if (report := driver.find(ev.ReportConflict)) is not None:
             reports.append(report.starved)
@@ -237,7 +237,7 @@ def test_a_starved_partition_leaves_a_timer(driver: Driver) -> None:
     driver.join()
     driver.view(P)
     for _ in range(20):
-        claim = driver.get(ev.Claim)
+        claim = driver.get(ev.ClaimPartitions)
         driver.tell(ev.ClaimsEnded(claim.serial, {P: ev.Taken(Holder("x-0", 7))}))
         assert driver.machine.deadline is not None
         assert driver.machine.deadline <= driver.now + 3.0  # the backoff of 2 s, with jitter
@@ -245,7 +245,7 @@ def test_a_starved_partition_leaves_a_timer(driver: Driver) -> None:
         driver.tell(ev.Tick())
         if driver.find(ev.Verify) is not None:  # the reconcile pass comes in between
             driver.tell(ev.Verified(driver.get(ev.Verify).serial, unchanged=True))
-        while driver.find(ev.Claim) is None:
+        while driver.find(ev.ClaimPartitions) is None:
             driver.wait(0.1)
 
 
@@ -253,11 +253,11 @@ def test_a_taken_partition_is_claimed_as_soon_as_its_node_goes(driver: Driver) -
     """Not after the backoff: the watch tells."""
     driver.join()
     driver.view(P)
-    driver.tell(ev.ClaimsEnded(driver.get(ev.Claim).serial, {P: ev.Taken(Holder("x-0", 7))}))
+    driver.tell(ev.ClaimsEnded(driver.get(ev.ClaimPartitions).serial, {P: ev.Taken(Holder("x-0", 7))}))
     driver.tell(ev.OwnersChanged())
     driver.wait(0.02)
     driver.tell(ev.Inspected(driver.get(ev.Inspect).serial, {P: None}, 1))
-    assert driver.get(ev.Claim).grants == {P: grant()}
+    assert driver.get(ev.ClaimPartitions).grants == {P: grant()}
 
 
 def test_an_owner_node_that_is_gone_or_anothers_is_a_loss_at_once(driver: Driver) -> None:
@@ -341,13 +341,13 @@ def test_an_occupied_partition_is_an_attempt_and_looked_at_after_the_backoff(dri
     """Whose the node is costs a read, and matters only where it stays."""
     driver.join()
     driver.view(P)
-    first = driver.get(ev.Claim)
+    first = driver.get(ev.ClaimPartitions)
     assert first.first == {P}
     driver.tell(ev.ClaimsEnded(first.serial, {P: ev.Occupied()}))
     assert driver.state_of(P) is PartitionState.CONTESTED
     assert driver.find(ev.ReportConflict) is None
     driver.wait(2.5)
-    second = driver.get(ev.Claim)
+    second = driver.get(ev.ClaimPartitions)
     assert (set(second.grants), second.first) == ({P}, frozenset())
 
 
@@ -356,7 +356,7 @@ def test_an_inspection_begun_before_the_claim_says_nothing_about_it(driver: Driv
     driver.own(Q)
     driver.change()
     driver.view(P, Q)
-    claim = driver.get(ev.Claim)
+    claim = driver.get(ev.ClaimPartitions)
     driver.tell(ev.OwnersChanged())
     driver.wait(0.25)
     inspect = driver.get(ev.Inspect)
@@ -387,7 +387,7 @@ def test_a_new_session_loses_everything_and_registers_anew(driver: Driver) -> No
     driver.own(P)
     driver.change()
     driver.view(P, Q)
-    claim = driver.get(ev.Claim)
+    claim = driver.get(ev.ClaimPartitions)
     driver.tell(ev.SessionChanged(SECOND, LeasePhase.FRESH))
     assert isinstance(driver.effects[0], ev.Revoke)
     drop = driver.get(ev.Drop)
@@ -406,9 +406,9 @@ def test_a_partition_is_not_claimed_again_while_it_is_being_dropped(driver: Driv
     drop = driver.get(ev.Drop)
     driver.tell(ev.Registered(driver.get(ev.Register).serial, ConsumerId("g_me2")))
     driver.view(P)
-    assert driver.find(ev.Claim) is None
+    assert driver.find(ev.ClaimPartitions) is None
     driver.tell(ev.DropEnded(drop.serial))
-    assert driver.get(ev.Claim).grants.keys() == {P}
+    assert driver.get(ev.ClaimPartitions).grants.keys() == {P}
 
 
 def test_a_topic_made_again_is_lost_and_claimed_with_its_new_incarnation(driver: Driver) -> None:
@@ -418,7 +418,7 @@ def test_a_topic_made_again_is_lost_and_claimed_with_its_new_incarnation(driver:
     driver.view(P, incarnation=9)
     drop = driver.get(ev.Drop)
     driver.tell(ev.DropEnded(drop.serial))
-    assert driver.get(ev.Claim).grants[P].incarnation == Incarnation(9)
+    assert driver.get(ev.ClaimPartitions).grants[P].incarnation == Incarnation(9)
 
 
 def test_another_thread_of_ours_takes_over_without_a_pause(driver: Driver) -> None:
@@ -442,13 +442,13 @@ def test_a_claim_in_doubt_is_released_and_made_again(driver: Driver) -> None:
     """An outcome that is unknown is not guessed at."""
     driver.join()
     driver.view(P)
-    driver.tell(ev.ClaimsEnded(driver.get(ev.Claim).serial, {P: ev.Unknown()}))
+    driver.tell(ev.ClaimsEnded(driver.get(ev.ClaimPartitions).serial, {P: ev.Unknown()}))
     release = driver.get(ev.Release)
     driver.tell(ev.ReleasesEnded(release.serial, frozenset()))
     assert driver.find(ev.Release) is None
     driver.wait(1.0)
     driver.tell(ev.ReleasesEnded(driver.get(ev.Release).serial, frozenset({P})))
-    assert driver.get(ev.Claim).grants.keys() == {P}
+    assert driver.get(ev.ClaimPartitions).grants.keys() == {P}
 
 
 def test_a_stray_owner_node_of_our_session_is_released(driver: Driver) -> None:

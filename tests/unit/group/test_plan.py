@@ -12,10 +12,10 @@ from consumerd.group.plan import (
     DisagreementKind,
     Grant,
     GroupSnapshot,
+    GroupTopic,
     Holder,
     MemberView,
     Stamp,
-    TopicView,
     plan_assignment,
     plan_disagreements,
     plan_grants,
@@ -25,7 +25,7 @@ from consumerd.group.plan import (
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, Incarnation, PartitionKey, ThreadId, TopicPartition
-from consumerd.zk.znodes import Pattern, Registration
+from consumerd.zk.znodes import MemberRegistration, Pattern
 
 NO_STAMP = Stamp(ids=(0, 0), names=None, topics={})
 
@@ -36,13 +36,13 @@ def member(name: str, subscription: Subscription | None, problem: str | None = N
 
 
 def listed(name: str, pattern: Pattern, expression: str) -> MemberView:
-    registration = Registration(pattern=pattern, subscription={expression: 1}, timestamp_ms=None)
+    registration = MemberRegistration(pattern=pattern, subscription={expression: 1}, timestamp_ms=None)
     return MemberView(consumer=ConsumerId(f"g_{name}"), session_id=1, registration=registration)
 
 
 def make_snapshot(*members: MemberView, **topics: int) -> GroupSnapshot:
     views = {
-        topic: TopicView(czxid=100 + count, version=0, partitions=tuple(PartitionKey(n) for n in range(count)))
+        topic: GroupTopic(czxid=100 + count, version=0, partitions=tuple(PartitionKey(n) for n in range(count)))
         for topic, count in topics.items()
     }
     return GroupSnapshot(stamp=NO_STAMP, members=members, topics=views, names=frozenset(topics))

@@ -12,7 +12,7 @@ import pytest
 from consumerd.errors import ConfigError
 from consumerd.group.java_regex import UnsupportedPattern, compile_java
 from consumerd.group.subscription import Subscription, needs_topic_names, plan_streams
-from consumerd.zk.znodes import Pattern, Registration, encode_registration, parse_registration
+from consumerd.zk.znodes import MemberRegistration, Pattern, encode_registration, parse_registration
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 JAVA = json.loads((VECTORS / "java-regex" / "matches.json").read_text())
@@ -139,7 +139,7 @@ def test_an_expression_escaped_twice_matches_nothing_as_for_every_java_member() 
 
 def test_what_another_member_registers_may_be_impossible_to_evaluate() -> None:
     """It is reported by whoever asks, not guessed."""
-    registration = Registration(pattern=Pattern.WHITE_LIST, subscription={r"\p{Alpha}+": 1}, timestamp_ms=None)
+    registration = MemberRegistration(pattern=Pattern.WHITE_LIST, subscription={r"\p{Alpha}+": 1}, timestamp_ms=None)
     with pytest.raises(UnsupportedPattern):
         plan_streams(registration, TOPICS)
 

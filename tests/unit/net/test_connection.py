@@ -11,8 +11,8 @@ import pytest
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, RequestTimedOut
 from consumerd.model import BrokerId
+from consumerd.net.address import Address
 from consumerd.net.connection import LONGEST_THROTTLE_S, BrokerConnection
-from consumerd.net.stream import Address
 from consumerd.net.versions import BrokerVersions, assume_release
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.modern.fetch import FetchRequest, FetchResponse

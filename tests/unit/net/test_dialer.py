@@ -11,9 +11,9 @@ import pytest
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost
 from consumerd.model import BrokerId
+from consumerd.net.address import Address
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
-from consumerd.net.stream import Address
 from consumerd.net.versions import Origin, VersionMemory, assume_release
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.apikeys import ApiKey

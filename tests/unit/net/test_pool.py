@@ -12,9 +12,9 @@ import pytest
 
 from consumerd.errors import ConnectionLost
 from consumerd.model import BrokerId
+from consumerd.net.address import Address
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool, PoolShare, Purpose
-from consumerd.net.stream import Address
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from tests.support import virtual_time

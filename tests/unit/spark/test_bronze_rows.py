@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
-from consumerd.spark.bronze_rows import Piece, read_piece
+from consumerd.spark.bronze_rows import FilePiece, read_piece
 from consumerd.spark.bronze_schema import SCHEMA
 from consumerd.spark.bronze_tasks import copy_pieces, plan_tasks
 from consumerd.spark.landed_rows import LandedContent
@@ -26,8 +26,10 @@ from tests.support.record_batches import record
 DAY_MS = 86_400_000
 
 
-def make_piece(path: Path, count: int, ranges: RangeSet | None, contested: RangeSet = EMPTY, **others: object) -> Piece:
-    return Piece(
+def make_piece(
+    path: Path, count: int, ranges: RangeSet | None, contested: RangeSet = EMPTY, **others: object
+) -> FilePiece:
+    return FilePiece(
         content=content(path, count),
         topic="orders",
         incarnation="7",
@@ -43,7 +45,7 @@ def content(path: Path, count: int) -> LandedContent:
     return LandedContent(path=str(path), partition=TopicPartition.modern("orders", 0), extension="parquet", count=count)
 
 
-def offsets_of(piece: Piece) -> list[int]:
+def offsets_of(piece: FilePiece) -> list[int]:
     return [offset for part in read_piece(piece) for offset in part.rows["offset"].to_pylist()]
 
 

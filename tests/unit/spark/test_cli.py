@@ -17,7 +17,7 @@ import pytest
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError, NotFound
 from consumerd.spark.cli import main, make_parser
-from consumerd.spark.job import JOBS, Progress, Sessions, Summary, Table
+from consumerd.spark.job import JOBS, PrintedTable, Progress, Sessions, Summary
 
 JobBody = Callable[[JobSettings, Progress], Summary]
 
@@ -87,7 +87,7 @@ def test_findings_make_the_exit_code_1_and_are_all_in_the_json(job: Any, capsys:
 
 def test_tables_are_for_people(job: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows in a program's output would have to be parsed."""
-    table = Table(title="by partition", heads=("partition", "rows"), rows=(("orders/0", 5),))
+    table = PrintedTable(title="by partition", heads=("partition", "rows"), rows=(("orders/0", 5),))
     job("audit", lambda _settings, _progress: Summary(numbers={}, tables=(table,)))
 
     main(["audit", "--quiet"])

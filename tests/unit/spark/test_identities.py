@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.spark.identities import COLUMNS, SCHEMA, Identities
 from consumerd.spark.table.commit import Bounds, DataFile
-from consumerd.spark.wanted import Wanted, find_keys, read_wanted
+from consumerd.spark.wanted import SoughtRecords, find_keys, read_wanted
 
 Row = tuple[str, int | None, int, int, int]
 
@@ -86,7 +86,7 @@ def test_rows_of_a_file_are_found_by_number(tmp_path: Path) -> None:
     """Across row groups, by identity or by key."""
     rows = table_of([("7", None, 0, offset, 0) for offset in range(10)])
     pq.write_table(rows.append_column("key", pa.array([b"a", b"b"] * 5)), tmp_path / "file", row_group_size=3)
-    wanted = Wanted(identities=Identities.of(rows.slice(4, 1)), keys=pa.array([b"b"]))
+    wanted = SoughtRecords(identities=Identities.of(rows.slice(4, 1)), keys=pa.array([b"b"]))
 
     found = np.concatenate([numbers for _, numbers in read_wanted(tmp_path / "file", wanted)])
 

@@ -22,7 +22,7 @@ from consumerd.spark.job import Silent
 from consumerd.spark.quarantine_purged import find_purged, note_purged
 from consumerd.spark.retention import remove_days
 from consumerd.spark.silver_plan import TopicPlan, TopicTables, cut_files
-from consumerd.spark.silver_progress import Place, purged_key
+from consumerd.spark.silver_progress import SilverPosition, purged_key
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import DataFile, Operation
 from consumerd.spark.table.errors import TableError
@@ -209,7 +209,7 @@ class Lake:
         ]
         assert silver.check_counts(self.tables) == []
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[SilverPosition]:
         """Return how far each commit of the topic's table has come."""
         versions = range(1, self.tables.silver.snapshot().version + 1)
         return [self.tables.decoded(self.tables.silver.snapshot(version)) for version in versions]
@@ -257,8 +257,8 @@ def test_first_run_goes_over_the_files_in_parts(lake: Lake) -> None:
 
     assert lake.run() == 70
     assert lake.places() == [
-        *(Place(until=3, files=count) for count in (1, 2, 3)),
-        *(Place(version=version) for version in (3, 4, 5)),
+        *(SilverPosition(until=3, files=count) for count in (1, 2, 3)),
+        *(SilverPosition(version=version) for version in (3, 4, 5)),
     ]
     lake.assert_each_once()
 
@@ -275,11 +275,11 @@ def test_a_commit_takes_versions_as_far_as_they_fit(lake: Lake) -> None:
 
     assert lake.run(commit_bytes=2 * size) == 70
     assert lake.places()[1:] == [
-        Place(version=3),
-        Place(version=4),
-        Place(version=4, until=5, files=2),
-        Place(version=5),
-        Place(version=6),
+        SilverPosition(version=3),
+        SilverPosition(version=4),
+        SilverPosition(version=4, until=5, files=2),
+        SilverPosition(version=5),
+        SilverPosition(version=6),
     ]
     lake.assert_each_once()
 
@@ -289,7 +289,7 @@ def test_all_that_fits_is_one_commit(lake: Lake) -> None:
     three_versions(lake)
     lake.run(commit_bytes=1 << 30)
 
-    assert lake.places() == [Place(version=3)]
+    assert lake.places() == [SilverPosition(version=3)]
     [commit] = lake.tables.silver.log.read_after(0)
     assert commit.plan == f"silver:orders:{lake.bronze.record.id}:0-3:0"
     assert commit.progress == {lake.tables.source: 3, "rebuilds": 0, "expired": 0}
@@ -323,7 +323,7 @@ def test_rows_that_were_moved_between_parts_are_found_by_comparing(lake: Lake) -
 
     lake.run()
 
-    assert lake.places() == [Place(until=3, files=1), Place(version=lake.bronze.snapshot().version)]
+    assert lake.places() == [SilverPosition(until=3, files=1), SilverPosition(version=lake.bronze.snapshot().version)]
     lake.assert_each_once()
 
 
@@ -433,7 +433,7 @@ def test_rebuild_is_one_commit_and_several_jobs(lake: Lake) -> None:
 
     assert len(jobs) == 4
     assert len(set(jobs)) == 1
-    assert lake.places()[2:] == [Place(version=3)]
+    assert lake.places()[2:] == [SilverPosition(version=3)]
     lake.assert_each_once()
     lake.append(range(80, 90))
     assert lake.run() == 10
@@ -474,7 +474,7 @@ def test_part_whose_files_are_vacuumed_after_its_plan_is_planned_again(lake: Lak
 
     lake.run(tables=replace(lake.tables, silver=Interrupted(lake.tables.silver, other)))
 
-    assert lake.places() == [Place(until=3, files=1), Place(version=lake.bronze.snapshot().version)]
+    assert lake.places() == [SilverPosition(until=3, files=1), SilverPosition(version=lake.bronze.snapshot().version)]
     lake.assert_each_once()
 
 

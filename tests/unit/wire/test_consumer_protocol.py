@@ -11,7 +11,7 @@ from consumerd.wire.modern.consumer_protocol import (
     PROTOCOL_TYPE,
     AssignedTopic,
     Assignment,
-    Subscription,
+    ConsumerSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -62,9 +62,11 @@ def test_there_are_such_recordings() -> None:
 
 def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
     """2.4 adds owned partitions in version 1, behind all that version 0 has."""
-    later = encode_subscription(Subscription(version=1, topics=("a", "b"), user_data=b"u")) + b"owned partitions"
+    later = (
+        encode_subscription(ConsumerSubscription(version=1, topics=("a", "b"), user_data=b"u")) + b"owned partitions"
+    )
 
-    assert Subscription(version=1, topics=("a", "b"), user_data=b"u") == decode_subscription(later)
+    assert ConsumerSubscription(version=1, topics=("a", "b"), user_data=b"u") == decode_subscription(later)
 
     given = Assignment(version=3, topics=(AssignedTopic(topic="a", partitions=(1, 2)),))
     assert given == decode_assignment(encode_assignment(given) + b"more")

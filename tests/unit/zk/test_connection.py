@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from consumerd.zk.connection import Connection, Listener, Reply
+from consumerd.zk.connection import Listener, ZkConnection, ZkReply
 
 LARGEST = 2**31 - 1
 
@@ -36,11 +36,11 @@ def frame(body: bytes) -> bytes:
     return struct.pack("!i", len(body)) + body
 
 
-async def connect(first_xid: int) -> tuple[Connection, Wire]:
+async def connect(first_xid: int) -> tuple[ZkConnection, Wire]:
     """Return a connection that was greeted."""
     wire = Wire()
     listener = Listener(answered=lambda *_: None, changed=lambda _: None, lost=lambda: None)
-    connection = Connection(lambda: 0.0, listener, first_xid=first_xid)
+    connection = ZkConnection(lambda: 0.0, listener, first_xid=first_xid)
     connection.connection_made(wire)
     connection.data_received(frame(b"welcome"))
     return connection, wire
@@ -57,7 +57,7 @@ async def test_numbers_of_requests_begin_again_at_one_after_the_largest() -> Non
 
     for number, xid in enumerate(xids):
         connection.data_received(frame(struct.pack("!iqi", xid, number, 0)))
-    assert [await one for one in waiting] == [Reply(number, 0, b"") for number in range(4)]
+    assert [await one for one in waiting] == [ZkReply(number, 0, b"") for number in range(4)]
     assert not connection.lost
 
 

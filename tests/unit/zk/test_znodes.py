@@ -17,9 +17,9 @@ from consumerd.zk import znodes
 from consumerd.zk.znodes import (
     Endpoint,
     MalformedZnode,
-    PartitionState,
+    MemberRegistration,
+    PartitionStateNode,
     Pattern,
-    Registration,
     encode_registration,
     normalise_pattern,
     parse_broker,
@@ -95,7 +95,7 @@ def test_recorded_partition_states_are_read() -> None:
     for path, data in recorded(_STATE):
         raw = json.loads(data)
 
-        expected = PartitionState(
+        expected = PartitionStateNode(
             leader=raw["leader"],
             leader_epoch=raw["leader_epoch"],
             isr=tuple(raw["isr"]),
@@ -138,7 +138,9 @@ def test_pattern_escaped_twice_is_kept_as_java_members_read_it() -> None:
 
 def test_our_pattern_is_escaped_once() -> None:
     """A backslash must survive the round through a Java member's JSON parser."""
-    registration = Registration(pattern=Pattern.WHITE_LIST, subscription={r"te-\d+": 1}, timestamp_ms=1795258297218)
+    registration = MemberRegistration(
+        pattern=Pattern.WHITE_LIST, subscription={r"te-\d+": 1}, timestamp_ms=1795258297218
+    )
 
     expected = rb'{"version":1,"subscription":{"te-\\d+":1},"pattern":"white_list","timestamp":"1795258297218"}'
     assert expected == encode_registration(registration)
@@ -164,9 +166,9 @@ def test_odd_registrations_are_read_as_java_members_read_them(
     """What other clients write must give the same plan here and in Java."""
     subscription, pattern, timestamp_ms = expected
 
-    assert Registration(pattern=pattern, subscription=subscription, timestamp_ms=timestamp_ms) == parse_registration(
-        data.encode()
-    )
+    assert MemberRegistration(
+        pattern=pattern, subscription=subscription, timestamp_ms=timestamp_ms
+    ) == parse_registration(data.encode())
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_partition_without_a_leader_has_none() -> None:
     """-1 is no broker id."""
     data = b'{"controller_epoch":3,"leader":-1,"version":1,"leader_epoch":7,"isr":[]}'
 
-    expected = PartitionState(leader=None, leader_epoch=7, isr=(), controller_epoch=3)
+    expected = PartitionStateNode(leader=None, leader_epoch=7, isr=(), controller_epoch=3)
     assert expected == znodes.parse_partition_state(data)
 
 
@@ -344,7 +346,7 @@ def test_parsers_raise_nothing_but_malformed(data: bytes) -> None:
 )
 def test_registrations_survive_the_round(pattern: Pattern, subscription: dict[str, int], timestamp_ms: int) -> None:
     """Any expression, whatever its quoting, comes back as it went."""
-    registration = Registration(pattern=pattern, subscription=subscription, timestamp_ms=timestamp_ms)
+    registration = MemberRegistration(pattern=pattern, subscription=subscription, timestamp_ms=timestamp_ms)
 
     assert registration == parse_registration(encode_registration(registration))
 

@@ -15,10 +15,10 @@ import pytest
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.coordinator.coordinator import GroupCoordinator
 from consumerd.embedded.coordinator.exchange import GroupState, JoinAnswer, SyncAnswer
-from consumerd.embedded.coordinator.group_log import NoLog, NotWritten, TooLarge
+from consumerd.embedded.coordinator.group_log import GroupRecordsTooLarge, NoLog, NotWritten
 from consumerd.embedded.coordinator.journal import partition_of
 from consumerd.embedded.coordinator.member import Protocol
-from consumerd.embedded.coordinator.positions import Position
+from consumerd.embedded.coordinator.positions import CommittedPosition
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.handlers.context import Hangup
 from consumerd.embedded.topic_names import OFFSETS_TOPIC
@@ -83,13 +83,13 @@ async def one_member(coordinator: GroupCoordinator) -> JoinAnswer:
     return joined
 
 
-def position(offset: int, *, metadata: str = "", expire_ms: int = DAY_MS) -> Position:
-    return Position(offset=offset, metadata=metadata, commit_ms=0, expire_ms=expire_ms)
+def position(offset: int, *, metadata: str = "", expire_ms: int = DAY_MS) -> CommittedPosition:
+    return CommittedPosition(offset=offset, metadata=metadata, commit_ms=0, expire_ms=expire_ms)
 
 
 async def commit(
     coordinator: GroupCoordinator,
-    positions: Mapping[TopicPartition, Position],
+    positions: Mapping[TopicPartition, CommittedPosition],
     *,
     group: str = "g",
     member: JoinAnswer | None = None,
@@ -267,7 +267,7 @@ async def test_metadata_that_is_too_large_costs_only_its_own_partition() -> None
     ("failure", "expected"),
     [
         (NoLog("gone"), ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (TooLarge("large"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+        (GroupRecordsTooLarge("large"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
         (NotWritten("disk"), ErrorCode.NOT_COORDINATOR),
     ],
 )

@@ -17,7 +17,7 @@ from consumerd.embedded.coordinator.exchange import (
     StoredMember,
     SyncAnswer,
 )
-from consumerd.embedded.coordinator.group import Group
+from consumerd.embedded.coordinator.group import CoordinatedGroup
 from consumerd.embedded.coordinator.member import Protocol, Ticket
 from consumerd.wire.errorcodes import ErrorCode
 from tests.support.group_driver import BOTH, BOTH_RELUCTANT, RANGE, REBALANCE_S, SESSION_S, Driver, stable
@@ -429,7 +429,7 @@ def test_the_wait_for_more_first_members_ends_with_the_rebalance_timeout() -> No
 def test_a_group_is_what_it_was_after_a_restart() -> None:
     """Members go on where they were; who has died meanwhile expires."""
     before = stable("a", "b")
-    restored = Driver(Group.restore(before.stores[-1].group, 100.0))
+    restored = Driver(CoordinatedGroup.restore(before.stores[-1].group, 100.0))
     restored.now = 100.0
 
     alive, assignment = restored.heartbeat("a", 2), restored.synced(restored.sync("b", 2)).assignment
@@ -448,7 +448,7 @@ def test_an_empty_group_keeps_its_generation_over_a_restart() -> None:
     """Or a member of an old one could commit into a new one."""
     before = stable("a")
     before.leave("a")
-    restored = Driver(Group.restore(before.stores[-1].group, 0.0))
+    restored = Driver(CoordinatedGroup.restore(before.stores[-1].group, 0.0))
 
     assert (GroupState.EMPTY, math.inf) == (restored.group.state, restored.group.deadline)
     assert restored.joined(restored.join("b")).generation == 3
@@ -490,7 +490,7 @@ def test_a_description_shows_parts_of_a_stable_group_only() -> None:
 
 def test_a_member_without_protocols_is_refused_while_nobody_else_is_there_to_differ_from() -> None:
     """The first rebalance waits for more members although the only one has left: with it, no protocol could be chosen."""
-    group = Group("g", initial_delay_s=3.0)
+    group = CoordinatedGroup("g", initial_delay_s=3.0)
     group.join(replace(_request("a", (Protocol("range", b""),)), member_id=""), 0.0)
     group.leave("a", 1.0)
 
@@ -516,7 +516,7 @@ def test_a_stored_leader_that_is_no_member_is_replaced() -> None:
         group_id="g", protocol_type="consumer", generation=3, protocol="range", leader="gone", members=(member,)
     )
 
-    group = Group.restore(stored, 0.0)
+    group = CoordinatedGroup.restore(stored, 0.0)
     effects = group.join(_request("a", (Protocol("other", b""), Protocol("range", b"new"))), 1.0)
 
     (answer,) = [effect.answer for effect in effects if isinstance(effect, Joined)]

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from consumerd.embedded.coordinator.exchange import GroupState, StoredGroup, StoredMember
-from consumerd.embedded.coordinator.journal import Journal, Replay, partition_of
-from consumerd.embedded.coordinator.positions import Position, Positions
+from consumerd.embedded.coordinator.journal import Journal, JournalReplay, partition_of
+from consumerd.embedded.coordinator.positions import CommittedPosition, Positions
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.model import TimestampType, TopicPartition
 from consumerd.net.versions import Release
@@ -42,12 +42,12 @@ def group(*members: StoredMember, generation: int = 1) -> StoredGroup:
     )
 
 
-def position(offset: int, *, commit_ms: int = 5, expire_ms: int = 50) -> Position:
-    return Position(offset=offset, metadata="m", commit_ms=commit_ms, expire_ms=expire_ms)
+def position(offset: int, *, commit_ms: int = 5, expire_ms: int = 50) -> CommittedPosition:
+    return CommittedPosition(offset=offset, metadata="m", commit_ms=commit_ms, expire_ms=expire_ms)
 
 
-def replay(*records: NewRecord) -> Replay:
-    made = Replay(RETENTION_MS)
+def replay(*records: NewRecord) -> JournalReplay:
+    made = JournalReplay(RETENTION_MS)
     made.read(
         Record(offset=offset, timestamp=0, timestamp_type=TimestampType.CREATE_TIME, key=one.key, value=one.value)
         for offset, one in enumerate(records)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from consumerd.embedded.handlers.codes import code_of
-from consumerd.embedded.log.errors import RecordTooLarge
+from consumerd.embedded.log.errors import LogRecordTooLarge
 from consumerd.embedded.log.expansion import Expansion, most_decompressed
 from consumerd.embedded.log.preparation import prepare
 from consumerd.embedded.log.settings import LogSettings
@@ -61,7 +61,7 @@ def test_a_batch_is_bounded_as_a_wrapper_is() -> None:
 def test_what_a_row_becomes_is_bounded_before_it_is_converted() -> None:
     """Uncompressed messages become one batch, whose size has a lower bound; objects of their records took gigabytes."""
     row = EMPTY_MESSAGE * (SETTINGS.max_message_bytes // 7 + 1)
-    with at_most(12 * len(row)), pytest.raises(RecordTooLarge):
+    with at_most(12 * len(row)), pytest.raises(LogRecordTooLarge):
         prepare(row, T0, 0, SETTINGS, 0)
 
 

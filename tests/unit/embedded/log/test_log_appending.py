@@ -8,7 +8,7 @@ import random
 import google_crc32c
 import pytest
 
-from consumerd.embedded.log.errors import InvalidTimestamp, RecordSetTooLarge, RecordTooLarge
+from consumerd.embedded.log.errors import InvalidTimestamp, LogRecordTooLarge, RecordSetTooLarge
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TimestampType
@@ -86,8 +86,8 @@ def test_the_brokers_time_replaces_the_producers(stored: int, sent: int, codec: 
         ({}, b"\0" * 40, CorruptMessageError),
         ({}, record_set([b"value"], magic=1)[:-1] + b"?", CorruptMessageError),
         ({"cleanup_policy": CleanupPolicy.COMPACT}, record_set([b"value"]), CorruptMessageError),
-        ({"max_message_bytes": 99}, record_set([b"x" * 100]), RecordTooLarge),
-        ({"max_message_bytes": 99}, record_set([b"x", b"y" * 100], magic=1), RecordTooLarge),
+        ({"max_message_bytes": 99}, record_set([b"x" * 100]), LogRecordTooLarge),
+        ({"max_message_bytes": 99}, record_set([b"x", b"y" * 100], magic=1), LogRecordTooLarge),
         ({"segment_bytes": 200}, record_set([b"x" * 40] * 5, magic=1), RecordSetTooLarge),
         ({"max_timestamp_difference_ms": 10}, record_set([b"x"], timestamps=[START_MS - 11]), InvalidTimestamp),
         ({"max_timestamp_difference_ms": 10}, record_set([b"x"], timestamps=[START_MS + 11]), InvalidTimestamp),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.log.errors import LogError, LogFailed, LogFull, OffsetOutOfRange
+from consumerd.embedded.log.errors import LogError, LogFailed, LogFull, LogOffsetOutOfRange
 from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.model import TimestampType
@@ -134,7 +134,7 @@ def test_as_many_bytes_stay_as_are_asked_for() -> None:
         rig.log.append(record_set([b"x" * 10]))
     assert (2, 2) == (rig.log.apply_retention(), rig.log.start_offset)
     assert 3 * size == rig.log.size_bytes
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(LogOffsetOutOfRange):
         rig.log.read(1, 10, whole_first=True)
 
 
@@ -360,7 +360,7 @@ def test_readers_see_whole_records_while_segments_are_deleted(tmp_path: Path) ->
         try:
             for record in read_records(rig.log, start, max_bytes=1000):
                 assert f"{record.offset}:".encode().ljust(100, b".") == record.value
-        except OffsetOutOfRange as error:
+        except LogOffsetOutOfRange as error:
             assert error.offset < rig.log.start_offset  # noqa: PT017 - only this one may be raised
         rig.log.find_offset(START_MS)
         rig.log.offsets_before(-1, 100)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.log.errors import LogDamaged, OffsetOutOfRange
+from consumerd.embedded.log.errors import LogDamaged, LogOffsetOutOfRange
 from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.partition_log import EARLIEST, LATEST
 from consumerd.embedded.log.settings import LogSettings
@@ -96,7 +96,7 @@ def test_offsets_outside_are_refused_and_the_end_is_empty() -> None:
     with rig.log.read(3, 100, whole_first=True) as part:
         assert (0, b"", -1) == (part.size, part.read(), part.fileno())
     for offset in (-1, 4):
-        with pytest.raises(OffsetOutOfRange, match=r"\[0, 3\]"):
+        with pytest.raises(LogOffsetOutOfRange, match=r"\[0, 3\]"):
             rig.log.read(offset, 100, whole_first=True)
 
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.client.log_range import LogRange
 from consumerd.errors import ConfigError, OffsetError, OffsetOutOfRange
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.spark.datasource.planning import Lost, OffsetRange, divide_ranges, fit_ranges, limit_ranges, plan_ranges
 
 T0, T1, T2 = (TopicPartition.modern("t", number) for number in range(3))

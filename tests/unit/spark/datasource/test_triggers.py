@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumerd.client.log_range import LogRange
 from consumerd.errors import OffsetOutOfRange
-from consumerd.model import TopicPartition
+from consumerd.model import LogRange, TopicPartition
 from consumerd.spark.datasource.triggers import plan_trigger, ranges_between
 
 A, B, C = (TopicPartition.modern("orders", number) for number in range(3))

@@ -12,7 +12,7 @@ import pytest
 
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.sinks.base import Start
-from consumerd.spark.bronze_rows import Piece, read_piece
+from consumerd.spark.bronze_rows import FilePiece, read_piece
 from consumerd.spark.data_check import check_data
 from consumerd.spark.landed_rows import LandedContent
 from consumerd.spark.landing.examine import examine
@@ -64,7 +64,7 @@ def test_rows_of_both_formats_are_bronze(mixed: Landing) -> None:
         content = LandedContent(
             path=file.path, partition=ORDERS, extension=newest.record.extension, count=file.metadata.count
         )
-        piece = Piece(
+        piece = FilePiece(
             content=content, topic="orders", incarnation="7.1", broker=None, partition=0, ranges=None, contested=EMPTY
         )
         for part in read_piece(piece):

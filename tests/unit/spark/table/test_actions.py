@@ -9,7 +9,7 @@ import pytest
 
 from consumerd.sinks.record_fields import MalformedRecord, UnknownFormat
 from consumerd.spark.table.actions import check_protocol, encode_commit, encode_table, parse_commit, parse_table
-from consumerd.spark.table.commit import Bounds, Commit, DataFile, Operation, TableRecord
+from consumerd.spark.table.commit import Bounds, DataFile, Operation, TableCommit, TableRecord
 from consumerd.spark.table.folder_values import NULL_VALUE
 
 FIELDS = (("offset", "long"), ("timestamp", "timestamp"), ("topic", "string"), ("day", "date"))
@@ -23,10 +23,10 @@ TABLE = TableRecord(id="17", name="rows", schema=SCHEMA, partition_by=("topic", 
 FOLDERS = TABLE.partition_by
 
 
-def commit_of(*files: DataFile, **fields: object) -> Commit:
+def commit_of(*files: DataFile, **fields: object) -> TableCommit:
     """Return an append of these files, version 1."""
     given = {"version": 1, "plan": "p", "operation": Operation.APPEND, "job": "test", "writer": "w", "time_ms": 1000}
-    return Commit(added=files, **given | fields)  # type: ignore[arg-type]  # of the fields' own types
+    return TableCommit(added=files, **given | fields)  # type: ignore[arg-type]  # of the fields' own types
 
 
 def file_of(path: str = "a.parquet", *values: str, **bounds: Bounds) -> DataFile:

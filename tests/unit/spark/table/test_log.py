@@ -21,7 +21,7 @@ from consumerd.spark.table import log as table_log
 from consumerd.spark.table.actions import encode_commit, parse_commit
 from consumerd.spark.table.attempts import StagedCommit
 from consumerd.spark.table.checkpoint import encode_checkpoint, parse_checkpoint
-from consumerd.spark.table.commit import LOG_FOLDER, Bounds, Commit, DataFile, Operation, TableRecord, commit_name
+from consumerd.spark.table.commit import LOG_FOLDER, Bounds, DataFile, Operation, TableCommit, TableRecord, commit_name
 from consumerd.spark.table.errors import TableError, VersionVacuumed
 from consumerd.spark.table.log import TableLog
 from consumerd.spark.table.snapshot import EMPTY
@@ -42,8 +42,8 @@ def make_file(name: str, rows: int = 10) -> DataFile:
     return DataFile(path=name, size=100, rows=rows, values=("orders", "2026-11-22"), bounds=bounds)
 
 
-def make_commit(version: int, **fields: object) -> Commit:
-    commit = Commit(
+def make_commit(version: int, **fields: object) -> TableCommit:
+    commit = TableCommit(
         version=version, plan=f"plan-{version}", operation=Operation.APPEND, job="test", writer=f"w{version}", time_ms=5
     )
     return replace(commit, **fields)  # type: ignore[arg-type]  # of the fields' own types
@@ -54,7 +54,7 @@ def covering(start: int, end: int) -> Coverage:
     return Coverage(covered={LOG: ranges}, taken={ChainRef("root:topic=orders/partition=3/chain=1"): ranges})
 
 
-def publish(log: TableLog, commit: Commit) -> bool:
+def publish(log: TableLog, commit: TableCommit) -> bool:
     """Publish a commit as a transaction does."""
     with StagedCommit(log.files, log.path / f".{uuid.uuid4().hex}.tmp") as staged:
         return log.publish(commit, staged)
@@ -107,7 +107,7 @@ def test_a_file_that_comes_back_under_its_name_is_not_vacuums() -> None:
     "commit",
     [make_commit(2), make_commit(1, removed=("never there",))],
 )
-def test_commits_that_do_not_fit_are_no_snapshot(commit: Commit) -> None:
+def test_commits_that_do_not_fit_are_no_snapshot(commit: TableCommit) -> None:
     """A log with a hole would be read as a table that lacks rows."""
     with pytest.raises(MalformedRecord):
         EMPTY.apply([commit])

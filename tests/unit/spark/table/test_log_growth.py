@@ -17,7 +17,7 @@ from consumerd.spark.table import log as table_log
 from consumerd.spark.table import log_files
 from consumerd.spark.table.actions import encode_commit
 from consumerd.spark.table.attempts import StagedCommit
-from consumerd.spark.table.commit import LOG_FOLDER, Commit, DataFile, Operation, checkpoint_name, commit_name
+from consumerd.spark.table.commit import LOG_FOLDER, DataFile, Operation, TableCommit, checkpoint_name, commit_name
 from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.log import MOST_COMMITS
 from consumerd.spark.table.transaction import Table, create_table, open_table
@@ -63,13 +63,13 @@ def put(files: MemoryFileSystem, name: str, data: bytes) -> None:
     files.close(descriptor)
 
 
-def make_commit(version: int) -> Commit:
+def make_commit(version: int) -> TableCommit:
     """Return the commit of a batch; each 20th compacts those before it."""
     name = f"topic=orders/day=2026-11-22/{version:020d}.parquet"
     file = DataFile(path=name, size=1000, rows=10, values=("orders", "2026-11-22"))
     first = version - version % LIVE or LIVE
     old = range(max(1, first - LIVE), first) if version % LIVE == 0 else ()
-    return Commit(
+    return TableCommit(
         version=version,
         plan=f"{SOURCE}:{version}",
         operation=Operation.COMPACT if version % LIVE == 0 else Operation.APPEND,
