@@ -17,11 +17,11 @@ from consumerd.config.settings import Settings
 _PACKAGE = Path(consumerd.__file__).parent
 _READ_BY_ITS_OWN_MODEL = {
     "Decoding.fields": "Decoding.struct parses them",
-    "Group.membership": "one value is supported, and the others are refused",
-    "Offsets.storage": "one value is supported, and the others are refused",
-    "Http.listen": "Http.address returns it",
-    "ZookeeperAuth.scheme": "ZookeeperAuth.read returns it",
-    "ZookeeperAuth.credential": "ZookeeperAuth.read returns it",
+    "GroupSection.membership": "one value is supported, and the others are refused",
+    "OffsetsSection.storage": "one value is supported, and the others are refused",
+    "HttpSection.listen": "HttpSection.address returns it",
+    "ZookeeperAuthSection.scheme": "ZookeeperAuthSection.read returns it",
+    "ZookeeperAuthSection.credential": "ZookeeperAuthSection.read returns it",
 }
 
 

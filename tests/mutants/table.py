@@ -62,8 +62,8 @@ MUTANTS: Final = (
         new="",
         also=(
             (
-                "        if unchanged:\n            await self._review",
-                "        unchanged = True\n        if unchanged:\n            await self._review",
+                "        if unchanged and (strays",
+                "        unchanged = True\n        if unchanged and (strays",
             ),
         ),
         tests=(SIMULATION,),
