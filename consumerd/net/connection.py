@@ -95,8 +95,9 @@ class BrokerConnection:
         """Settle the broker's versions, once, before the connection is given away.
 
         Args:
-            refused: called if the broker closes the connection while it owes an answer. Brokers of 0.8 to 0.10 do so on a
-                request or a version that they do not know.
+            refused: called if the broker shows that it does not speak them. It closes the connection while it owes an
+                answer, as brokers of 0.8 to 0.10 do on a request that they do not know. Or its answer cannot be read:
+                0.8.2 answers Fetch v1 as if it were v0.
         """
         self._versions = versions
         self._refused = refused
@@ -195,7 +196,12 @@ class BrokerConnection:
                 response = request.decode_response(frame.version, frame.body)
         except RemoteProtocolError as error:
             self._hooks.request_failed(self.broker, request.api.name, "RemoteProtocolError")
-            raise RemoteProtocolError(f"{self.address}: {error}") from error
+            unreadable = RemoteProtocolError(f"{self.address}: {error}")
+            if self._refused is not None:
+                # other versions must be tried, and this connection keeps those that it has
+                self._refused()
+                self._poison(unreadable)
+            raise unreadable from error
         self._hooks.request_finished(self.broker, request.api.name, seconds)
         self._note_throttle(getattr(response, "throttle_time_ms", 0) / 1000)
         return response

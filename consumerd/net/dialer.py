@@ -14,9 +14,12 @@ How releases are told apart (``net.versions`` says what each speaks)::
          answered  -> what it lists: it had been restarting or slow
          closed    -> 0.8;  silent -> 0.9: the second connection is kept, this one is not
 
-What was concluded is remembered for later connections, until the broker closes one of them while it owes an answer. A broker of
-0.8 on a busy machine may have been too slow to close, and was taken for 0.9: it closes the connection on the first fetch
-of version 1, and the next connection walks through the steps again.
+What was concluded is remembered for later connections, until the broker shows that it is wrong: it closes a connection
+while it owes an answer, or an answer cannot be read. Then the next connection walks through the steps again.
+
+Example: a broker of 0.8.2 closes the connection in step 3, while this process is stopped (SIGSTOP, a suspended machine).
+When the process goes on, its patience has ended before it sees the close, and the broker is taken for one of 0.9. The
+first Fetch v1 is answered as if it were v0, which cannot be read, and the broker is asked again.
 
 ListOffsets rather than Metadata, since Metadata v0 can only be asked about nothing by asking about everything.
 """

@@ -28,14 +28,14 @@ from consumerd.cluster.directory import ClusterDirectory
 from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.cluster.from_zookeeper import SSL, ZooKeeperSource
 from consumerd.cluster.view import compare_views
-from consumerd.errors import ConnectionLost
+from consumerd.errors import ConnectionLost, RemoteProtocolError
 from consumerd.model import Incarnation, LogRange, TopicPartition
 from consumerd.net.address import Address
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool, Purpose
 from consumerd.net.stream import TcpConnector
-from consumerd.net.versions import Origin, assume_release, parse_broker_version
+from consumerd.net.versions import RELEASE_0_9, Origin, VersionMemory, assume_release, parse_broker_version
 from consumerd.wire.modern.fetch import FetchRequest
 from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.zk.aiozk_client import AiozkClient
@@ -43,6 +43,7 @@ from consumerd.zk.layout import topic_path
 from tests.interop.conftest import ClusterFactory
 from tests.support.cluster import wait_leader
 from tests.support.kafka import Cluster, free_port, parse_release
+from tests.support.raw_client import fetch
 from tests.support.waiting import until
 from tests.support.zookeeper import make_client
 
@@ -61,12 +62,15 @@ class Joined:
     records: SimpleConsumer
 
 
-def make_dialer(*, tls: ssl.SSLContext | None = None, broker_version: str = "auto") -> Dialer:
+def make_dialer(
+    *, tls: ssl.SSLContext | None = None, broker_version: str = "auto", memory: VersionMemory | None = None
+) -> Dialer:
     return Dialer(
         TcpConnector(max_frame_bytes=MAX_FRAME, tls=tls),
         client_id="consumerd-test",
         now=time.monotonic,
         pinned=parse_broker_version(broker_version),
+        memory=memory,
     )
 
 
@@ -148,6 +152,24 @@ async def test_release_is_found_out(own_cluster: ClusterFactory, kafka: str, kno
                 listed = connection.versions.ranges
                 assumed = assume_release(parse_release(kafka)).ranges
                 assert {key: listed[key] for key in assumed} == dict(assumed)
+
+
+async def test_a_broker_of_0_8_that_was_taken_for_0_9_is_asked_again(
+    shared_clusters: ClusterFactory, unique: Callable[[str], str]
+) -> None:
+    """It answers Fetch v1 as if it were v0, and a partition would not be fetched for as long as that was believed."""
+    cluster, topic = await asyncio.to_thread(shared_clusters, "0.8.2.2"), unique("taken")
+    await asyncio.to_thread(cluster.create_topic, topic, 1)
+    address, memory = first_address(cluster), VersionMemory()
+    memory.remember(address, assume_release(RELEASE_0_9), time.monotonic())
+    dialer = make_dialer(memory=memory)
+    async with dialed(dialer, address) as connection:
+        assert str(connection.versions) == "assumed 0.9"
+        with pytest.raises(RemoteProtocolError):
+            await connection.request(fetch(topic), timeout_s=10)
+    async with dialed(dialer, address) as connection:
+        assert str(connection.versions) == "assumed 0.8.2"
+        assert [one.topic for one in (await connection.request(fetch(topic), timeout_s=10)).topics] == [topic]
 
 
 @pytest.mark.smoke

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from consumerd.aio.timeouts import timeout
-from consumerd.errors import ConnectionLost
+from consumerd.errors import ConnectionLost, RemoteProtocolError
 from consumerd.model import BrokerId
 from consumerd.net.address import Address
 from consumerd.net.connection import BrokerConnection
@@ -18,8 +18,9 @@ from consumerd.net.versions import Origin, VersionMemory, assume_release
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from consumerd.wire.modern.fetch import FetchRequest, FetchResponse
+from consumerd.wire.modern.fetch import FetchedTopic, FetchRequest, FetchResponse
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from consumerd.wire.schema import compile_codec
 from tests.support import virtual_time
 from tests.support.raw_client import fetch
 from tests.support.scripted_broker import Answer, Body, FakeNetwork, Late, Raw, Reaction, ScriptedBroker, listing
@@ -209,6 +210,28 @@ def test_broker_that_closes_on_what_it_was_assumed_to_speak_is_asked_again() -> 
             else:
                 with pytest.raises(ConnectionLost):
                     await connection.request(FETCH, timeout_s=1)
+
+    scene.run(scenario)
+
+
+def test_broker_that_answers_in_another_version_than_it_was_assumed_to_speak_is_asked_again() -> None:
+    """A real 0.8.2 that was taken for 0.9, by a process that was stopped meanwhile: it answers Fetch v1 as if it were v0."""
+    scripted = broker(Reaction.SILENT, Reaction.SILENT, Reaction.CLOSE)
+    in_version_0 = compile_codec(FetchResponse, 0).encode(
+        FetchResponse(topics=(FetchedTopic(topic="t", partitions=()),))
+    )
+    scripted.handlers[FetchRequest] = lambda _request, _version: Body(in_version_0)
+    scene = Scene(scripted)
+
+    async def scenario(dialer: Dialer) -> None:
+        first = await dialer.dial(ADDRESS)
+        assert str(first.versions) == "assumed 0.9"
+        with pytest.raises(RemoteProtocolError):
+            await first.request(FETCH, timeout_s=1)
+        assert first.closed
+        second = await dialer.dial(ADDRESS)
+        assert str(second.versions) == "assumed 0.8.2"
+        assert [one.topic for one in (await second.request(FETCH, timeout_s=1)).topics] == ["t"]
 
     scene.run(scenario)
 
