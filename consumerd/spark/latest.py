@@ -13,7 +13,8 @@ leaves these rows out.
 
 Refresh
     Of the records decoded since the last run, the newest of each key is compared with the table's row. Files that have
-    rows of changed keys are rewritten without them, and the new rows are appended in files of their own.
+    rows of changed keys are rewritten without them, and the new rows are appended in files of their own. Up to 500,000
+    changed rows are merged file by file with Arrow (:mod:`consumerd.spark.latest_files`), more by Spark.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
@@ -36,12 +38,13 @@ from consumerd.errors import ConfigError
 from consumerd.spark.erase_tables import Removal, remove_in_parts, rewrite_files
 from consumerd.spark.identities import Identities
 from consumerd.spark.job import Sessions
+from consumerd.spark.latest_files import MERGED, make_merger, read_changed
 from consumerd.spark.table.commit import DataFile, Operation, encode_file, rows_of
 from consumerd.spark.table.errors import VersionVacuumed
 from consumerd.spark.table.files import WRITTEN, make_writer, parse_written
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_files, read_increment, read_table
-from consumerd.spark.table.rewriting import rewrite_without
+from consumerd.spark.table.rewriting import RowNumbers, rewrite_without
 from consumerd.spark.table.transaction import Table, Transaction, create_table
 
 if TYPE_CHECKING:
@@ -148,7 +151,7 @@ class _Merge:
         """Add rows: the table then has the latest of these and of its own."""
         new = _number(rows).persist()
         try:
-            made = new.agg(F.max("_made")).collect()[0][0]
+            made, count = new.agg(F.max("_made"), F.count(F.lit(1))).collect()[0]
             there = self._made()
             if made is None or (there is not None and made < there):
                 return  # no key, or a topic that has been made again since
@@ -156,7 +159,9 @@ class _Merge:
                 before = [] if there is None or made > there else [self._read()]
                 self.replace_all(functools.reduce(DataFrame.unionByName, before, rows.select(*self._columns.names)))
                 return
-            self._merge(_of_partitions(new.where(F.col("_made") == made)))
+            candidates = _of_partitions(new.where(F.col("_made") == made))
+            if count > _BROADCAST or not self._merge_files(candidates, count):
+                self._merge(candidates)
         finally:
             new.unpersist()
 
@@ -189,6 +194,49 @@ class _Merge:
             gone = known.join(later.select("key"), "key", "left_semi")
             self._rewrite(gone.groupBy("_file").agg(F.sort_array(F.collect_list("_row")).alias("rows")))
 
+    def _merge_files(self, candidates: DataFrame, count: int) -> bool:
+        """Merge candidates as :meth:`_merge` does, file by file; return False where their keys do not allow it."""
+        transaction = self._transaction
+        written = self._stage(candidates.coalesce(1 + count // _ROWS_A_FILE))
+        paths = [transaction.staging / file.path for file in written]
+        if read_changed(paths) is None:
+            for path in paths:
+                path.unlink()
+            return False
+        merge = make_merger(
+            self._table.path, paths, staging=transaction.staging, attempt=transaction.attempt, settings=_SETTINGS
+        )
+        lost = []
+        names = self.session.createDataFrame([(file.path,) for file in self._files.values()], "path string")
+        for row in names.repartition(self._tasks).mapInArrow(merge, MERGED).collect():
+            lost += row["lost"]
+            if row["replaced"] is not None:
+                transaction.remove([row["replaced"]])
+            if row["file"] is not None:
+                transaction.add([parse_written(row["file"])])
+        self._add_without(written, np.sort(np.array(lost, np.int64)))
+        return True
+
+    def _add_without(self, files: Sequence[DataFile], rows: RowNumbers) -> None:
+        """Add staged files without some rows, which are numbered through all files, ascending."""
+        first = 0
+        for number, file in enumerate(files):
+            here = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + file.rows)] - first
+            first += file.rows
+            if not len(here):
+                self._transaction.add([file])
+                continue
+            source = self._transaction.staging / file.path
+            prefix = f"{self._transaction.attempt}-won-{number:05d}"
+            self._transaction.add(
+                rewrite_without(source, here, staging=self._transaction.staging, prefix=prefix, settings=_SETTINGS)
+            )
+            source.unlink()
+
+    @property
+    def _tasks(self) -> int:
+        return max(1, min(len(self._files), _TASKS_A_CORE * self.session.sparkContext.defaultParallelism))
+
     def _made(self) -> int | None:
         """Return the czxid of the topic whose keys the table has, None for an empty table."""
         first = _number(self._read().select("key", "incarnation")).select("_made").head()
@@ -198,17 +246,19 @@ class _Merge:
         return read_files(self.session, self._table, self._transaction.base.files.values(), self._columns.json())
 
     def _write(self, rows: DataFrame) -> int:
-        write = make_writer(self._transaction, _SETTINGS)
-        written = rows.select(*(f"`{name}`" for name in self._columns.names)).mapInArrow(write, WRITTEN).collect()
-        files = [parse_written(row["file"]) for row in written]
+        files = self._stage(rows)
         self._transaction.add(files)
         return rows_of(files)
 
+    def _stage(self, rows: DataFrame) -> list[DataFile]:
+        write = make_writer(self._transaction, _SETTINGS)
+        written = rows.select(*(f"`{name}`" for name in self._columns.names)).mapInArrow(write, WRITTEN).collect()
+        return [parse_written(row["file"]) for row in written]
+
     def _rewrite(self, gone: DataFrame) -> None:
         """Rewrite files without some rows: ``gone`` has file names and ascending row numbers."""
-        tasks = min(len(self._files), _TASKS_A_CORE * self.session.sparkContext.defaultParallelism)
         write = _make_rewriter(self._transaction)
-        for row in gone.repartition(max(tasks, 1), "_file").mapInArrow(write, _REWRITTEN).collect():
+        for row in gone.repartition(self._tasks, "_file").mapInArrow(write, _REWRITTEN).collect():
             self._transaction.remove([self._files[row["replaced"]].path])
             if row["file"] is not None:
                 self._transaction.add([parse_written(row["file"])])
