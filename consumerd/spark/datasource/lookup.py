@@ -21,6 +21,7 @@ from consumerd.aio.clock import boottime
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRangeReader
+from consumerd.client.topics import MetadataDirectory
 from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
 from consumerd.cluster.generation import require_modern
@@ -33,7 +34,6 @@ from consumerd.net.pool import ConnectionPool
 from consumerd.offsets.positions import GroupPositions
 from consumerd.offsets.store import Validity
 from consumerd.spark.datasource.connecting import Brokers, ask_brokers, first_brokers, make_pool
-from consumerd.spark.datasource.leaders import KnownBrokers, TopicLeaders
 from consumerd.spark.datasource.loop_thread import LoopThread
 from consumerd.spark.datasource.options import (
     EARLIEST_OFFSET,
@@ -267,7 +267,7 @@ class Connections:
         look_up = None if zk is None else lambda: find_registered(zk, self.cluster)
         return await ask_brokers(self.known_brokers(), ask, look_up)
 
-    def _source(self, known: KnownBrokers) -> BrokerSource:
+    def _source(self, known: Callable[[], Collection[Broker]]) -> BrokerSource:
         return BrokerSource(
             self.pool,
             known,
@@ -292,10 +292,10 @@ class Connections:
     # -- offsets
 
     async def _range_reader(self, partitions: Collection[TopicPartition]) -> LogRangeReader:
-        topics = sorted({one.topic for one in partitions})
+        topics = {one.topic for one in partitions}
 
-        async def find_leaders(brokers: Brokers) -> TopicLeaders:
-            leaders = TopicLeaders(self._source, brokers, topics, random=random.random)
+        async def find_leaders(brokers: Brokers) -> MetadataDirectory:
+            leaders = MetadataDirectory(self._source, lambda: brokers, random=random.random, topics=topics)
             await leaders.refresh("started")
             if leaders.failure is not None:
                 raise leaders.failure

@@ -27,6 +27,7 @@ from consumerd.aio.clock import monotonic
 from consumerd.aio.tasks import alongside
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRangeReader, LogRanges
+from consumerd.client.topics import MetadataDirectory
 from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.errors import (
     ConsumerdError,
@@ -41,7 +42,6 @@ from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
 from consumerd.spark.datasource.connecting import first_brokers, make_pool
-from consumerd.spark.datasource.leaders import TopicLeaders
 from consumerd.spark.datasource.loop_thread import LoopThread
 from consumerd.spark.datasource.options import ClusterOptions, FetchOptions
 from consumerd.spark.datasource.planning import Lost, OffsetRange
@@ -110,11 +110,12 @@ async def open_range(task: ReadTask, report: Callable[[Lost], None]) -> AsyncIte
     )
     hooks = _LastError()
     async with pool:
-        leaders = TopicLeaders(
+        brokers = first_brokers(task.cluster)
+        leaders = MetadataDirectory(
             lambda known: BrokerSource(pool, known, random=random.random, timeout_s=task.cluster.request_timeout_s),
-            first_brokers(task.cluster),
-            [partition.topic],
+            lambda: brokers,
             random=random.random,
+            topics=[partition.topic],
         )
         ranges = LogRangeReader(
             pool,
@@ -141,7 +142,6 @@ async def open_range(task: ReadTask, report: Callable[[Lost], None]) -> AsyncIte
             now=monotonic,
             random=random.random,
         )
-        leaders.request_refresh("started")
         async with (
             alongside(leaders.run(), name="follow the leaders"),
             alongside(fetcher.run(), name="fetch"),
@@ -154,7 +154,7 @@ async def open_range(task: ReadTask, report: Callable[[Lost], None]) -> AsyncIte
                 reader.close()
 
 
-def _explain(leaders: TopicLeaders, partition: TopicPartition, hooks: _LastError) -> str:
+def _explain(leaders: MetadataDirectory, partition: TopicPartition, hooks: _LastError) -> str:
     """Say what is known of why nothing comes."""
     if leaders.failure is not None:
         return str(leaders.failure)
