@@ -69,7 +69,7 @@ spark: venv  ## the tests that need Spark, in one process with one session
 unit: venv  ## unit and property tests only
 	$(PYTEST) $(PARALLEL) $(UNIT)
 
-PURE := $(addprefix tests/unit/,wire net fetch sinks) tests/component/fetch \
+PURE := $(addprefix tests/unit/,wire net fetch landing sinks) tests/component/fetch \
   $(wildcard $(addprefix tests/property/test_,fetch* net* record*))
 
 pure: venv  ## what the native kernel takes part in, without it

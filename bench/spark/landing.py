@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from bench.sinks import make_batch, shifted
 from consumerd.config.job import JobSettings
+from consumerd.landing.chain import FileMetadata
 from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext, Start
-from consumerd.sinks.chain import FileMetadata
 from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 from consumerd.spark import audit
 from consumerd.spark.job import Silent

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.spark.session import Reading
-from consumerd.sinks.filesystem import OsFileSystem
+from consumerd.landing.filesystem import OsFileSystem
 from consumerd.spark.table.attempts import StagedCommit
 from consumerd.spark.table.commit import LOG_FOLDER, DataFile, Operation, TableCommit
 from consumerd.spark.table.transaction import create_table, open_table

@@ -20,11 +20,11 @@ from typing import Final
 
 from bench.spark.session import Reading
 from consumerd.config.pipeline import Bronze
+from consumerd.landing.chain import ChainRecord, FileMetadata, LandedGap, RootRecord
+from consumerd.landing.plan import plan_landing
+from consumerd.landing.values import LandedChain, LandedFile, Landing, LandingRoot
 from consumerd.model import GapReason, Incarnation, TopicPartition
-from consumerd.sinks.chain import ChainRecord, FileMetadata, LandedGap, RootRecord
 from consumerd.spark.bronze import open_bronze
-from consumerd.spark.landing.plan import plan_landing
-from consumerd.spark.landing.values import LandedChain, LandedFile, Landing, LandingRoot
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.transaction import open_table
 from tests.support.memory import read_memory

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from consumerd.errors import ConfigError, CorruptMessageError, NotFound
+from consumerd.landing.chain import ROOT_RECORD
+from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
-from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.sinks.quarantine_record import KeptUnit, parse_topic_folder, parse_unit, parse_unit_name
-from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.telemetry.wording import format_time
 from consumerd.wire.checksum import crc32, crc32c
 from consumerd.wire.modern.entry import ENTRY_BYTES, MAGIC_AT

@@ -58,6 +58,11 @@ class Position:
         """The position if it can be used, else None."""
         return self.value if self.validity is Validity.VALID else None
 
+    @property
+    def malformed(self) -> bool:
+        """True if today's topic has a position that is no number."""
+        return self.validity is Validity.MALFORMED
+
     def explain(self) -> str:
         """Say why the position cannot be used; empty where it can."""
         match self.validity:

@@ -48,7 +48,7 @@ class RootRegistry(Protocol):
         """Return what was noted last of a partition below the path that has this root. Raises CoordinationError."""
 
     async def note_landed_end(self, root: str, partition: TopicPartition, noted: bytes) -> None:
-        """Note a durable end of a chain (``sinks.chain.LandedEnd``). Raises CoordinationError."""
+        """Note a durable end of a chain (``landing.chain.LandedEnd``). Raises CoordinationError."""
 
     async def find(self, sink: str, *, consumer_id: str | None) -> str | None:
         """Return the recorded root id, or None. ``consumer_id`` is given for a path that replicas do not share.

@@ -23,15 +23,15 @@ from typing import Final
 
 import structlog
 
+from consumerd.aio.threads import WorkThreads
 from consumerd.errors import ConfigError, CoordinationError, RetriableSinkError
+from consumerd.landing.chain import ROOT_RECORD, FileId, LandedEnd, RootRecord
+from consumerd.landing.failures import describe_failure
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.publish import claim_root, find_root
+from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext
-from consumerd.sinks.chain import ROOT_RECORD, FileId, LandedEnd, RootRecord
-from consumerd.sinks.failures import describe_failure
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.publish import claim_root, find_root
-from consumerd.sinks.record_fields import MalformedRecord
-from consumerd.sinks.threads import WorkThreads
 from consumerd.telemetry.hooks import Trouble
 
 _AGAIN: Final = "it is tried again"

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+from consumerd.aio.threads import WorkThreads
+from consumerd.landing.filesystem import FileSystem, OsFileSystem
 from consumerd.model import Claim
 from consumerd.sinks.base import SinkContext
 from consumerd.sinks.chain_store import ChainStore
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.files import FileFormat
-from consumerd.sinks.filesystem import FileSystem, OsFileSystem
 from consumerd.sinks.options import ChainOptions
-from consumerd.sinks.threads import WorkThreads
 
 
 class ChainSink:

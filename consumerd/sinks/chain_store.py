@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from consumerd.aio.threads import WorkThreads
+from consumerd.landing.chain import ChainRecord, FileId, FileMetadata, FileSummary, LandedEnd, data_name
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.publish import Chain, HiddenFile, Outcome, find_chain, prepare_chain
 from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext
-from consumerd.sinks.chain import ChainRecord, FileId, FileMetadata, FileSummary, LandedEnd, data_name
 from consumerd.sinks.chain_root import ChainRoot
 from consumerd.sinks.files import FileFormat, OpenFile
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.publish import Chain, HiddenFile, Outcome, find_chain, prepare_chain
-from consumerd.sinks.threads import WorkThreads
 from consumerd.wire.records import RecordBatch
 
 _THREADS: Final = 4

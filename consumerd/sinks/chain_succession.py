@@ -28,13 +28,13 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from consumerd.errors import IncarnationChanged, LocalProtocolError, OwnershipLost, RetriableSinkError
+from consumerd.landing.chain import SEALED, ChainRecord, FileSummary
+from consumerd.landing.failures import describe_failure
+from consumerd.landing.publish import Chain, Outcome, sync_upwards
 from consumerd.model import Claim, Incarnation
 from consumerd.sinks.base import Start
-from consumerd.sinks.chain import SEALED, ChainRecord, FileSummary
 from consumerd.sinks.chain_store import ChainStore
 from consumerd.sinks.confirming import confirm_claim
-from consumerd.sinks.failures import describe_failure
-from consumerd.sinks.publish import Chain, Outcome, sync_upwards
 
 T = TypeVar("T")
 

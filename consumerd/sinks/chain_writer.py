@@ -32,15 +32,15 @@ from consumerd.errors import (
     RetriableSinkError,
     SinkError,
 )
+from consumerd.landing.chain import SEALED, FileSummary
+from consumerd.landing.failures import describe_failure
+from consumerd.landing.publish import Chain, Outcome
 from consumerd.model import Claim, Gap, GapReason
 from consumerd.sinks.base import Start
-from consumerd.sinks.chain import SEALED, FileSummary
 from consumerd.sinks.chain_store import ChainStore, Held
 from consumerd.sinks.chain_succession import ChainSuccession, expect_chain
 from consumerd.sinks.confirming import confirm_claim
-from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.files import OpenFile
-from consumerd.sinks.publish import Chain, Outcome
 from consumerd.wire.records import RecordBatch
 
 T = TypeVar("T")

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from consumerd.errors import CorruptMessageError, PermanentSinkError
+from consumerd.landing.chain import FileId, FileMetadata
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.metadata import MetadataReader
+from consumerd.landing.publish import HiddenFile, Outcome
 from consumerd.model import TopicPartition
-from consumerd.sinks.chain import FileId, FileMetadata
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.publish import HiddenFile, Outcome
 from consumerd.wire.records import RecordBatch
 
 
@@ -81,8 +82,9 @@ class FileFormat(Protocol):
     ) -> tuple[HiddenFile, FileEncoder]:
         """Prepare a file of a partition; nothing is on the disk before the hidden file's ``create``."""
 
-    def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:
-        """Read what a published file says of itself. Raises MalformedRecord, OSError."""
+    @property
+    def read_metadata(self) -> MetadataReader:
+        """Reader of a published file's metadata."""
 
 
 class OpenFile:

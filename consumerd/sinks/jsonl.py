@@ -1,39 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of JSON lines, exactly once.
 
-What a file says of itself cannot stand within lines that everybody reads, so it stands beside them, in
-``_meta/<position>.<file id>.json``, durable before the data file has its name. More than one attempt may have left such a
-file for a position. The one that counts is the one whose size and SHA-256 are the data file's; where two attempts wrote
-the same bytes (a seal and a file without records, say) the time of modification, which a link does not change and which is
-stamped so that no two attempts share it, tells them apart; and where even that is no help, because the file was copied
-here, the one that claims least: what it leaves out has no records. Size and digest are the file's, compressed or not.
+A file's metadata is beside it (``landing.metadata``), since everybody reads the lines.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pydantic import Field
 
-from consumerd.model import TopicPartition
-from consumerd.sinks.base import SinkContext
-from consumerd.sinks.chain import (
+from consumerd.landing.chain import (
     META_FOLDER,
     FileId,
     FileMetadata,
     data_name,
     meta_name,
-    parse_meta_name,
 )
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.line_compression import COMPRESSOR_BYTES, EXTENSIONS, LineCompression, compress_lines
+from consumerd.landing.metadata import read_beside
+from consumerd.landing.publish import HiddenFile, Outcome, publish_record
+from consumerd.model import TopicPartition
+from consumerd.sinks.base import SinkContext
 from consumerd.sinks.chain_sink import ChainSink
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.line_compression import COMPRESSOR_BYTES, EXTENSIONS, LineCompression, compress_lines
 from consumerd.sinks.lines import PIECE_BYTES, encode_lines
 from consumerd.sinks.options import ChainOptions
-from consumerd.sinks.publish import HiddenFile, Outcome, publish_record
-from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.wire.records import RecordBatch
 
 MEMBER_BYTES: Final = PIECE_BYTES
@@ -139,6 +134,7 @@ class JsonlFormat:
     def __init__(self, compression: LineCompression = "none") -> None:
         self._compression: LineCompression = compression
         self.extension = EXTENSIONS[compression]
+        self.read_metadata = partial(read_beside, extension=self.extension)
         compressor = COMPRESSOR_BYTES[compression]
         self.thread_bytes = (
             compressor + MEMBER_BYTES if compressor else 0
@@ -157,21 +153,6 @@ class JsonlFormat:
         name = data_name(position, self.extension)
         hidden = HiddenFile(files, folder=folder, name=name, file_id=file_id, digested=True)
         return hidden, JsonlEncoder(files, hidden, self._compression, folder=folder, position=position, file_id=file_id)
-
-    def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:
-        """Return the metadata that counts for the file at ``position``. Raises MalformedRecord, OSError."""
-        data = folder / data_name(position, self.extension)
-        size, modified_ns = files.size_and_mtime(data)
-        names = [name for name in files.names(folder / META_FOLDER) if parse_meta_name(name) == position]
-        candidates = [FileMetadata.parse(files.read(folder / META_FOLDER / name)) for name in names]
-        matching = [candidate for candidate in candidates if candidate.size == size]
-        if len(matching) > 1:
-            sha256 = files.sha256(data)
-            matching = [candidate for candidate in matching if candidate.sha256 == sha256]
-        if not matching:
-            raise MalformedRecord(f"none of the {len(names)} files in {META_FOLDER} for it is of {size} bytes like it")
-        exact = [candidate for candidate in matching if candidate.modified_ns == modified_ns]
-        return min(exact or matching, key=lambda candidate: candidate.next_offset)
 
 
 class JsonlSink(ChainSink):

@@ -21,10 +21,10 @@ from hashlib import blake2b
 from operator import sub
 from typing import Final
 
+from consumerd.aio.threads import WorkThreads
 from consumerd.model import Claim, TopicPartition
 from consumerd.sinks.base import SinkContext, Start
 from consumerd.sinks.options import SinkOptions
-from consumerd.sinks.threads import WorkThreads
 from consumerd.wire import kernel
 from consumerd.wire.kernel import FoldKernel
 from consumerd.wire.records import NULL_SPAN, RecordBatch

@@ -29,22 +29,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from consumerd.aio.threads import SideThread
+from consumerd.landing.chain import FileId, FileMetadata, data_name
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.landed_columns import LANDED_SCHEMA, PLACE_COLUMNS, with_place
+from consumerd.landing.metadata import FOOTER_KEY, PARQUET, read_footer
+from consumerd.landing.publish import HiddenFile
 from consumerd.model import TopicPartition
 from consumerd.sinks.arrow_pieces import LARGEST_COLUMN_BYTES, to_pieces
 from consumerd.sinks.base import SinkContext
-from consumerd.sinks.chain import FileId, FileMetadata, data_name
 from consumerd.sinks.chain_sink import ChainSink
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.landed_columns import LANDED_SCHEMA, PLACE_COLUMNS, with_place
 from consumerd.sinks.options import ChainOptions
-from consumerd.sinks.publish import HiddenFile
-from consumerd.sinks.record_fields import MalformedRecord
-from consumerd.sinks.threads import SideThread
 from consumerd.wire.arrow import SCHEMA
 from consumerd.wire.records import RecordBatch
 
-EXTENSION: Final = "parquet"
-FOOTER_KEY: Final = b"consumerd"
 ROW_GROUP_BYTES: Final = 8 << 20
 BESIDE_FROM_BYTES: Final = 4 * ROW_GROUP_BYTES
 """With less for all writers together, a row group is written before the next is collected, and what it frees is given back at once."""
@@ -243,7 +241,8 @@ def _present(schema: pa.Schema, names: Iterable[str]) -> list[str]:
 class ParquetFormat:
     """See FileFormat."""
 
-    extension = EXTENSION
+    extension = PARQUET
+    read_metadata = staticmethod(read_footer)
     subfolders = ()
     thread_bytes = 0  # pyarrow's are the sink's LIBRARY_BYTES
     working_copies = 2  # values gathered, and what a column chunk takes while it is written
@@ -257,18 +256,8 @@ class ParquetFormat:
         self, files: FileSystem, *, partition: TopicPartition, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, ParquetEncoder]:
         """See FileFormat."""
-        hidden = HiddenFile(files, folder=folder, name=data_name(position, EXTENSION), file_id=file_id)
+        hidden = HiddenFile(files, folder=folder, name=data_name(position, PARQUET), file_id=file_id)
         return hidden, ParquetEncoder(hidden, partition, self._codec, beside=self._beside, freed=self._freed)
-
-    def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:  # noqa: ARG002 - the port's
-        """Read a file's footer. Raises MalformedRecord, OSError."""
-        try:
-            footer = pq.read_metadata(folder / data_name(position, EXTENSION)).metadata or {}
-        except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter for columns' names
-            raise MalformedRecord(f"no Parquet footer: {error}") from error
-        if FOOTER_KEY not in footer:
-            raise MalformedRecord(f"no {FOOTER_KEY.decode()!r} in the Parquet footer; who wrote this file?")
-        return FileMetadata.parse(footer[FOOTER_KEY])
 
 
 class ParquetSink(ChainSink):

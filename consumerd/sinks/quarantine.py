@@ -16,18 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from consumerd.aio.threads import WorkThreads
 from consumerd.errors import ConfigError, RetriableSinkError
+from consumerd.landing.chain import FileId
+from consumerd.landing.failures import describe_failure
+from consumerd.landing.filesystem import FileSystem, OsFileSystem
+from consumerd.landing.publish import HiddenFile, Outcome, remove_hidden, sync_upwards
+from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import Claim
 from consumerd.sinks.base import QuarantinedUnit, RootRegistry, SinkContext
-from consumerd.sinks.chain import FileId
 from consumerd.sinks.chain_root import ChainRoot
 from consumerd.sinks.confirming import confirm_claim
-from consumerd.sinks.failures import describe_failure
-from consumerd.sinks.filesystem import FileSystem, OsFileSystem
-from consumerd.sinks.publish import HiddenFile, Outcome, remove_hidden, sync_upwards
 from consumerd.sinks.quarantine_record import KeptUnit, encode_unit, holds_unit, unit_folders, unit_name
-from consumerd.sinks.record_fields import MalformedRecord
-from consumerd.sinks.threads import WorkThreads
 
 _CLOSE_S: Final = 5.0
 _NAME: Final = "quarantine"

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
-from consumerd.model import TimestampType, TopicPartition
-from consumerd.sinks.base import QuarantinedUnit
-from consumerd.sinks.record_fields import (
+from consumerd.landing.record_fields import (
     FORMAT_VERSION,
     MalformedRecord,
     decode_fields,
@@ -30,6 +28,8 @@ from consumerd.sinks.record_fields import (
     get_partition,
     get_text,
 )
+from consumerd.model import TimestampType, TopicPartition
+from consumerd.sinks.base import QuarantinedUnit
 from consumerd.wire.records import Headers, Record
 
 _PIECE_BYTES: Final = 3 << 18  # a multiple of three, so that pieces of base64 join without padding

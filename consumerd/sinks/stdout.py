@@ -12,13 +12,13 @@ import os
 import select
 from typing import Final
 
+from consumerd.aio.threads import WorkThreads
 from consumerd.errors import RetriableSinkError, SinkClosed
+from consumerd.landing.failures import describe_failure
 from consumerd.model import Claim
 from consumerd.sinks.base import SinkContext, Start
-from consumerd.sinks.failures import describe_failure
 from consumerd.sinks.lines import encode_lines
 from consumerd.sinks.options import SinkOptions
-from consumerd.sinks.threads import WorkThreads
 from consumerd.wire.records import RecordBatch
 
 _STDOUT: Final = 1

@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
+from consumerd.landing.examine import Positions, examine
+from consumerd.landing.findings import Finding, Severity
+from consumerd.landing.footers import read_all, read_ends
+from consumerd.landing.report import AuditReport, LogReport
+from consumerd.landing.scan import read_roots, scan_landing
+from consumerd.landing.values import LandingRoot
 from consumerd.spark.audit_page import render_audit
 from consumerd.spark.job import PrintedTable, Progress, Sessions, Summary
-from consumerd.spark.landing.examine import Positions, examine
-from consumerd.spark.landing.findings import Finding, Severity
-from consumerd.spark.landing.footers import read_all, read_ends
-from consumerd.spark.landing.report import AuditReport, LogReport
-from consumerd.spark.landing.scan import read_roots, scan_landing
-from consumerd.spark.landing.values import LandingRoot
 from consumerd.spark.positions import read_positions
 from consumerd.telemetry.wording import format_time
 
 if TYPE_CHECKING:
-    from consumerd.spark.landing.ranges import RangeSet
+    from consumerd.landing.ranges import RangeSet
 
 _NOTES_TOLD: Final = 20
 

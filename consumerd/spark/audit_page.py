@@ -12,6 +12,8 @@ from html import escape
 from typing import Final
 
 from consumerd import __version__
+from consumerd.landing.findings import Finding, Severity
+from consumerd.landing.report import AuditReport, LogReport
 from consumerd.spark.audit_plots import (
     LOGS_DRAWN,
     LOST,
@@ -22,8 +24,6 @@ from consumerd.spark.audit_plots import (
     largest_topics,
 )
 from consumerd.spark.audit_style import STYLE
-from consumerd.spark.landing.findings import Finding, Severity
-from consumerd.spark.landing.report import AuditReport, LogReport
 
 FINDINGS_SHOWN: Final = 200
 

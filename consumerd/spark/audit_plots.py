@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+from consumerd.landing.ranges import RangeSet, union
+from consumerd.landing.report import Arrival, LogReport
 from consumerd.model import GapReason
-from consumerd.spark.landing.ranges import RangeSet, union
-from consumerd.spark.landing.report import Arrival, LogReport
 
 WIDTH: Final = 1000
 LOGS_DRAWN: Final = 300

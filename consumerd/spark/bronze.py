@@ -21,14 +21,14 @@ from typing import Final
 
 from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Bronze
+from consumerd.landing.footers import read_new
+from consumerd.landing.plan import LandingPlan, plan_landing
+from consumerd.landing.scan import scan_landing
+from consumerd.landing.values import Landing
 from consumerd.spark.bronze_rows import FOLDERS
 from consumerd.spark.bronze_schema import BOUNDS, JOB, SCHEMA, CommittedRows, FilesDamaged
 from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.job import Progress, Sessions, Summary
-from consumerd.spark.landing.footers import read_new
-from consumerd.spark.landing.plan import LandingPlan, plan_landing
-from consumerd.spark.landing.scan import scan_landing
-from consumerd.spark.landing.values import Landing
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.transaction import create_table

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from consumerd.landing.ranges import RangeSet
 from consumerd.spark.landed_rows import IDENTITY_SCHEMA, LandedContent, read_identities, read_rows
-from consumerd.spark.landing.ranges import RangeSet
 from consumerd.spark.table.folder_values import escape_value
 
 FOLDERS: Final = ("topic", "day")

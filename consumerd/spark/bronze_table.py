@@ -7,11 +7,11 @@ import hashlib
 import json
 from collections.abc import Callable
 
+from consumerd.landing.coverage import NOTHING, Coverage
+from consumerd.landing.plan import LandingPlan
 from consumerd.spark.bronze_schema import JOB, CommittedRows
 from consumerd.spark.bronze_tasks import copy_rows
 from consumerd.spark.job import Sessions
-from consumerd.spark.landing.coverage import NOTHING, Coverage
-from consumerd.spark.landing.plan import LandingPlan
 from consumerd.spark.table.commit import DataFile, Operation
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.parquet_files import FileSettings

@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from consumerd.sinks.filesystem import FileSystem
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.plan import LandingPlan, PlannedFile
 from consumerd.spark.bronze_rows import FOLDERS, FilePiece, read_piece
 from consumerd.spark.bronze_schema import SCHEMA, FilesDamaged
 from consumerd.spark.job import Sessions
 from consumerd.spark.landed_rows import DamagedFile, LandedContent
-from consumerd.spark.landing.plan import LandingPlan, PlannedFile
 from consumerd.spark.table.commit import DataFile, encode_file, parse_file
 from consumerd.spark.table.folder_values import escape_value
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from consumerd.landing.chain import FileMetadata
+from consumerd.landing.examine import SPANS_NAMED
+from consumerd.landing.findings import Finding, FindingKind, Severity
+from consumerd.landing.metadata import PARQUET
+from consumerd.landing.ranges import RangeSet
 from consumerd.model import TopicPartition
-from consumerd.sinks.chain import FileMetadata
-from consumerd.sinks.parquet import EXTENSION as PARQUET
 from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_rows
-from consumerd.spark.landing.examine import SPANS_NAMED
-from consumerd.spark.landing.findings import Finding, FindingKind, Severity
-from consumerd.spark.landing.ranges import RangeSet
 
 Numbers = npt.NDArray[np.int64]
 

@@ -39,7 +39,12 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents cal
 
 from consumerd.config.job import JobSettings, TableName
 from consumerd.errors import ConfigError, ConsumerdError
-from consumerd.sinks.filesystem import FileSystem, OsFileSystem
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.filesystem import FileSystem, OsFileSystem
+from consumerd.landing.footers import read_all, read_ends
+from consumerd.landing.ranges import EMPTY, RangeSet
+from consumerd.landing.scan import read_roots, scan_landing
+from consumerd.landing.values import Landing
 from consumerd.spark import erase_landed, latest
 from consumerd.spark.audit import write_whole
 from consumerd.spark.decoding.loading import load_decoder
@@ -57,11 +62,6 @@ from consumerd.spark.erase_tables import (
 from consumerd.spark.identities import COLUMNS, SCHEMA, Identities
 from consumerd.spark.job import PrintedTable as Shown
 from consumerd.spark.job import Progress, Sessions, Summary
-from consumerd.spark.landing.coverage import Coverage
-from consumerd.spark.landing.footers import read_all, read_ends
-from consumerd.spark.landing.ranges import EMPTY, RangeSet
-from consumerd.spark.landing.scan import read_roots, scan_landing
-from consumerd.spark.landing.values import Landing
 from consumerd.spark.silver_progress import expired_key
 from consumerd.spark.table.commit import LOG_FOLDER, DataFile
 from consumerd.spark.table.folder_values import escape_value

@@ -2,7 +2,7 @@
 """Search for records in landed files, and removal of them.
 
 Searching is done in Spark's tasks, which see the landing folders as those of bronze do. Removal rewrites the files that
-hold wanted records, in threads of the driver (``sinks.erasing``). Parquet keeps its columns and row groups, JSON lines
+hold wanted records, in threads of the driver (``landing.erasing``). Parquet keeps its columns and row groups, JSON lines
 stay as they are, byte for byte.
 """
 
@@ -22,16 +22,17 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from consumerd.errors import ConsumerdError
-from consumerd.sinks.chain import FileId, FileMetadata
-from consumerd.sinks.erasing import LeftRecords, describe_erased, replace_file
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.line_compression import compress_lines, find_line_compression
-from consumerd.sinks.parquet import FOOTER_KEY, Compression, ParquetCodec, make_writer
-from consumerd.sinks.publish import HiddenFile, Outcome
+from consumerd.landing.chain import FileId, FileMetadata
+from consumerd.landing.erasing import LeftRecords, describe_erased, replace_file
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.line_compression import compress_lines, find_line_compression
+from consumerd.landing.metadata import FOOTER_KEY
+from consumerd.landing.publish import HiddenFile, Outcome
+from consumerd.landing.ranges import RangeSet
+from consumerd.landing.values import LandedChain, LandedFile, Landing
+from consumerd.sinks.parquet import Compression, ParquetCodec, make_writer
 from consumerd.spark.identities import DDL, SCHEMA, Identities, LogKey, Mask
 from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_pieces, read_rows
-from consumerd.spark.landing.ranges import RangeSet
-from consumerd.spark.landing.values import LandedChain, LandedFile, Landing
 from consumerd.spark.wanted import SoughtRecords, find_keys
 
 if TYPE_CHECKING:

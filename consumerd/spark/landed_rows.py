@@ -23,10 +23,10 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from consumerd.errors import ConsumerdError
+from consumerd.landing.landed_columns import PLACE_COLUMNS
+from consumerd.landing.line_compression import DAMAGE, find_line_compression, open_lines
+from consumerd.landing.ranges import RangeSet
 from consumerd.model import TimestampType, TopicPartition
-from consumerd.sinks.landed_columns import PLACE_COLUMNS
-from consumerd.sinks.line_compression import DAMAGE, find_line_compression, open_lines
-from consumerd.spark.landing.ranges import RangeSet
 from consumerd.wire.arrow import SCHEMA
 
 PIECE_BYTES: Final = 8 << 20

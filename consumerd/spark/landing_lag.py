@@ -11,11 +11,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from consumerd.spark.landing.coverage import Coverage
-from consumerd.spark.landing.footers import read_new
-from consumerd.spark.landing.plan import plan_landing
-from consumerd.spark.landing.ranges import EMPTY
-from consumerd.spark.landing.scan import scan_landing
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.footers import read_new
+from consumerd.landing.plan import plan_landing
+from consumerd.landing.ranges import EMPTY
+from consumerd.landing.scan import scan_landing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

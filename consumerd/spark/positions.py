@@ -13,9 +13,9 @@ from consumerd.aio.timeouts import timeout
 from consumerd.cluster.generation import require_modern
 from consumerd.config.settings import ClusterSection
 from consumerd.errors import ConfigError, CoordinationError
+from consumerd.landing.examine import Positions
 from consumerd.offsets.positions import GroupPositions
 from consumerd.spark.datasource.loop_thread import LoopThread
-from consumerd.spark.landing.examine import Positions
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import BROKER_TOPICS, group_path
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from consumerd.sinks.chain import FileMetadata
+from consumerd.landing.chain import FileMetadata
+from consumerd.landing.findings import Finding
+from consumerd.landing.values import Landing
 from consumerd.spark.data_check import check_data
 from consumerd.spark.job import Progress
-from consumerd.spark.landing.findings import Finding
-from consumerd.spark.landing.values import Landing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,14 +28,14 @@ from typing import Final
 
 from consumerd.config.job import JobSettings, TableName
 from consumerd.errors import ConfigError
-from consumerd.sinks.chain import META_FOLDER, parse_meta_name
-from consumerd.sinks.line_compression import find_line_compression
+from consumerd.landing.chain import META_FOLDER, parse_meta_name
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.line_compression import find_line_compression
+from consumerd.landing.ranges import EMPTY, RangeSet
+from consumerd.landing.scan import scan_landing
+from consumerd.landing.values import LandedChain, LandedFile, Landing
 from consumerd.spark.job import PrintedTable as Shown
 from consumerd.spark.job import Progress, Sessions, Summary
-from consumerd.spark.landing.coverage import Coverage
-from consumerd.spark.landing.ranges import EMPTY, RangeSet
-from consumerd.spark.landing.scan import scan_landing
-from consumerd.spark.landing.values import LandedChain, LandedFile, Landing
 from consumerd.spark.silver_progress import expired_key
 from consumerd.spark.table.commit import DataFile, Operation
 from consumerd.spark.table.errors import TableConflict

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from consumerd.delivery.policy import StartReason
+from consumerd.landing.chain import SEALED
+from consumerd.landing.landed_columns import LANDED_SCHEMA
 from consumerd.model import GapReason
-from consumerd.sinks.chain import SEALED
-from consumerd.sinks.landed_columns import LANDED_SCHEMA
 from tests.support.daemon import Daemon
 from tests.support.documents import DOCS, README, Block, find_blocks
 from tests.support.embedded import EmbeddedThread

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from consumerd.errors import CoordinationError, CorruptMessageError, OffsetError, RemoteProtocolError
+from consumerd.landing.chain import ChainRecord, FileMetadata, LandedGap, RootRecord
+from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import BrokerId, GapReason, Incarnation, SessionEpoch, TimestampType, TopicPartition
 from consumerd.offsets.requests import encode_request, parse_request
 from consumerd.offsets.store import OffsetRequest
 from consumerd.sinks.base import QuarantinedUnit
-from consumerd.sinks.chain import ChainRecord, FileMetadata, LandedGap, RootRecord
 from consumerd.sinks.quarantine_record import KeptUnit, encode_unit, holds_unit, parse_unit
-from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.wire.framing import SIZE_BYTES
 from consumerd.wire.modern.building import NewRecord, build_record_set
 from consumerd.wire.records import Record

@@ -29,11 +29,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from consumerd.landing.examine import examine
+from consumerd.landing.findings import Finding, FindingKind
+from consumerd.landing.footers import read_all
+from consumerd.landing.scan import scan_landing
 from consumerd.spark import local_session
-from consumerd.spark.landing.examine import examine
-from consumerd.spark.landing.findings import Finding, FindingKind
-from consumerd.spark.landing.footers import read_all
-from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.table.transaction import open_table
 from consumerd.wire.records import Limits
 from tests.interop.conftest import FULL, MAIN_RELEASE, require

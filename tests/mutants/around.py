@@ -10,7 +10,7 @@ from tests.mutants.mutant import Mutant
 _TABLE = "tests/unit/spark/table/"
 _GROWTH = "tests/unit/spark/table/test_log_growth.py::"
 _SPARK = "tests/unit/spark/"
-_LANDING = "tests/unit/spark/landing/"
+_LANDING = "tests/unit/landing/"
 _RETENTION = "tests/unit/spark/test_retention.py::"
 _ERASE_LANDED = "tests/unit/spark/test_erase_landed.py::"
 
@@ -149,7 +149,7 @@ AROUND: Final = (
     Mutant(
         name="a-table-takes-the-records-of-another-cluster",
         promise=0,
-        file="spark/landing/plan.py",
+        file="landing/plan.py",
         old="    if covered.cluster not in (None, landing.cluster):\n",
         new='    if covered.cluster == "":\n',
         tests=(_LANDING + "test_plan.py::test_a_zone_of_another_cluster_is_refused",),
@@ -157,7 +157,7 @@ AROUND: Final = (
     Mutant(
         name="a-file-is-done-with-before-all-that-has-its-records",
         promise=0,
-        file="spark/landing/plan.py",
+        file="landing/plan.py",
         old=" and one.behind <= end]\n",
         new="]\n",
         tests=(_LANDING + "test_plan.py::test_a_file_is_done_with_only_when_all_that_has_its_records_is[1]",),
@@ -165,7 +165,7 @@ AROUND: Final = (
     Mutant(
         name="holes-of-compacted-topics-are-remembered-one-by-one",
         promise=0,
-        file="spark/landing/holding.py",
+        file="landing/holding.py",
         old="FEW_PIECES: Final = 8\n",
         new="FEW_PIECES: Final = 8000\n",
         tests=(_LANDING + "test_plan.py::test_holes_of_a_compacted_topic_are_not_remembered_one_by_one",),
@@ -284,7 +284,7 @@ AROUND: Final = (
     Mutant(
         name="an-erased-offset-is-looked-for-in-other-chains",
         promise=0,
-        file="spark/landing/holding.py",
+        file="landing/holding.py",
         old="frozenset({GapReason.CONTROL, GapReason.ERASED})",
         new="frozenset({GapReason.CONTROL})",
         tests=(_ERASE_LANDED + "test_erased_offsets_count_as_held",),
@@ -292,7 +292,7 @@ AROUND: Final = (
     Mutant(
         name="metadata-of-a-rewritten-file-come-after-it",
         promise=0,
-        file="sinks/erasing.py",
+        file="landing/erasing.py",
         old="        metadata = write(hidden)\n",
         new="        metadata = write(hidden)\n        if beside:\n            return hidden.overwrite(modified_ns)\n",
         tests=(_ERASE_LANDED + "test_a_death_at_any_step_leaves_a_chain_that_can_be_read[jsonl]",),
@@ -378,7 +378,7 @@ AROUND: Final = (
     Mutant(
         name="a-chain-of-an-earlier-incarnation-is-no-finding",
         promise=0,
-        file="spark/landing/chain_checks.py",
+        file="landing/chain_checks.py",
         old="        return latter.incarnation > former.incarnation\n",
         new="        return True\n",
         tests=(_LANDING + "test_examine.py::test_chain_of_an_earlier_incarnation_than_the_one_before_is_named",),
@@ -386,7 +386,7 @@ AROUND: Final = (
     Mutant(
         name="a-file-of-another-cluster-counts",
         promise=0,
-        file="spark/landing/footers.py",
+        file="landing/footers.py",
         old='        "cluster": chain.root.record.cluster,\n',
         new="",
         tests=(_LANDING + "test_footers.py::test_file_of_another_cluster_is_named",),

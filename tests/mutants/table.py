@@ -156,9 +156,9 @@ MUTANTS: Final = (
     Mutant(
         name="metadata-of-another-attempt-counts",
         promise=1,
-        file="sinks/jsonl.py",
-        old="            matching = [candidate for candidate in matching if candidate.sha256 == sha256]\n",
-        new="            assert sha256\n",
+        file="landing/metadata.py",
+        old="        matching = [candidate for candidate in matching if candidate.sha256 == sha256]\n",
+        new="        assert sha256\n",
         tests=("tests/unit/sinks/test_jsonl.py::test_attempts_of_equal_size_are_told_apart_by_their_content",),
     ),
     Mutant(
@@ -192,7 +192,7 @@ MUTANTS: Final = (
     Mutant(
         name="acknowledged-before-fsync",
         promise=1,
-        file="sinks/publish.py",
+        file="landing/publish.py",
         old="        self._files.sync(descriptor)\n",
         new="        self._files.modified_ns(descriptor)\n",
         tests=(
@@ -202,7 +202,7 @@ MUTANTS: Final = (
     Mutant(
         name="the-folder-is-not-synced",
         promise=1,
-        file="sinks/publish.py",
+        file="landing/publish.py",
         old="        self._files.sync_folder(self._target.parent)\n        if failpoints.ENABLED:\n",
         new="        self._files.names(self._target.parent)\n        if failpoints.ENABLED:\n",
         tests=(
@@ -663,7 +663,7 @@ MUTANTS: Final = (
     Mutant(
         name="a-link-that-replaces",
         promise=2,
-        file="sinks/filesystem.py",
+        file="landing/filesystem.py",
         old="        os.link(source, target)\n",
         new="        os.replace(source, target)\n",
         tests=("tests/unit/sinks/test_chain_writer.py::test_name_taken_by_another_writer_moves_the_owner_behind_it",),
@@ -671,7 +671,7 @@ MUTANTS: Final = (
     Mutant(
         name="a-taken-name-counts-as-ours",
         promise=2,
-        file="sinks/publish.py",
+        file="landing/publish.py",
         old=(
             "            if not self._files.is_same(self._descriptor, self._target):\n"
             "                return Outcome.TAKEN\n"
@@ -690,7 +690,7 @@ MUTANTS: Final = (
     Mutant(
         name="hidden-files-stay",
         promise=2,
-        file="sinks/publish.py",
+        file="landing/publish.py",
         old=("        remove_hidden(files, folder)\n        remove_hidden(files, folder / META_FOLDER)\n"),
         new="        remove_hidden(files, folder / META_FOLDER)\n",
         tests=("tests/unit/sinks/test_chain_writer.py::test_hidden_leftovers_are_removed_by_the_next_claim",),
@@ -1538,7 +1538,7 @@ MUTANTS: Final = (
     Mutant(
         name="bronze-that-ignores-truncations-in-an-identity",
         promise=0,
-        file="spark/landing/values.py",
+        file="landing/values.py",
         old="        return LogId(self.partition.topic, self.partition.partition, self.record.incarnation)\n",
         new=(
             "        return LogId(self.partition.topic, self.partition.partition, Incarnation(self.record.incarnation.czxid))\n"
@@ -1548,7 +1548,7 @@ MUTANTS: Final = (
     Mutant(
         name="a-file-passed-before-its-last-records-are-committed",
         promise=0,
-        file="spark/landing/plan.py",
+        file="landing/plan.py",
         old=(
             "        passed = [one for one in self.passed if (begin < one.behind or begin == 0) and one.behind <= end]\n"
         ),
@@ -1558,7 +1558,7 @@ MUTANTS: Final = (
     Mutant(
         name="files-of-later-parts-taken-with-the-first-part",
         promise=0,
-        file="spark/landing/plan.py",
+        file="landing/plan.py",
         old="                yield self._cut(begin, number)\n",
         new=(
             "                yield replace(self._cut(begin, number), passed=tuple(PassedFile(one.chain, Span(one.file.position, one.metadata.next_offset), 0) for one in self.files))\n"
@@ -1568,7 +1568,7 @@ MUTANTS: Final = (
     Mutant(
         name="another-clusters-files-planned-into-a-table",
         promise=0,
-        file="spark/landing/plan.py",
+        file="landing/plan.py",
         old="    if covered.cluster not in (None, landing.cluster):\n",
         new="    if covered.cluster not in (None, landing.cluster) and not landing.cluster:\n",
         tests=(BRONZE_STORIES,),
@@ -1584,7 +1584,7 @@ MUTANTS: Final = (
     Mutant(
         name="roots-of-other-replicas-left-out",
         promise=0,
-        file="spark/landing/scan.py",
+        file="landing/scan.py",
         old=("        for root in roots\n        for partition"),
         new=("        for root in roots[:1]\n        for partition"),
         tests=(BRONZE_STORIES,),

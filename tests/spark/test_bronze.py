@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from consumerd.config.pipeline import Bronze
 from consumerd.errors import ConfigError
+from consumerd.landing.plan import LandingPlan
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.spark.bronze import open_bronze
 from consumerd.spark.bronze_schema import BOUNDS, CommittedRows
@@ -20,7 +21,6 @@ from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.bronze_tasks import bronze_rows
 from consumerd.spark.compact import compact_table
 from consumerd.spark.job import Sessions, Silent, Summary
-from consumerd.spark.landing.plan import LandingPlan
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_increment, read_table
@@ -139,7 +139,7 @@ def test_gaps_that_were_summed_up_do_not_cost_or_double_records(
     """A file of a compacted topic does not list which offsets it lacks, and an older chain may have them."""
     zone.land("orders", 0, 0, 300, files=3)
     holes = [Gap(offset, offset + 1, GapReason.COMPACTION) for offset in range(20, 250, 3)]
-    monkeypatch.setattr("consumerd.sinks.chain.GapLedger.__init__.__defaults__", (5,))
+    monkeypatch.setattr("consumerd.landing.chain.GapLedger.__init__.__defaults__", (5,))
     zone.land("orders", 0, 10, 280, request="again", gaps=holes)
     monkeypatch.undo()
     plan = plan_intake([zone.path])

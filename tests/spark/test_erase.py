@@ -20,18 +20,18 @@ from pyspark.sql import SparkSession
 from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Pipeline
 from consumerd.errors import ConfigError
+from consumerd.landing.filesystem import OsFileSystem
+from consumerd.landing.footers import read_all
+from consumerd.landing.metadata import find_metadata_reader
+from consumerd.landing.publish import find_chain
+from consumerd.landing.scan import scan_landing
 from consumerd.model import GapReason, Incarnation, TopicPartition
-from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.formats import find_format
-from consumerd.sinks.publish import find_chain
 from consumerd.spark import audit, bronze, erase, latest, silver
 from consumerd.spark.compact import compact_table
 from consumerd.spark.erase import NOT_REACHED, NotReady
 from consumerd.spark.erase_tables import remove_rows
 from consumerd.spark.identities import COLUMNS, SCHEMA, Identities
 from consumerd.spark.job import Silent, Summary
-from consumerd.spark.landing.footers import read_all
-from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.quarantine import purge
 from consumerd.spark.quarantine_marks import Mark, find_places, mark_replayed
 from consumerd.spark.quarantine_rows import Choice, count_replayed
@@ -456,14 +456,14 @@ def test_two_runs_at_once_are_refused(lake: Lake) -> None:
 
 def chain_end(lake: Lake, partition: int) -> int:
     """Return where a daemon would go on."""
-    found = find_format(lake.zone.kind)
-    assert found is not None
+    read_metadata = find_metadata_reader(lake.zone.kind)
+    assert read_metadata is not None
     chain = find_chain(
         OsFileSystem(),
         lake.zone.path,
         TopicPartition.modern("orders", partition),
         extension=lake.zone.kind,
-        read_metadata=found.read_metadata,
+        read_metadata=read_metadata,
     )
     assert chain is not None
     return chain.end

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
+from consumerd.landing.examine import examine
+from consumerd.landing.findings import FindingKind
+from consumerd.landing.footers import read_all
+from consumerd.landing.report import AuditReport
+from consumerd.landing.scan import scan_landing
 from consumerd.model import TopicPartition
-from consumerd.spark.landing.examine import examine
-from consumerd.spark.landing.findings import FindingKind
-from consumerd.spark.landing.footers import read_all
-from consumerd.spark.landing.report import AuditReport
-from consumerd.spark.landing.scan import scan_landing
 from tests.support.bronze import read_bronze, run_bronze
 from tests.support.clocks import LoopClock
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeLog

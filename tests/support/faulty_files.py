@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from consumerd.sinks.filesystem import OsFileSystem
+from consumerd.landing.filesystem import OsFileSystem
 
 
 class RecordingFileSystem(OsFileSystem):

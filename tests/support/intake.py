@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from consumerd.spark.landing.coverage import NOTHING, Coverage
-from consumerd.spark.landing.footers import read_new
-from consumerd.spark.landing.plan import LandingPlan, plan_landing
-from consumerd.spark.landing.scan import scan_landing
+from consumerd.landing.coverage import NOTHING, Coverage
+from consumerd.landing.footers import read_new
+from consumerd.landing.plan import LandingPlan, plan_landing
+from consumerd.landing.scan import scan_landing
 
 
 def plan_intake(

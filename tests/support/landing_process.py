@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 
 from consumerd.errors import RetriableSinkError
+from consumerd.landing.filesystem import FileSystem
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
-from consumerd.sinks.filesystem import FileSystem
 from tests.support.clocks import ManualClock
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.sinks import SinkRig, run_of

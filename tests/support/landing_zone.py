@@ -28,14 +28,15 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from consumerd.landing.chain import META_FOLDER, ChainRecord, FileMetadata, partition_folder
+from consumerd.landing.line_compression import find_line_compression, open_lines
+from consumerd.landing.metadata import FOOTER_KEY
 from consumerd.model import Gap, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.base import SinkContext, Start
-from consumerd.sinks.chain import META_FOLDER, ChainRecord, FileMetadata, partition_folder
 from consumerd.sinks.chain_sink import ChainSink
 from consumerd.sinks.jsonl import JsonlOptions, JsonlSink
-from consumerd.sinks.line_compression import find_line_compression, open_lines
 from consumerd.sinks.options import ChainOptions
-from consumerd.sinks.parquet import FOOTER_KEY, ParquetOptions, ParquetSink
+from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 from consumerd.wire.records import Record
 from tests.support.claims import StubClaim
 from tests.support.record_batches import build_batch, record

@@ -22,7 +22,7 @@ _VALUE: Final = '{"of": ["another", 1]}'
 _EDITS: Final = (
     ("__init__.py", 'return version("consumerd")', f'return "{VERSION}"'),
     # _consumerd.json, _chain.json, what each file says of itself, quarantined units
-    ("sinks/record_fields.py", "json.dumps(fields,", f'json.dumps({{**fields, "{ADDED}": {_VALUE}}},'),
+    ("landing/record_fields.py", "json.dumps(fields,", f'json.dumps({{**fields, "{ADDED}": {_VALUE}}},'),
     # the nodes of requests, of members as Java knows them, and of members for operators
     ("offsets/requests.py", '"version": _FORMAT,', f'"version": _FORMAT, "{ADDED}": {_VALUE},'),
     ("zk/znodes.py", '"timestamp": str(', f'"{ADDED}": {_VALUE}, "timestamp": str('),

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumerd.errors import CoordinationError
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.line_compression import find_line_compression
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.sinks.base import Sink, SinkContext, Start
 from consumerd.sinks.chain_sink import ChainSink
 from consumerd.sinks.chain_writer import ChainWriter
-from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.jsonl import JsonlOptions, JsonlSink
-from consumerd.sinks.line_compression import find_line_compression
 from consumerd.sinks.options import ChainOptions
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch

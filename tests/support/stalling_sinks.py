@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from consumerd.landing.filesystem import OsFileSystem
 from consumerd.sinks.base import SinkContext
-from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.jsonl import JsonlOptions, JsonlSink
 
 STALL: Final = "stall"

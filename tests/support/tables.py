@@ -14,8 +14,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.spark.landing.coverage import NOTHING, Coverage
+from consumerd.landing.coverage import NOTHING, Coverage
+from consumerd.landing.filesystem import FileSystem
 from consumerd.spark.table.commit import Operation, TableCommit
 from consumerd.spark.table.locks import FileLock, LockMaker
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter

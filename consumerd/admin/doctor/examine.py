@@ -25,15 +25,15 @@ from consumerd.admin.doctor.surroundings_checks import (
     check_metrics,
 )
 from consumerd.admin.inspection import inspect, require_group
+from consumerd.aio.threads import WorkThreads
 from consumerd.aio.timeouts import timeout
 from consumerd.config.settings import InspectionSettings, Settings
 from consumerd.config.sink_paths import landing_options
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.group.assignors import Strategy
+from consumerd.landing.line_compression import EXTENSIONS
 from consumerd.sinks.jsonl import JsonlOptions
-from consumerd.sinks.line_compression import EXTENSIONS
 from consumerd.sinks.options import ChainOptions
-from consumerd.sinks.threads import WorkThreads
 from consumerd.zk.layout import root_path
 
 

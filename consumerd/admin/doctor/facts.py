@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumerd.group.plan import GroupSnapshot, GroupTopic, Holder
+from consumerd.landing.chain import LandedEnd, RootRecord
+from consumerd.landing.publish import Chain
 from consumerd.model import Generation, Incarnation, LogRange, TopicPartition
 from consumerd.offsets.positions import Position, read_position
 from consumerd.offsets.truncations import NotedStop
-from consumerd.sinks.chain import LandedEnd, RootRecord
-from consumerd.sinks.publish import Chain
 from consumerd.zk.layout import id_path
 from consumerd.zk.port import Stat
 from consumerd.zk.rights import Denial

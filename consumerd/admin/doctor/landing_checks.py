@@ -8,9 +8,9 @@ from typing import Final
 
 from consumerd.admin.doctor.facts import HiddenLeftover, LandingFacts, RegistryFacts
 from consumerd.admin.doctor.findings import Finding, Severity, join_few
+from consumerd.landing.chain import ROOT_RECORD
+from consumerd.landing.publish import Chain
 from consumerd.model import Gap, Incarnation, TopicPartition
-from consumerd.sinks.chain import ROOT_RECORD
-from consumerd.sinks.publish import Chain
 from consumerd.zk.znodes import MalformedZnode, parse_offset
 
 PATH_REFUSED: Final = frozenset({"path-unreadable", "path-of-another", "path-not-the-recorded-one"})

@@ -21,14 +21,14 @@ from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.group.admission import describe_cluster, find_our_sessions
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.rights import GroupRights
+from consumerd.landing.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden, partition_folder
+from consumerd.landing.failures import describe_failure
+from consumerd.landing.filesystem import OsFileSystem
+from consumerd.landing.metadata import find_metadata_reader
+from consumerd.landing.publish import Chain, find_chain, find_root
+from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.offsets.truncations import list_noted_stops
-from consumerd.sinks.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden, partition_folder
-from consumerd.sinks.failures import describe_failure
-from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.formats import find_format
-from consumerd.sinks.publish import Chain, find_chain, find_root
-from consumerd.sinks.record_fields import MalformedRecord
 from consumerd.zk.layout import (
     BROKER_TOPICS,
     ids_path,
@@ -201,8 +201,8 @@ def read_landing(facts: LandingFacts, extension: str) -> LandingFacts:
     """
     files = ReadingFileSystem()
     facts = read_root(facts)
-    file_format = find_format(extension)
-    if file_format is None:
+    read_metadata = find_metadata_reader(extension)
+    if read_metadata is None:
         return facts  # another distribution's sink
     chains: dict[TopicPartition, Chain] = {}
     problems: dict[TopicPartition, str] = {}
@@ -210,9 +210,7 @@ def read_landing(facts: LandingFacts, extension: str) -> LandingFacts:
     for partition, folder in _find_partitions(facts.path) if facts.root is not None else ():
         try:
             leftovers += _find_leftovers(partition, folder)
-            chain = find_chain(
-                files, facts.path, partition, extension=extension, read_metadata=file_format.read_metadata
-            )
+            chain = find_chain(files, facts.path, partition, extension=extension, read_metadata=read_metadata)
         except (OSError, RetriableSinkError, ConfigError) as error:
             problems[partition] = str(error)
         else:

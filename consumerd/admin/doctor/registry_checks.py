@@ -19,10 +19,10 @@ from consumerd.group.plan import (
     plan_disagreements,
     plan_owner_disagreements,
 )
+from consumerd.landing.chain import ROOT_RECORD
 from consumerd.model import ConsumerId, ThreadId, TopicPartition
 from consumerd.offsets.requests import parse_request
 from consumerd.offsets.store import Validity
-from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.telemetry.wording import counted
 from consumerd.zk.layout import group_path, id_path, ids_path, owners_root, topic_path
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from consumerd.errors import CoordinationError
-from consumerd.sinks.failures import describe_failure
-from consumerd.sinks.filesystem import FileSystem, OsFileSystem
+from consumerd.landing.failures import describe_failure
+from consumerd.landing.filesystem import FileSystem, OsFileSystem
 from consumerd.zk.layout import group_path
 from consumerd.zk.port import NoNode, NotPermitted, ZkClient
 

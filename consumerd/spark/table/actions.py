@@ -27,8 +27,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import quote, unquote
 
-from consumerd.sinks.record_fields import MalformedRecord, UnknownFormat, find_number, get_number, get_text
-from consumerd.spark.landing.coverage import Coverage
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.record_fields import MalformedRecord, UnknownFormat, find_number, get_number, get_text
 from consumerd.spark.table.commit import (
     Bounds,
     DataFile,

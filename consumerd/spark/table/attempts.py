@@ -27,8 +27,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from consumerd import failpoints
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.publish import Outcome
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.publish import Outcome
 from consumerd.spark.table.commit import STAGING_FOLDER
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.snapshot import Snapshot

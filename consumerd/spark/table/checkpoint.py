@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumerd.sinks.record_fields import MalformedRecord, UnknownFormat, get_number
+from consumerd.landing.record_fields import MalformedRecord, UnknownFormat, get_number
 from consumerd.spark.table.actions import (
     FORMAT,
     OURS,

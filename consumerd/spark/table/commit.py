@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from consumerd.sinks.record_fields import (
+from consumerd.landing.coverage import NOTHING, Coverage
+from consumerd.landing.record_fields import (
     MalformedRecord,
     find_number,
     get_number,
     get_text,
 )
-from consumerd.spark.landing.coverage import NOTHING, Coverage
 from consumerd.spark.table.folder_values import escape_value
 
 LOG_FOLDER: Final = "_delta_log"

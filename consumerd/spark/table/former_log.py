@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from consumerd.sinks.record_fields import MalformedRecord, decode_fields, describe_malformed, get_number, get_text
+from consumerd.landing.record_fields import MalformedRecord, decode_fields, describe_malformed, get_number, get_text
 from consumerd.spark.table.actions import parse_covered
 from consumerd.spark.table.attempts import StagedCommit
 from consumerd.spark.table.commit import (

@@ -38,10 +38,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from consumerd.sinks.chain import FileId
-from consumerd.sinks.filesystem import FileSystem, OsFileSystem
-from consumerd.sinks.publish import Outcome, publish_record
-from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
+from consumerd.landing.chain import FileId
+from consumerd.landing.filesystem import FileSystem, OsFileSystem
+from consumerd.landing.publish import Outcome, publish_record
+from consumerd.landing.record_fields import MalformedRecord, describe_malformed
 from consumerd.spark.table.actions import encode_commit, encode_table, parse_commit, parse_table
 from consumerd.spark.table.attempts import StagedCommit
 from consumerd.spark.table.checkpoint import encode_checkpoint, parse_checkpoint, parse_time_of

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from consumerd import failpoints
-from consumerd.sinks.filesystem import FileSystem, OsFileSystem
+from consumerd.landing.filesystem import FileSystem, OsFileSystem
 from consumerd.spark.table.commit import Bounds, DataFile, Scalar
 from consumerd.spark.table.folder_values import NULL_VALUE, escape_value
 from consumerd.spark.table.spilled_rows import SpilledBatch, SpilledRows

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from consumerd.sinks.record_fields import MalformedRecord
-from consumerd.spark.landing.coverage import NOTHING, Coverage, sum_up
+from consumerd.landing.coverage import NOTHING, Coverage, sum_up
+from consumerd.landing.record_fields import MalformedRecord
 from consumerd.spark.table.commit import DataFile, Operation, TableCommit
 
 

@@ -31,10 +31,10 @@ from types import TracebackType
 from typing import Self
 
 from consumerd import failpoints
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.publish import remove_hidden
-from consumerd.spark.landing.coverage import NOTHING, Coverage
-from consumerd.spark.landing.ranges import EMPTY
+from consumerd.landing.coverage import NOTHING, Coverage
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.publish import remove_hidden
+from consumerd.landing.ranges import EMPTY
 from consumerd.spark.table.attempts import (
     COMMIT_FILE,
     StagedCommit,

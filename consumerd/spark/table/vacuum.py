@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from consumerd.sinks.filesystem import FileSystem
+from consumerd.landing.filesystem import FileSystem
 from consumerd.spark.table.attempts import end_attempts, find_attempts, remove_attempts, staged_files
 from consumerd.spark.table.commit import STAGING_FOLDER
 from consumerd.spark.table.transaction import Table

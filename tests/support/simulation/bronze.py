@@ -35,15 +35,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from consumerd.errors import ConfigError
+from consumerd.landing.chain import ROOT_RECORD
+from consumerd.landing.plan import LandingPlan
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
-from consumerd.sinks.chain import ROOT_RECORD
 from consumerd.spark.bronze import take_over
 from consumerd.spark.bronze_rows import FOLDERS, FilePiece
 from consumerd.spark.bronze_schema import BOUNDS, JOB, SCHEMA, FilesDamaged
 from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.bronze_tasks import copy_pieces, plan_tasks
 from consumerd.spark.job import Sessions, Silent
-from consumerd.spark.landing.plan import LandingPlan
 from consumerd.spark.table.commit import DataFile
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.folder_values import unescape_value

@@ -28,12 +28,13 @@ import pyarrow.parquet as pq
 
 from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
 from consumerd.delivery.status import DeliveryState
-from consumerd.sinks.chain import FileMetadata, data_name
+from consumerd.landing.chain import FileMetadata, data_name
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.metadata import FOOTER_KEY
+from consumerd.landing.record_fields import MalformedRecord
 from consumerd.sinks.files import FileFormat
-from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.jsonl import JsonlFormat
-from consumerd.sinks.parquet import FOOTER_KEY, ParquetFormat
-from consumerd.sinks.record_fields import MalformedRecord
+from consumerd.sinks.parquet import ParquetFormat
 from tests.support.simulation.bronze import BronzeJobs, land_stranger
 from tests.support.simulation.processes import Process, World
 from tests.support.simulation.story import Outcome, Story, tell_story

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from consumerd.aio.threads import WorkThreads
+from consumerd.landing.chain import FileId, FileMetadata, data_name
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.publish import HiddenFile
+from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import TopicPartition
-from consumerd.sinks.chain import FileId, FileMetadata, data_name
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.publish import HiddenFile
-from consumerd.sinks.record_fields import MalformedRecord
-from consumerd.sinks.threads import WorkThreads
 from consumerd.wire.records import RecordBatch
 from tests.support.faulty_files import MemoryFileSystem
 from tests.support.simulation.processes import Process

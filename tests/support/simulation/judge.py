@@ -37,8 +37,8 @@ import pyarrow.parquet as pq
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import consumer_of
 from consumerd.group.plan import GroupSnapshot, GroupTopic, MemberView, Stamp, plan_assignment
+from consumerd.landing.chain import CHAIN_RECORD, ChainRecord, FileMetadata, parse_data_name
 from consumerd.model import Claim, ConsumerId, GapReason, Incarnation, PartitionKey, TopicPartition
-from consumerd.sinks.chain import CHAIN_RECORD, ChainRecord, FileMetadata, parse_data_name
 from consumerd.sinks.files import FileFormat
 from consumerd.wire.records import RecordBatch
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, offsets_root, owner_path, owners_root, topic_path

@@ -21,9 +21,9 @@ from consumerd.config.settings import Settings
 from consumerd.delivery.policy import OffsetPolicy
 from consumerd.group.assignors import Strategy
 from consumerd.group.plan import GroupSnapshot, GroupTopic, MemberView, Stamp
+from consumerd.landing.chain import ChainRecord, LandedEnd, RootRecord
+from consumerd.landing.publish import Chain
 from consumerd.model import ConsumerId, Generation, Incarnation, LogRange, PartitionKey, TopicPartition
-from consumerd.sinks.chain import ChainRecord, LandedEnd, RootRecord
-from consumerd.sinks.publish import Chain
 from consumerd.zk.port import Stat
 from consumerd.zk.znodes import MemberRegistration, Pattern
 

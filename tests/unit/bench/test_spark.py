@@ -18,10 +18,10 @@ from bench.spark.cases import CASES, Case, Work, Worker, select
 from bench.spark.landing import audit_names, land, name
 from bench.spark.processes import tree_processor_s
 from bench.spark.session import Reading
-from consumerd.spark.landing.coverage import NOTHING
-from consumerd.spark.landing.footers import read_ends, read_new
-from consumerd.spark.landing.plan import plan_landing
-from consumerd.spark.landing.scan import scan_landing
+from consumerd.landing.coverage import NOTHING
+from consumerd.landing.footers import read_ends, read_new
+from consumerd.landing.plan import plan_landing
+from consumerd.landing.scan import scan_landing
 
 RUN = Run(
     at="2026-01-01 00:00 UTC",

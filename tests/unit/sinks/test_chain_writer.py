@@ -22,11 +22,11 @@ from consumerd.errors import (
     RetriableSinkError,
     SessionLost,
 )
+from consumerd.landing.publish import Outcome
 from consumerd.model import Gap, GapReason, TopicPartition
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain_writer import ChainWriter
 from consumerd.sinks.jsonl import JsonlFormat
-from consumerd.sinks.publish import Outcome
 from tests.support.claims import StubClaim
 from tests.support.clocks import ManualClock
 from tests.support.faulty_files import RecordingFileSystem, fail_at

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from consumerd.errors import RetriableSinkError
-from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.formats import find_format
-from consumerd.sinks.publish import find_chain
+from consumerd.landing.filesystem import OsFileSystem
+from consumerd.landing.metadata import find_metadata_reader
+from consumerd.landing.publish import find_chain
 from tests.support.clocks import ManualClock
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.sinks import PARTITION, SinkRig, run_of
@@ -72,10 +72,10 @@ class ClaimInSteps(OsFileSystem):
         self._left -= 1
 
     def _claim(self) -> None:
-        kind, landed = self._rig.kind, find_format(self._rig.kind)
-        assert landed is not None
+        kind, read_metadata = self._rig.kind, find_metadata_reader(self._rig.kind)
+        assert read_metadata is not None
         try:
-            find_chain(self, self._rig.path, PARTITION, extension=kind, read_metadata=landed.read_metadata)
+            find_chain(self, self._rig.path, PARTITION, extension=kind, read_metadata=read_metadata)
         except BaseException as error:  # noqa: BLE001 - told by end()
             self._failures.append(error)
         finally:

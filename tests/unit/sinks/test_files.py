@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.landing.chain import FileId, FileSummary
+from consumerd.landing.publish import SYNC_EVERY_BYTES
 from consumerd.model import Incarnation
-from consumerd.sinks.chain import FileId, FileSummary
 from consumerd.sinks.files import OpenFile
 from consumerd.sinks.jsonl import JsonlFormat
-from consumerd.sinks.publish import SYNC_EVERY_BYTES
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.sinks import PARTITION, run_of
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from consumerd.errors import RetriableSinkError
+from consumerd.landing.filesystem import OsFileSystem
+from consumerd.landing.publish import remove_hidden
 from consumerd.model import GapReason
 from consumerd.sinks.base import Start
-from consumerd.sinks.filesystem import OsFileSystem
 from consumerd.sinks.jsonl import JsonlFormat
-from consumerd.sinks.publish import remove_hidden
 from tests.support.clocks import ManualClock
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.record_batches import build_batch, record

@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from consumerd.errors import ConfigError
+from consumerd.landing.line_compression import COMPRESSOR_BYTES, LineCompression, compress_lines, open_lines
 from consumerd.sinks import jsonl
 from consumerd.sinks.base import Start
-from consumerd.sinks.line_compression import COMPRESSOR_BYTES, LineCompression, compress_lines, open_lines
 from tests.support.clocks import ManualClock
 from tests.support.sinks import SinkRig, run_of
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from consumerd.errors import CoordinationError
+from consumerd.landing.chain import LandedEnd
 from consumerd.model import Gap, GapReason, Incarnation
 from consumerd.sinks.base import Start
-from consumerd.sinks.chain import LandedEnd
 from consumerd.sinks.chain_writer import ChainWriter
 from tests.support.sinks import PARTITION, SinkRig, run_of
 

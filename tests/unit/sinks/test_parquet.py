@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.errors import PermanentSinkError, RetriableSinkError
+from consumerd.landing.landed_columns import PLACE_COLUMNS
 from consumerd.model import BrokerId, GapReason, PartitionKey, TopicPartition
 from consumerd.sinks import parquet
 from consumerd.sinks.arrow_pieces import LARGEST_COLUMN_BYTES, to_pieces
 from consumerd.sinks.base import Start
-from consumerd.sinks.landed_columns import PLACE_COLUMNS
 from consumerd.sinks.parquet import ParquetOptions, ParquetSink
 from tests.support.claims import StubClaim
 from tests.support.clocks import ManualClock

@@ -21,9 +21,10 @@ from consumerd.errors import (
     OwnershipLost,
     RetriableSinkError,
 )
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.base import QuarantinedUnit
-from consumerd.sinks.filesystem import FileSystem
 from consumerd.sinks.quarantine import FileQuarantine
 from consumerd.sinks.quarantine_record import (
     KeptUnit,
@@ -33,7 +34,6 @@ from consumerd.sinks.quarantine_record import (
     parse_unit,
     unit_folders,
 )
-from consumerd.sinks.record_fields import MalformedRecord
 from tests.support.claims import StubClaim
 from tests.support.faulty_files import MemoryFileSystem, PowerCut, RecordingFileSystem, fail_at
 from tests.support.record_batches import record

@@ -12,13 +12,13 @@ import pytest
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
+from consumerd.landing.examine import Positions
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.offsets.positions import Position
 from consumerd.offsets.store import Validity
 from consumerd.spark.audit import run
 from consumerd.spark.bronze import run as run_bronze
 from consumerd.spark.job import Run, Silent, Summary
-from consumerd.spark.landing.examine import Positions
 from tests.support.landing_zone import LandingZone, truncate_file
 
 

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
+from consumerd.landing.ranges import RangeSet
+from consumerd.landing.report import Arrival, LogReport
+from consumerd.landing.values import LogId
 from consumerd.model import GapReason, Incarnation, PartitionKey
 from consumerd.spark.audit_plots import draw_arrival, draw_coverage, draw_delay, largest_topics
-from consumerd.spark.landing.ranges import RangeSet
-from consumerd.spark.landing.report import Arrival, LogReport
-from consumerd.spark.landing.values import LogId
 
 HOUR_MS = 3_600_000
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from consumerd.landing.ranges import EMPTY, RangeSet
 from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.spark.bronze_rows import FilePiece, read_piece
 from consumerd.spark.bronze_schema import SCHEMA
 from consumerd.spark.bronze_tasks import copy_pieces, plan_tasks
 from consumerd.spark.landed_rows import LandedContent
-from consumerd.spark.landing.ranges import EMPTY, RangeSet
 from consumerd.spark.table.commit import Bounds, DataFile
 from consumerd.spark.table.parquet_files import FileSettings
 from tests.support.intake import plan_intake
@@ -81,7 +81,7 @@ def test_contested_offsets_that_an_earlier_file_gave_as_contested_are_not_taken_
     """Three chains have the same offsets; of the newer two neither says which of them it lacks."""
     zone = LandingZone(tmp_path / "landing")
     zone.land("orders", 0, 0, 60)
-    monkeypatch.setattr("consumerd.sinks.chain.GapLedger.__init__.__defaults__", (5,))
+    monkeypatch.setattr("consumerd.landing.chain.GapLedger.__init__.__defaults__", (5,))
     for request, step in (("second", 2), ("third", 3)):
         holes = [Gap(offset, offset + 1, GapReason.COMPACTION) for offset in range(10, 50, step)]
         zone.land("orders", 0, 5, 55, request=request, gaps=holes)

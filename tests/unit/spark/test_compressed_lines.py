@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from consumerd.demo.audit import read_json_lines
+from consumerd.landing.examine import examine
+from consumerd.landing.findings import FindingKind
+from consumerd.landing.footers import read_all
+from consumerd.landing.scan import scan_landing
 from consumerd.spark import landed_rows
 from consumerd.spark.data_check import check_data
 from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_rows
-from consumerd.spark.landing.examine import examine
-from consumerd.spark.landing.findings import FindingKind
-from consumerd.spark.landing.footers import read_all
-from consumerd.spark.landing.scan import scan_landing
 from tests.support.landing_zone import Kind, LandingZone, flip_bytes, truncate_file
 
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from consumerd.landing import footers
+from consumerd.landing.chain import FileMetadata, LandedGap
+from consumerd.landing.findings import Finding, FindingKind
+from consumerd.landing.scan import scan_landing
 from consumerd.model import Gap, GapReason
-from consumerd.sinks.chain import FileMetadata, LandedGap
 from consumerd.spark.data_check import check_data
-from consumerd.spark.landing import footers
-from consumerd.spark.landing.findings import Finding, FindingKind
-from consumerd.spark.landing.scan import scan_landing
 from tests.support.landing_zone import Kind, LandingZone, flip_bytes, rewrite_lines, rewrite_parquet
 
 GAPS = [Gap(30, 40, GapReason.COMPACTION)]

@@ -13,20 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from consumerd.landing.chain import META_FOLDER, FileMetadata, LandedGap
+from consumerd.landing.examine import examine
+from consumerd.landing.filesystem import OsFileSystem
+from consumerd.landing.footers import read_all
+from consumerd.landing.holding import Holding
+from consumerd.landing.line_compression import open_lines
+from consumerd.landing.metadata import find_metadata_reader
+from consumerd.landing.publish import find_chain, remove_hidden
+from consumerd.landing.ranges import RangeSet
+from consumerd.landing.scan import scan_landing
 from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
-from consumerd.sinks.chain import META_FOLDER, FileMetadata, LandedGap
-from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.formats import find_format
-from consumerd.sinks.line_compression import open_lines
-from consumerd.sinks.publish import find_chain, remove_hidden
 from consumerd.spark.data_check import check_data
 from consumerd.spark.erase_landed import LandedBusy, LandedOne, LandedRemoval, _Account, list_files, remove
 from consumerd.spark.identities import SCHEMA, Identities
-from consumerd.spark.landing.examine import examine
-from consumerd.spark.landing.footers import read_all
-from consumerd.spark.landing.holding import Holding
-from consumerd.spark.landing.ranges import RangeSet
-from consumerd.spark.landing.scan import scan_landing
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.landing_zone import Kind, LandingZone
 
@@ -116,8 +116,8 @@ def die_at(number: int) -> Callable[[str, str], None]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_death_at_any_step_leaves_a_chain_that_can_be_read(tmp_path: Path, kind: Kind) -> None:
     """With the old file or the new one; the next run does the rest. A daemon that resumes sees the same end."""
-    found = find_format(kind)
-    assert found is not None
+    read_metadata = find_metadata_reader(kind)
+    assert read_metadata is not None
     for step in range(40):
         zone = LandingZone(tmp_path / str(step), kind=kind)
         zone.land("orders", 0, 0, 10)
@@ -131,7 +131,7 @@ def test_a_death_at_any_step_leaves_a_chain_that_can_be_read(tmp_path: Path, kin
         assert [] == errors_of(zone)
         assert offsets_of(zone.files("orders", 0)[0]) in ([*range(10)], [0, 1, 2, 3, 5, 6, 7, 8, 9])
         place = TopicPartition.modern("orders", 0)
-        chain = find_chain(OsFileSystem(), zone.path, place, extension=kind, read_metadata=found.read_metadata)
+        chain = find_chain(OsFileSystem(), zone.path, place, extension=kind, read_metadata=read_metadata)
         assert chain is not None
         assert (10, False) == (chain.end, chain.sealed)
         remove(OsFileSystem(), listed(zone), identities(4))

@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConsumerdError
+from consumerd.landing.coverage import NOTHING
+from consumerd.landing.footers import read_new
+from consumerd.landing.plan import plan_landing
+from consumerd.landing.scan import scan_landing
 from consumerd.spark.cli import main
 from consumerd.spark.job import JobName, Progress, Sessions, Summary
 from consumerd.spark.job_metrics import SERIES, JobEnd, report_metrics
-from consumerd.spark.landing.coverage import NOTHING
-from consumerd.spark.landing.footers import read_new
-from consumerd.spark.landing.plan import plan_landing
-from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.retention import remove_days
 from consumerd.spark.silver_progress import bronze_source
 from consumerd.spark.table.commit import Operation

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from consumerd.landing.footers import read_all
+from consumerd.landing.ranges import RangeSet
+from consumerd.landing.scan import scan_landing
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.spark import landed_rows
 from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_rows
-from consumerd.spark.landing.footers import read_all
-from consumerd.spark.landing.ranges import RangeSet
-from consumerd.spark.landing.scan import scan_landing
 from consumerd.wire.records import NO_TIMESTAMP, Record
 from tests.support.landing_zone import Kind, LandingZone, flip_bytes, truncate_file
 from tests.support.record_batches import record

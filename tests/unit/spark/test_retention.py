@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Retention
 from consumerd.errors import ConfigError
+from consumerd.landing.footers import read_all
+from consumerd.landing.plan import plan_landing
+from consumerd.landing.scan import scan_landing
 from consumerd.spark import audit
 from consumerd.spark.bronze_schema import SCHEMA as BRONZE
 from consumerd.spark.job import Silent, Summary
-from consumerd.spark.landing.footers import read_all
-from consumerd.spark.landing.plan import plan_landing
-from consumerd.spark.landing.scan import scan_landing
 from consumerd.spark.retention import remove_days, run
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.transaction import Table, create_table

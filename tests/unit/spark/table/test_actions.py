@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from consumerd.sinks.record_fields import MalformedRecord, UnknownFormat
+from consumerd.landing.record_fields import MalformedRecord, UnknownFormat
 from consumerd.spark.table.actions import check_protocol, encode_commit, encode_table, parse_commit, parse_table
 from consumerd.spark.table.commit import Bounds, DataFile, Operation, TableCommit, TableRecord
 from consumerd.spark.table.folder_values import NULL_VALUE

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.sinks.filesystem import FileSystem, OsFileSystem
+from consumerd.landing.filesystem import FileSystem, OsFileSystem
 from consumerd.spark.retention import remove_days
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import LOG_FOLDER, DataFile, Operation, commit_name

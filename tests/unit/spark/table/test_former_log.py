@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.sinks.filesystem import OsFileSystem
+from consumerd.landing.filesystem import OsFileSystem
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.errors import TableError
 from consumerd.spark.table.log import TableLog

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.filesystem import OsFileSystem
+from consumerd.landing.ranges import RangeSet
+from consumerd.landing.record_fields import MalformedRecord
+from consumerd.landing.values import ChainRef, LogId
 from consumerd.model import Incarnation, PartitionKey
-from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.record_fields import MalformedRecord
-from consumerd.spark.landing.coverage import Coverage
-from consumerd.spark.landing.ranges import RangeSet
-from consumerd.spark.landing.values import ChainRef, LogId
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.actions import encode_commit, parse_commit
 from consumerd.spark.table.attempts import StagedCommit

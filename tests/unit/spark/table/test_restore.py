@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.ranges import RangeSet
+from consumerd.landing.values import LogId
 from consumerd.model import Incarnation, PartitionKey
-from consumerd.spark.landing.coverage import Coverage
-from consumerd.spark.landing.ranges import RangeSet
-from consumerd.spark.landing.values import LogId
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.errors import TableConflict, TableError, VersionVacuumed

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from consumerd import failpoints
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.filesystem import OsFileSystem
+from consumerd.landing.ranges import RangeSet
+from consumerd.landing.values import LogId
 from consumerd.model import Incarnation, PartitionKey
-from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.spark.landing.coverage import Coverage
-from consumerd.spark.landing.ranges import RangeSet
-from consumerd.spark.landing.values import LogId
 from consumerd.spark.table.commit import LOG_FOLDER, Operation, commit_name
 from consumerd.spark.table.errors import TableConflict, TableError
 from consumerd.spark.table.transaction import Table, create_table, open_table

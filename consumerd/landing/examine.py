@@ -12,17 +12,15 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from consumerd.model import GapReason, TopicPartition
-from consumerd.offsets.positions import Position
-from consumerd.offsets.store import Validity
-from consumerd.spark.landing.chain_checks import check_chain, check_succession
-from consumerd.spark.landing.findings import Finding, FindingKind, Severity
-from consumerd.spark.landing.holding import RECORDLESS, Holding
-from consumerd.spark.landing.ranges import EMPTY, RangeSet, Span, union
-from consumerd.spark.landing.report import Arrival, AuditReport, ChainReport, LogReport, sort_findings
-from consumerd.spark.landing.values import LandedChain, Landing, LogId
+from consumerd.landing.chain_checks import check_chain, check_succession
+from consumerd.landing.findings import Finding, FindingKind, Severity
+from consumerd.landing.holding import RECORDLESS, Holding
+from consumerd.landing.ranges import EMPTY, RangeSet, Span, union
+from consumerd.landing.report import Arrival, AuditReport, ChainReport, LogReport, sort_findings
+from consumerd.landing.values import LandedChain, Landing, LogId
+from consumerd.model import GapReason, Incarnation, TopicPartition
 
 SPANS_NAMED: Final = 100
 """Pieces of one kind that a log's findings name one by one; the rest is one finding more. The report has all of them."""
@@ -33,8 +31,35 @@ _LOST: Final = frozenset(
 """Reasons that mean records which nobody will find here; others mean that there were none, or that somebody else has them."""
 
 
-Positions = Mapping[TopicPartition, Position]
-"""Where a group stands, by ZooKeeper."""
+class CommittedPosition(Protocol):
+    """A group's stored position of one partition, as it counts today (``offsets.positions.Position``)."""
+
+    @property
+    def value(self) -> int | None:
+        """The number as it is stored, valid or not; None where there is no number."""
+
+    @property
+    def valid(self) -> int | None:
+        """The position if it can be used."""
+
+    @property
+    def malformed(self) -> bool:
+        """True if something is stored that is no position."""
+
+    @property
+    def text(self) -> str:
+        """The stored text where it is malformed."""
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """The topic's incarnation; None where the topic does not exist."""
+
+    def explain(self) -> str:
+        """Say why the position cannot be used."""
+
+
+Positions = Mapping[TopicPartition, CommittedPosition]
+"""A group's stored positions."""
 
 
 def examine(
@@ -80,7 +105,7 @@ def examine(
 
 
 @dataclass(slots=True)
-class _Account:
+class _ChainAccount:
     """What one chain holds."""
 
     span: Span
@@ -89,7 +114,7 @@ class _Account:
     gaps: dict[GapReason, RangeSet]
 
 
-def _account(chain: LandedChain) -> _Account:
+def _account(chain: LandedChain) -> _ChainAccount:
     spans: list[Span] = []
     held: list[Span] = []
     gaps: defaultdict[GapReason, list[tuple[int, int]]] = defaultdict(list)
@@ -112,7 +137,7 @@ def _account(chain: LandedChain) -> _Account:
             held += (holding.certain | holding.doubtful) - markers
             for gap in file.metadata.gaps:
                 gaps[gap.reason].append((gap.start, gap.end))
-    return _Account(
+    return _ChainAccount(
         span=Span(chain.record.origin, end),
         files=RangeSet.of(spans),
         held=RangeSet.of(held),
@@ -120,7 +145,9 @@ def _account(chain: LandedChain) -> _Account:
     )
 
 
-def _examine_log(log: LogId, chains: Sequence[LandedChain], known: Position | None) -> tuple[LogReport, list[Finding]]:
+def _examine_log(
+    log: LogId, chains: Sequence[LandedChain], known: CommittedPosition | None
+) -> tuple[LogReport, list[Finding]]:
     """Account for one log's chains, given from the highest down."""
     accounts = [_account(chain) for chain in chains]
     findings: list[Finding] = []
@@ -166,7 +193,7 @@ def _examine_log(log: LogId, chains: Sequence[LandedChain], known: Position | No
     return report, findings
 
 
-def _sum_gaps(accounts: Sequence[_Account], landed: RangeSet) -> dict[GapReason, RangeSet]:
+def _sum_gaps(accounts: Sequence[_ChainAccount], landed: RangeSet) -> dict[GapReason, RangeSet]:
     """Return what no chain has landed, by reason; what has several reasons is of the first of them."""
     left = landed
     gaps: dict[GapReason, RangeSet] = {}
@@ -280,14 +307,14 @@ def _knows_end(chains: Sequence[LandedChain]) -> bool:
     return all(chain.end is not None for chain in chains)
 
 
-def _is_of(known: Position, log: LogId) -> bool:
+def _is_of(known: CommittedPosition, log: LogId) -> bool:
     """Tell whether the topic is still the one that the log's files were landed from."""
     return known.incarnation is not None and known.incarnation.czxid == log.incarnation.czxid
 
 
-def _check_position(log: LogId, end: int, known: Position, *, settled: bool) -> Iterator[Finding]:
+def _check_position(log: LogId, end: int, known: CommittedPosition, *, settled: bool) -> Iterator[Finding]:
     committed = known.valid
-    if known.validity is Validity.MALFORMED:
+    if known.malformed:
         detail = f"{log}: the group's position is no number: {known.text[:40]!r}"
         yield _find(FindingKind.COMMITTED_AHEAD, Severity.ERROR, log, detail, Span(end, end))
     elif known.incarnation is None:
@@ -324,7 +351,7 @@ def _find_unlanded(positions: Positions, newest: Mapping[TopicPartition, LogId])
     for partition in sorted(set(positions) - set(newest)):
         stored = positions[partition]
         # of a deleted topic as well: its records are asked for here, wherever the topic is by now
-        position = stored.value if stored.validity in {Validity.VALID, Validity.UNKNOWN_AGE} else None
+        position = stored.value if stored.incarnation is None else stored.valid
         if position:
             yield Finding(
                 kind=FindingKind.COMMITTED_AHEAD,

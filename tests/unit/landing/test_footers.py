@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.spark.landing import footers
-from consumerd.spark.landing.coverage import Coverage
-from consumerd.spark.landing.ranges import RangeSet
-from consumerd.spark.landing.scan import scan_landing
-from consumerd.spark.landing.values import LandedFile
+from consumerd.landing import footers
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.ranges import RangeSet
+from consumerd.landing.scan import scan_landing
+from consumerd.landing.values import LandedFile
 from tests.support.intake import plan_intake
 from tests.support.landing_zone import Kind, LandingZone, flip_bytes, truncate_file
 

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from consumerd.landing.findings import Finding, Severity
+from consumerd.landing.ranges import EMPTY, RangeSet
+from consumerd.landing.values import LogId
 from consumerd.model import GapReason
-from consumerd.spark.landing.findings import Finding, Severity
-from consumerd.spark.landing.ranges import EMPTY, RangeSet
-from consumerd.spark.landing.values import LogId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

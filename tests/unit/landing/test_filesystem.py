@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.sinks.chain import FileId, RootRecord
-from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.publish import claim_root
+from consumerd.landing.chain import FileId, RootRecord
+from consumerd.landing.filesystem import OsFileSystem
+from consumerd.landing.publish import claim_root
 from tests.support.clocks import ManualClock
 from tests.support.sinks import SinkRig, run_of
 

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from consumerd.sinks.chain import FileMetadata
-from consumerd.spark.landing.damage import describe_damage
-from consumerd.spark.landing.findings import Finding, FindingKind, Severity
-from consumerd.spark.landing.values import LandedChain, LandedFile
+from consumerd.landing.chain import FileMetadata
+from consumerd.landing.damage import describe_damage
+from consumerd.landing.findings import Finding, FindingKind, Severity
+from consumerd.landing.values import LandedChain, LandedFile
 
 _MOVED: Final = "moved away, or lost"
 

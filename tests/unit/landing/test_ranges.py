@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.spark.landing.ranges import RangeSet, Span, union
+from consumerd.landing.ranges import RangeSet, Span, union
 
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
 

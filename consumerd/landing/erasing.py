@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from consumerd.model import GapReason
-from consumerd.sinks.chain import (
+from consumerd.landing.chain import (
     META_FOLDER,
     FileId,
     FileMetadata,
@@ -36,10 +35,11 @@ from consumerd.sinks.chain import (
     meta_name,
     parse_meta_name,
 )
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.line_compression import find_line_compression
-from consumerd.sinks.publish import HiddenFile, Outcome, publish_record
-from consumerd.sinks.record_fields import MalformedRecord
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.line_compression import find_line_compression
+from consumerd.landing.publish import HiddenFile, Outcome, publish_record
+from consumerd.landing.record_fields import MalformedRecord
+from consumerd.model import GapReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

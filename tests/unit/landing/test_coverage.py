@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from consumerd.landing.coverage import NOTHING, Coverage, sum_up
+from consumerd.landing.ranges import RangeSet
+from consumerd.landing.values import ChainRef, LogId
 from consumerd.model import BrokerId, Incarnation, PartitionKey
-from consumerd.spark.landing.coverage import NOTHING, Coverage, sum_up
-from consumerd.spark.landing.ranges import RangeSet
-from consumerd.spark.landing.values import ChainRef, LogId
 
 LOG = LogId("orders", PartitionKey(3), Incarnation(7, 1))
 LEGACY = LogId("web@home", PartitionKey(2, BrokerId(1)), Incarnation(7))

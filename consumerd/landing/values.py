@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType
 
+from consumerd.landing.chain import ChainRecord, FileMetadata, RootRecord, chain_folder, partition_folder
+from consumerd.landing.findings import Finding
+from consumerd.landing.ranges import Span
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
-from consumerd.sinks.chain import ChainRecord, FileMetadata, RootRecord, chain_folder, partition_folder
-from consumerd.spark.landing.findings import Finding
-from consumerd.spark.landing.ranges import Span
 
 ChainRef = NewType("ChainRef", str)
 """A chain's name, wherever its root is mounted, which no other chain ever has:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.landing.chain import FileMetadata
+from consumerd.landing.ranges import EMPTY, RangeSet
 from consumerd.model import GapReason
-from consumerd.sinks.chain import FileMetadata
-from consumerd.spark.landing.ranges import EMPTY, RangeSet
 
 RECORDLESS: Final = frozenset({GapReason.CONTROL, GapReason.ERASED})
 """Reasons of gaps whose offsets count as held: no other chain is to give their records."""

@@ -26,21 +26,19 @@ import errno
 import hashlib
 import threading
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from consumerd import failpoints
+from consumerd.aio.threads import SideThread
 from consumerd.errors import ConfigError, RetriableSinkError
-from consumerd.model import TopicPartition
-from consumerd.sinks.chain import (
+from consumerd.landing.chain import (
     CHAIN_RECORD,
     META_FOLDER,
     ROOT_RECORD,
     ChainRecord,
     FileId,
-    FileMetadata,
     RootRecord,
     chain_folder,
     data_name,
@@ -50,13 +48,10 @@ from consumerd.sinks.chain import (
     parse_data_name,
     partition_folder,
 )
-from consumerd.sinks.filesystem import FileSystem
-from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
-from consumerd.sinks.threads import SideThread
-
-MetadataReader = Callable[[FileSystem, Path, int], FileMetadata]
-"""``(file system, chain folder, position)`` to what the file there says; raises MalformedRecord, OSError."""
-
+from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.metadata import MetadataReader
+from consumerd.landing.record_fields import MalformedRecord, describe_malformed
+from consumerd.model import TopicPartition
 
 SYNC_EVERY_BYTES: Final = 16 << 20
 """A growing file is synced this often, beside what goes on, so that little is left for the moment when a revoked partition

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from consumerd.errors import LocalProtocolError
-from consumerd.spark.landing.findings import Finding, FindingKind, Severity
-from consumerd.spark.landing.values import LandedChain, LandedFile
+from consumerd.landing.findings import Finding, FindingKind, Severity
+from consumerd.landing.values import LandedChain, LandedFile
 
 UNPLANNABLE: Final = frozenset({FindingKind.CHAIN_RECORD_MISSING, FindingKind.CHAIN_RECORD_DAMAGED})
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.errors import ConfigError, LocalProtocolError
+from consumerd.landing.chain import ChainRecord, FileMetadata, LandedGap, RootRecord
+from consumerd.landing.coverage import NOTHING, Coverage
+from consumerd.landing.findings import FindingKind
+from consumerd.landing.plan import LandingPlan, plan_landing
+from consumerd.landing.ranges import EMPTY, RangeSet
+from consumerd.landing.values import LandedChain, LandedFile, Landing, LandingRoot
 from consumerd.model import GapReason, Incarnation, TopicPartition
-from consumerd.sinks.chain import ChainRecord, FileMetadata, LandedGap, RootRecord
-from consumerd.spark.landing.coverage import NOTHING, Coverage
-from consumerd.spark.landing.findings import FindingKind
-from consumerd.spark.landing.plan import LandingPlan, plan_landing
-from consumerd.spark.landing.ranges import EMPTY, RangeSet
-from consumerd.spark.landing.values import LandedChain, LandedFile, Landing, LandingRoot
 
 PARTITION = TopicPartition.modern("orders", 0)
 FIRST = Incarnation(7)

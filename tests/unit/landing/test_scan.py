@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from consumerd.errors import ConfigError
-from consumerd.spark.landing.findings import FindingKind
-from consumerd.spark.landing.scan import scan_landing
+from consumerd.landing.findings import FindingKind
+from consumerd.landing.scan import scan_landing
 from tests.support.landing_zone import LandingZone
 
 

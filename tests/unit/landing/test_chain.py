@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from consumerd.model import BrokerId, Gap, GapReason, Incarnation, PartitionKey, TopicPartition
-from consumerd.sinks.chain import (
+from consumerd.landing.chain import (
     ChainRecord,
     FileId,
     FileMetadata,
@@ -23,7 +22,8 @@ from consumerd.sinks.chain import (
     parse_meta_name,
     partition_folder,
 )
-from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
+from consumerd.landing.record_fields import MalformedRecord, describe_malformed
+from consumerd.model import BrokerId, Gap, GapReason, Incarnation, PartitionKey, TopicPartition
 from tests.support.record_batches import build_batch, record
 
 PARTITION = TopicPartition.modern("orders", 3)

@@ -15,16 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from consumerd.sinks.chain import META_FOLDER, FileMetadata, parse_meta_name
-from consumerd.sinks.files import FileFormat
-from consumerd.sinks.filesystem import OsFileSystem
-from consumerd.sinks.formats import find_format
-from consumerd.sinks.line_compression import find_line_compression
-from consumerd.sinks.record_fields import MalformedRecord
-from consumerd.spark.landing.coverage import Coverage
-from consumerd.spark.landing.ranges import EMPTY
-from consumerd.spark.landing.scan import list_chain
-from consumerd.spark.landing.values import LandedChain, LandedFile, Landing
+from consumerd.landing.chain import META_FOLDER, FileMetadata, parse_meta_name
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.filesystem import OsFileSystem
+from consumerd.landing.line_compression import find_line_compression
+from consumerd.landing.metadata import MetadataReader, find_metadata_reader
+from consumerd.landing.ranges import EMPTY
+from consumerd.landing.record_fields import MalformedRecord
+from consumerd.landing.scan import list_chain
+from consumerd.landing.values import LandedChain, LandedFile, Landing
 
 _THREADS: Final = 4
 _AT_A_TIME: Final = 64
@@ -88,7 +87,7 @@ def _read_file(chain: LandedChain, names: Mapping[int, list[str]], file: LandedF
     try:
         stat = os.stat(file.path)  # noqa: PTH116 - a Path is made of few names only
         file = replace(file, size=stat.st_size, landed_ms=stat.st_mtime_ns // 1_000_000)
-        metadata = _format(chain.record.extension).read_metadata(
+        metadata = _get_reader(chain.record.extension)(
             _WithMetadataNames(names.get(file.position, [])), folder, file.position
         )
     except MalformedRecord as error:
@@ -117,8 +116,8 @@ def _find_misplacement(chain: LandedChain, file: LandedFile, metadata: FileMetad
     return None
 
 
-def _format(extension: str) -> FileFormat:
-    found = find_format(extension)
+def _get_reader(extension: str) -> MetadataReader:
+    found = find_metadata_reader(extension)
     if found is None:
         raise MalformedRecord(f".{extension} files are of no format that is known here")
     return found

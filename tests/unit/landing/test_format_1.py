@@ -10,16 +10,16 @@ import pandas as pd  # type: ignore[import-untyped]  # it has no types of its ow
 import pyarrow.dataset as ds
 import pytest
 
+from consumerd.landing.examine import examine
+from consumerd.landing.footers import read_all
+from consumerd.landing.ranges import EMPTY
+from consumerd.landing.scan import scan_landing
+from consumerd.landing.values import Landing
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.sinks.base import Start
 from consumerd.spark.bronze_rows import FilePiece, read_piece
 from consumerd.spark.data_check import check_data
 from consumerd.spark.landed_rows import LandedContent
-from consumerd.spark.landing.examine import examine
-from consumerd.spark.landing.footers import read_all
-from consumerd.spark.landing.ranges import EMPTY
-from consumerd.spark.landing.scan import scan_landing
-from consumerd.spark.landing.values import Landing
 from tests.support import landed_1
 from tests.support.claims import StubClaim
 from tests.support.clocks import ManualClock

@@ -23,8 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final, NewType
 from urllib.parse import quote
 
-from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
-from consumerd.sinks.record_fields import (
+from consumerd.landing.record_fields import (
     FORMAT_VERSION,
     MalformedRecord,
     decode_fields,
@@ -37,6 +36,7 @@ from consumerd.sinks.record_fields import (
     get_partition,
     get_text,
 )
+from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.wire import kernel
 from consumerd.wire.records import NO_TIMESTAMP, RecordBatch
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-import consumerd.spark
+import consumerd
+from consumerd.landing import footers
+from consumerd.landing.chain import LandedGap
+from consumerd.landing.examine import SPANS_NAMED, Positions, examine
+from consumerd.landing.findings import FindingKind, Severity
+from consumerd.landing.report import AuditReport
+from consumerd.landing.scan import scan_landing
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.offsets.positions import Position
 from consumerd.offsets.store import Validity
-from consumerd.sinks.chain import LandedGap
-from consumerd.spark.landing import footers
-from consumerd.spark.landing.examine import SPANS_NAMED, Positions, examine
-from consumerd.spark.landing.findings import FindingKind, Severity
-from consumerd.spark.landing.report import AuditReport
-from consumerd.spark.landing.scan import scan_landing
 from tests.support.landing_zone import LandingZone, rewrite_parquet, truncate_file
 
 ORDERS = TopicPartition.modern("orders", 0)
@@ -376,7 +376,7 @@ def test_report_is_json(zone: LandingZone) -> None:
 
 def test_every_kind_of_finding_can_be_found() -> None:
     """A kind that nothing reports is a promise that audit does not keep."""
-    package = Path(consumerd.spark.__file__).parent
+    package = Path(consumerd.__file__).parent
     text = "".join(path.read_text() for path in package.rglob("*.py"))
 
     assert [kind.name for kind in FindingKind if f"FindingKind.{kind.name}" not in text] == []

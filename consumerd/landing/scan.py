@@ -16,8 +16,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from consumerd.errors import ConfigError
-from consumerd.model import PartitionKey, TopicPartition
-from consumerd.sinks.chain import (
+from consumerd.landing.chain import (
     CHAIN_RECORD,
     HIDDEN_PREFIX,
     META_FOLDER,
@@ -29,9 +28,10 @@ from consumerd.sinks.chain import (
     parse_data_name,
     partition_folder,
 )
-from consumerd.sinks.record_fields import MalformedRecord, describe_malformed
-from consumerd.spark.landing.findings import Finding, FindingKind, Severity
-from consumerd.spark.landing.values import LandedChain, LandedFile, Landing, LandingRoot
+from consumerd.landing.findings import Finding, FindingKind, Severity
+from consumerd.landing.record_fields import MalformedRecord, describe_malformed
+from consumerd.landing.values import LandedChain, LandedFile, Landing, LandingRoot
+from consumerd.model import PartitionKey, TopicPartition
 
 _TOPIC: Final = "topic="
 _PARTITION: Final = "partition="

@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from consumerd.errors import ConfigError
-from consumerd.sinks.chain import FileMetadata
-from consumerd.spark.landing.coverage import NOTHING, Coverage, sum_up
-from consumerd.spark.landing.damage import UNPLANNABLE, describe_damage
-from consumerd.spark.landing.findings import Finding
-from consumerd.spark.landing.holding import FEW_PIECES, Holding
-from consumerd.spark.landing.ranges import EMPTY, RangeSet, Span, union
-from consumerd.spark.landing.values import ChainRef, LandedChain, LandedFile, Landing, LogId
+from consumerd.landing.chain import FileMetadata
+from consumerd.landing.coverage import NOTHING, Coverage, sum_up
+from consumerd.landing.damage import UNPLANNABLE, describe_damage
+from consumerd.landing.findings import Finding
+from consumerd.landing.holding import FEW_PIECES, Holding
+from consumerd.landing.ranges import EMPTY, RangeSet, Span, union
+from consumerd.landing.values import ChainRef, LandedChain, LandedFile, Landing, LogId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from consumerd.spark.landing.ranges import EMPTY, RangeSet, union
-from consumerd.spark.landing.values import ChainRef, LogId
+from consumerd.landing.ranges import EMPTY, RangeSet, union
+from consumerd.landing.values import ChainRef, LogId
 
 K = TypeVar("K")
 
@@ -24,7 +24,7 @@ class Coverage:
         cluster: identity of the cluster, None if nothing is covered, or in commits of earlier releases.
         covered: offsets by log. The record of such an offset, if it exists, is in the table, and may not be added again.
         doubtful: offsets of which only the table can say whether it has their records. They come from files with more
-            gaps than ``sinks.chain.MAX_GAPS``, which record only a sum.
+            gaps than ``landing.chain.MAX_GAPS``, which record only a sum.
         taken: offsets of files that are done, by chain. Such a file is skipped by its name.
     """
 

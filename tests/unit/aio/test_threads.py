@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from consumerd.aio.threads import SideThread, WorkThreads
 from consumerd.errors import LocalProtocolError
-from consumerd.sinks.threads import SideThread, WorkThreads
 
 
 async def test_results_and_failures_come_back():
