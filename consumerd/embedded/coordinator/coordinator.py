@@ -45,7 +45,7 @@ from consumerd.embedded.coordinator.group import CoordinatedGroup
 from consumerd.embedded.coordinator.group_log import GroupLog, GroupRecordsTooLarge, NoLog, NotWritten
 from consumerd.embedded.coordinator.journal import Journal, JournalReplay, partition_of
 from consumerd.embedded.coordinator.member import Protocol, Ticket
-from consumerd.embedded.coordinator.positions import CommittedPosition, Positions
+from consumerd.embedded.coordinator.positions import CoordinatedPosition, Positions
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.coordinator.waiting import ExpectedAnswers
 from consumerd.embedded.handlers.context import Hangup
@@ -265,7 +265,7 @@ class GroupCoordinator:
     # -- positions
 
     async def commit(
-        self, group_id: str, *, member_id: str, generation: int, positions: Mapping[TopicPartition, CommittedPosition]
+        self, group_id: str, *, member_id: str, generation: int, positions: Mapping[TopicPartition, CoordinatedPosition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Keep positions: written first, then remembered. Bounded by the disk alone."""
         error = self._check(group_id)
@@ -282,14 +282,14 @@ class GroupCoordinator:
                 return await asyncio.shield(storing)
         return dict.fromkeys(positions, error)
 
-    def positions(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedPosition]]:
+    def positions(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicPartition, CoordinatedPosition]]:
         """Return what a group has committed."""
         error = self._check(group_id)
         entry = self._entries.get(group_id)
         return error, {} if error is not ErrorCode.NONE or entry is None else entry.positions.all
 
     async def _store_positions(
-        self, entry: _Entry, positions: Mapping[TopicPartition, CommittedPosition]
+        self, entry: _Entry, positions: Mapping[TopicPartition, CoordinatedPosition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         limit = self.settings.max_metadata_characters
         fitting = {partition: one for partition, one in positions.items() if len(one.metadata) <= limit}

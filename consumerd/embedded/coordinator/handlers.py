@@ -16,7 +16,7 @@ import structlog
 
 from consumerd.embedded.coordinator.coordinator import GroupCoordinator
 from consumerd.embedded.coordinator.member import Protocol
-from consumerd.embedded.coordinator.positions import CommittedPosition
+from consumerd.embedded.coordinator.positions import CoordinatedPosition
 from consumerd.embedded.coordinator.zookeeper_positions import IllegalGroupId, ZooKeeperPositions
 from consumerd.embedded.handlers.context import Handler, RequestContext
 from consumerd.embedded.topics import Topics
@@ -236,7 +236,7 @@ class PositionRequests:
 
     def _position(
         self, request: offset_commit.OffsetCommitRequest, one: offset_commit.CommitPartition
-    ) -> CommittedPosition:
+    ) -> CoordinatedPosition:
         """Say until when a position is kept: from its own timestamp (version 1) or from now, for the request's time
         (version 2) or ours.
         """
@@ -247,7 +247,9 @@ class PositionRequests:
         from_ms = now_ms if one.timestamp == offset_commit.NOW_TIMESTAMP else one.timestamp
         # a client may ask for any int64; what does not fit is for ever, or for no time
         expire_ms = max(0, min(from_ms + retention_ms, _LAST_MS))
-        return CommittedPosition(offset=one.offset, metadata=one.metadata or "", commit_ms=now_ms, expire_ms=expire_ms)
+        return CoordinatedPosition(
+            offset=one.offset, metadata=one.metadata or "", commit_ms=now_ms, expire_ms=expire_ms
+        )
 
     async def _commit_to_zookeeper(
         self, group_id: str, partition: TopicPartition, one: offset_commit.CommitPartition
@@ -284,7 +286,7 @@ def _partitions(request: offset_fetch.OffsetFetchRequest) -> list[TopicPartition
 
 
 def _kept(
-    partition: TopicPartition, position: CommittedPosition | None, error: ErrorCode
+    partition: TopicPartition, position: CoordinatedPosition | None, error: ErrorCode
 ) -> offset_fetch.KeptPartition:
     if position is None:
         return offset_fetch.KeptPartition(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consumerd.embedded.coordinator.exchange import StoredGroup, StoredMember
-from consumerd.embedded.coordinator.positions import CommittedPosition, Positions
+from consumerd.embedded.coordinator.positions import CoordinatedPosition, Positions
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TopicPartition
 from consumerd.wire.modern.building import NewRecord
@@ -84,7 +84,9 @@ class Journal:
         """Return the record that there is no such group any more."""
         return NewRecord(key=encode_group_key(GroupKey(group_id=group_id)), value=None, timestamp=now_ms)
 
-    def position(self, group_id: str, partition: TopicPartition, position: CommittedPosition, now_ms: int) -> NewRecord:
+    def position(
+        self, group_id: str, partition: TopicPartition, position: CoordinatedPosition, now_ms: int
+    ) -> NewRecord:
         """Return the record of a position."""
         value = OffsetValue(
             offset=position.offset,
@@ -146,11 +148,11 @@ class JournalReplay:
         else:
             kept.keep(partition, self._restore_position(decode_offset_value(record.value)), record.offset)
 
-    def _restore_position(self, value: OffsetValue) -> CommittedPosition:
+    def _restore_position(self, value: OffsetValue) -> CoordinatedPosition:
         expire_ms = value.expire_timestamp
         if expire_ms == NO_EXPIRY:
             expire_ms = value.commit_timestamp + self.retention_ms
-        return CommittedPosition(
+        return CoordinatedPosition(
             offset=value.offset, metadata=value.metadata, commit_ms=value.commit_timestamp, expire_ms=expire_ms
         )
 

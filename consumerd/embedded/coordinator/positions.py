@@ -13,7 +13,7 @@ from consumerd.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedPosition:
+class CoordinatedPosition:
     """A committed position: the next offset to read, and what the client said with it; times in ms since the epoch."""
 
     offset: int
@@ -26,22 +26,22 @@ class Positions:
     """Positions by partition; of two commits the one counts that stands later in the log, whichever is heard of first."""
 
     def __init__(self) -> None:
-        self._kept: dict[TopicPartition, tuple[int, CommittedPosition]] = {}
+        self._kept: dict[TopicPartition, tuple[int, CoordinatedPosition]] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
     @property
-    def all(self) -> Mapping[TopicPartition, CommittedPosition]:
+    def all(self) -> Mapping[TopicPartition, CoordinatedPosition]:
         """Every position."""
         return {partition: position for partition, (_, position) in self._kept.items()}
 
-    def find(self, partition: TopicPartition) -> CommittedPosition | None:
+    def find(self, partition: TopicPartition) -> CoordinatedPosition | None:
         """Return a partition's position."""
         kept = self._kept.get(partition)
         return kept[1] if kept else None
 
-    def keep(self, partition: TopicPartition, position: CommittedPosition, log_offset: int) -> None:
+    def keep(self, partition: TopicPartition, position: CoordinatedPosition, log_offset: int) -> None:
         """Remember what the log has at ``log_offset``."""
         kept = self._kept.get(partition)
         if kept is None or kept[0] <= log_offset:
@@ -59,5 +59,5 @@ class Positions:
         """Return the partitions of these topics that have a position."""
         return self._where(lambda partition, _: partition.topic in topics)
 
-    def _where(self, wanted: Callable[[TopicPartition, CommittedPosition], bool]) -> Iterable[TopicPartition]:
+    def _where(self, wanted: Callable[[TopicPartition, CoordinatedPosition], bool]) -> Iterable[TopicPartition]:
         return [partition for partition, (_, position) in self._kept.items() if wanted(partition, position)]

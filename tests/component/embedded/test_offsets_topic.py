@@ -14,7 +14,7 @@ import pytest
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.coordinator.group_log import GroupRecordsTooLarge, NoLog, OffsetsTopic
 from consumerd.embedded.coordinator.journal import Journal
-from consumerd.embedded.coordinator.positions import CommittedPosition
+from consumerd.embedded.coordinator.positions import CoordinatedPosition
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.partition_log import PartitionLog
@@ -59,8 +59,8 @@ class OneLog:
         return lambda: None
 
 
-def position(number: int) -> CommittedPosition:
-    return CommittedPosition(offset=number, metadata=f"commit {number}", commit_ms=1, expire_ms=2)
+def position(number: int) -> CoordinatedPosition:
+    return CoordinatedPosition(offset=number, metadata=f"commit {number}", commit_ms=1, expire_ms=2)
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
@@ -94,7 +94,7 @@ async def test_what_the_log_does_not_take_is_said_by_name(tmp_path: Path) -> Non
     catalogue = OneLog(tmp_path, max_message_bytes=200)
     async with Appender() as appender:
         offsets = OffsetsTopic(cast("Topics", catalogue), appender, CoordinatorSettings())
-        large = CommittedPosition(offset=1, metadata="x" * 300, commit_ms=1, expire_ms=2)
+        large = CoordinatedPosition(offset=1, metadata="x" * 300, commit_ms=1, expire_ms=2)
         with pytest.raises(GroupRecordsTooLarge):
             await offsets.append(0, [JOURNAL.position("g", PARTITIONS[0], large, 1)])
         with pytest.raises(NoLog):

@@ -18,7 +18,7 @@ from consumerd.embedded.coordinator.exchange import GroupState, JoinAnswer, Sync
 from consumerd.embedded.coordinator.group_log import GroupRecordsTooLarge, NoLog, NotWritten
 from consumerd.embedded.coordinator.journal import partition_of
 from consumerd.embedded.coordinator.member import Protocol
-from consumerd.embedded.coordinator.positions import CommittedPosition
+from consumerd.embedded.coordinator.positions import CoordinatedPosition
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.handlers.context import Hangup
 from consumerd.embedded.topic_names import OFFSETS_TOPIC
@@ -83,13 +83,13 @@ async def one_member(coordinator: GroupCoordinator) -> JoinAnswer:
     return joined
 
 
-def position(offset: int, *, metadata: str = "", expire_ms: int = DAY_MS) -> CommittedPosition:
-    return CommittedPosition(offset=offset, metadata=metadata, commit_ms=0, expire_ms=expire_ms)
+def position(offset: int, *, metadata: str = "", expire_ms: int = DAY_MS) -> CoordinatedPosition:
+    return CoordinatedPosition(offset=offset, metadata=metadata, commit_ms=0, expire_ms=expire_ms)
 
 
 async def commit(
     coordinator: GroupCoordinator,
-    positions: Mapping[TopicPartition, CommittedPosition],
+    positions: Mapping[TopicPartition, CoordinatedPosition],
     *,
     group: str = "g",
     member: JoinAnswer | None = None,

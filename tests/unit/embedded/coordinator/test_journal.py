@@ -7,7 +7,7 @@ import pytest
 
 from consumerd.embedded.coordinator.exchange import GroupState, StoredGroup, StoredMember
 from consumerd.embedded.coordinator.journal import Journal, JournalReplay, partition_of
-from consumerd.embedded.coordinator.positions import CommittedPosition, Positions
+from consumerd.embedded.coordinator.positions import CoordinatedPosition, Positions
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.model import TimestampType, TopicPartition
 from consumerd.net.versions import Release
@@ -42,8 +42,8 @@ def group(*members: StoredMember, generation: int = 1) -> StoredGroup:
     )
 
 
-def position(offset: int, *, commit_ms: int = 5, expire_ms: int = 50) -> CommittedPosition:
-    return CommittedPosition(offset=offset, metadata="m", commit_ms=commit_ms, expire_ms=expire_ms)
+def position(offset: int, *, commit_ms: int = 5, expire_ms: int = 50) -> CoordinatedPosition:
+    return CoordinatedPosition(offset=offset, metadata="m", commit_ms=commit_ms, expire_ms=expire_ms)
 
 
 def replay(*records: NewRecord) -> JournalReplay:
