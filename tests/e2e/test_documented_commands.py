@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
 import re
 import shlex
 import urllib.error
@@ -65,9 +64,12 @@ def is_ready(folder: Path) -> bool:
     started = re.search(r'"url": "(http://[^"]+)"', (folder / "err").read_text())
     if started is None:
         return False
-    with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(f"{started[1]}/readyz", timeout=5):
-        return True
-    return False
+    try:
+        with urllib.request.urlopen(f"{started[1]}/readyz", timeout=5):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
 
 
 EXPECTED: Final[Mapping[str, Expected]] = {

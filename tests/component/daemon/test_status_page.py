@@ -247,9 +247,8 @@ def frames() -> str:
     return f'<!doctype html><meta charset="utf-8"><script>{script}</script><body>{inner}</body>'
 
 
-def browse(url: str) -> str:
+def browse(program: str, url: str) -> str:
     """Return the document that Chromium makes of a page."""
-    program = require_tool("chromium", "chromium")
     profile = tempfile.mkdtemp(prefix="consumerd-chromium-")
     flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
     try:
@@ -266,7 +265,7 @@ def browse(url: str) -> str:
     return done.stdout
 
 
-async def measure() -> dict[str, dict[str, Any]]:
+async def measure(program: str) -> dict[str, dict[str, Any]]:
     """Serve the pages as a daemon does, and return what the browser found, by frame."""
     application = web.Application()
     for name, status in STATES.items():
@@ -274,7 +273,7 @@ async def measure() -> dict[str, dict[str, Any]]:
     for path, text in (("/frames", frames()), ("/bad", BAD)):
         application.router.add_get(path, serving(text))
     async with serve(application, "127.0.0.1", 0) as (host, port):
-        document = await asyncio.to_thread(browse, f"http://{host}:{port}/frames")
+        document = await asyncio.to_thread(browse, program, f"http://{host}:{port}/frames")
     match = re.search(r'<pre id="found">(.*?)</pre>', document, re.DOTALL)
     assert match is not None, document[:500]
     found: dict[str, dict[str, Any]] = json.loads(unescape(match[1]))
@@ -291,7 +290,7 @@ def serving(text: str) -> Callable[[web.Request], Awaitable[web.Response]]:
 @pytest.fixture(scope="module")
 def measured() -> dict[str, dict[str, Any]]:
     """What one run of the browser found."""
-    return asyncio.run(measure())
+    return asyncio.run(measure(require_tool("chromium", "chromium")))
 
 
 @pytest.mark.parametrize(("state", "width", "scheme"), CASES)
