@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Membership: which partitions this process consumes, agreed upon through ZooKeeper with every other member.
+"""Membership: agrees through ZooKeeper with all members on the partitions of this process.
 
 Pure modules plan (``identity``, ``java_regex``, ``subscription``, ``assignors``, ``plan``, ``explain``) and decide
-(``machine``); ``registry`` and ``owners`` read and write ZooKeeper; ``rebalancer`` joins them and tells a
-:class:`~consumerd.group.listener.PartitionListener` what it has.
+(``machine``); ``registry`` and ``owners`` read and write ZooKeeper; ``rebalancer`` connects them, and reports to a
+:class:`~consumerd.group.listener.PartitionListener`.
 """

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes before joining the group in a new session: is this still our cluster; and the sign that we are one of ours.
+"""Admission of a new session to the group: the cluster check, and our member sign.
 
-A session is lost with whatever ZooKeeper answered it. The next one may be with an ensemble that was set up anew, or with
-another cluster behind the same name: positions, and the owners that others see, would be of another world.
-What tells is ``/brokers/topics`` (the transaction that made it, and when).
+Cluster check
+    A new session may reach an ensemble that was set up anew, or another cluster behind the same name. Stored positions
+    and owners would then belong to a different cluster. The node ``/brokers/topics`` identifies the cluster, by the
+    transaction that created it and its creation time.
 
-The sign is an ephemeral node below ``/consumers/G/consumerd/members``, named after the session. A partition is one of
-ours if the session that holds its owner node has one: such a member carries operators' requests out, a Java member
-does not. Names of members say nothing, since ours are made as Java's.
+Member sign
+    An ephemeral node below ``/consumers/G/consumerd/members``, named after the session. A partition is delivered by a
+    consumerd member if the session of its owner node has a sign: only such members carry out operators' requests.
+    Member ids do not tell them from Java members, since both have the same form.
 """
 
 from __future__ import annotations
@@ -26,12 +28,17 @@ _ATTEMPTS: Final = 4
 
 
 def describe_cluster(topics: Stat) -> str:
-    """Return what tells a cluster from another one, of the node under which its topics are."""
+    """Return a string that identifies a cluster, made from the node ``/brokers/topics``."""
     return f"{topics.czxid}-{topics.ctime_ms}"
 
 
 class Admission:
-    """Lets a session of ours into its group; ``cluster_id`` is that of the start, ``about`` is shown to operators."""
+    """Admits a new session of ours to its group.
+
+    Args:
+        cluster_id: The cluster that the process was started with, by :func:`describe_cluster`.
+        about: Content of the member sign, shown to operators.
+    """
 
     def __init__(self, zk: ZkClient, group: str, *, cluster_id: str, about: dict[str, str]) -> None:
         self._zk = zk
@@ -40,18 +47,18 @@ class Admission:
         self._about = json.dumps({"version": 1, **about}, separators=(",", ":")).encode()
 
     async def admit(self, epoch: SessionEpoch) -> None:
-        """Check the cluster and leave our sign, in the session of ``epoch``.
+        """Check the cluster and create our member sign, in the session of ``epoch``.
 
-        Raises ClusterChanged, for good; SessionLost, CoordinationError.
+        Raises ClusterChanged, which is final; SessionLost, CoordinationError.
         """
         topics = await self._zk.exists(BROKER_TOPICS)
         found = None if topics is None else describe_cluster(topics)
         if found != self._cluster_id:
             raise ClusterChanged(
-                f"{BROKER_TOPICS} was made by {self._cluster_id} (transaction and time) when this process started, and is "
-                f"{f'of {found}' if found else 'not there'} now: ZooKeeper has lost its data, or this is another cluster. "
-                "Nothing more is delivered or committed. Make sure that cluster.zookeeper names the right one, then "
-                "start again; positions of the other cluster mean nothing here"
+                f"{BROKER_TOPICS} was made by {self._cluster_id} (transaction and time) when this process started, and "
+                f"is {f'of {found}' if found else 'not there'} now: ZooKeeper has lost its data, or this is another "
+                "cluster. Nothing more is delivered or committed. Make sure that cluster.zookeeper names the right "
+                "one, then start again; positions of the other cluster mean nothing here"
             )
         await self._sign(epoch)
 
@@ -62,10 +69,10 @@ class Admission:
             try:
                 await self._zk.create(path, self._about, ephemeral=True, epoch=epoch)
             except NoNode:
-                # a new group: what registering needs is made along with it
+                # a new group: create the parents, along with those that registering will need
                 await map_bounded((members_root(self._group), ids_path(self._group)), self._zk.ensure_path)
             except NodeExists:
-                return  # by an earlier try: nobody else has this session
+                return  # created by an earlier try: only we have this session
             except OutcomeUnknown:
                 continue
             else:
@@ -74,11 +81,11 @@ class Admission:
 
 
 async def find_our_sessions(zk: ZkClient, group: str) -> frozenset[int]:
-    """Return the sessions of a group's members that are ours. Raises CoordinationError."""
+    """Return the sessions of a group's consumerd members. Raises CoordinationError."""
     found = set()
     for name in await list_names(zk, members_root(group)):
         try:
             found.add(int(name, 16))
         except ValueError:
-            continue  # whatever it is, no member of ours made it
+            continue  # not created by a consumerd member
     return frozenset(found)

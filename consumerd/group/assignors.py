@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who consumes what: the Java consumer's own assignments, computed here bit for bit.
+"""The Java consumer's own assignments, computed here bit for bit.
 
-Pure. Every member computes the assignment for itself from the same registry, so one that computes another one overlaps
-with its peers or waits for them for ever. Sources: ``PartitionAssignor.scala`` of 0.8.2 to 1.1, ``ZkUtils.scala``
-(``getConsumersPerTopic``), ``CoreUtils.circularIterator``; ``TopicAndPartition.toString``, which is ``[t,p]`` through
-0.11 and ``t-p`` from 1.0 (KAFKA-5822), so that members before and after compute different round robins.
+Pure. Every member computes the assignment for itself from the same registry. One that computes another assignment
+claims partitions of its peers, or waits for them for ever. Sources: ``PartitionAssignor.scala`` of 0.8.2 to 1.1,
+``ZkUtils.scala`` (``getConsumersPerTopic``), ``CoreUtils.circularIterator``; ``TopicAndPartition.toString``, which is
+``[t,p]`` through 0.11 and ``t-p`` from 1.0 (KAFKA-5822), so members before and after compute different round robins.
 
 - Threads are sorted as Java sorts strings, by UTF-16 code units: ``c-10`` comes before ``c-2``.
 - ``range``: for each topic, contiguous chunks of its partitions in numerical order; the first threads get one more.
+  Example: 5 partitions and threads a, b: a gets 0, 1, 2, and b gets 3, 4.
 - ``roundrobin``: all partitions, sorted by the hash code of their name as a signed number, are dealt to all threads in
-  turn; a thread that does not subscribe to the topic loses its turn. Through 0.10.1 this was refused where members
-  differ in topics or streams (KAFKA-2434): :func:`find_objection`.
+  turn; a thread that does not subscribe to the topic loses its turn. Through 0.10.1 members refused this if they
+  differed in topics or streams (KAFKA-2434): :func:`find_objection`.
 
-Two partitions with the same hash code (their topics' names must collide, as ``Aa`` and ``BB`` do) are dealt in the order
-of a Scala hash map by Java members, which depends on the order in which ZooKeeper listed the members; here by name.
+Two partitions can have the same hash code if their topics' names collide, as ``Aa`` and ``BB`` do. Java members deal
+these in the order of a Scala hash map, which depends on the order in which ZooKeeper listed the members; here they are
+dealt by name.
 """
 
 from __future__ import annotations
@@ -50,14 +52,17 @@ Assignment = Mapping[TopicPartition, ThreadId]
 
 
 def assign(strategy: Strategy, members: Iterable[Member], partitions: Partitions) -> Assignment:
-    """Return which thread consumes each partition; a topic that nobody subscribes to is left out."""
+    """Return the thread that consumes each partition; topics without subscribers are left out."""
     return _ASSIGNORS[strategy](threads_by_topic(members, partitions), partitions)
 
 
 def threads_by_topic(
     members: Iterable[Member], topics: Container[str] | None = None
 ) -> Mapping[str, tuple[ThreadId, ...]]:
-    """Return the threads that subscribe to each topic, or to each of ``topics``, in the order in which Java sorts them."""
+    """Return the threads that subscribe to each topic, in Java's order.
+
+    ``topics`` restricts the result to these topics.
+    """
     found: dict[str, list[ThreadId]] = {}
     for member in members:
         for topic, count in member.streams.items():
@@ -90,7 +95,7 @@ def assign_roundrobin_1_0(threads: Mapping[str, Sequence[ThreadId]], partitions:
 
 
 def find_objection(members: Iterable[Member]) -> str | None:
-    """Return why members of 0.8.2 to 0.10.1 refuse to rebalance by ``roundrobin`` in this group, or None."""
+    """Return why members of 0.8.2 to 0.10.1 refuse ``roundrobin`` here, or None."""
     threads = threads_by_topic(members)
     distinct = sorted(threads.items())
     for (topic, subscribed), (other, others) in itertools.pairwise(distinct):
@@ -124,7 +129,7 @@ def _deal(
         for key in partitions.get(topic, ())
     )
     turn = itertools.cycle(everyone)
-    # somebody subscribes to each topic here, so that every turn is somebody's
+    # each topic here has a subscriber, so the search for the next subscribed thread ends
     return {
         partition: next(thread for thread in turn if thread in subscribed_to[partition.topic])
         for _, partition in hashed

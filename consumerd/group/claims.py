@@ -16,10 +16,11 @@ from consumerd.zk.port import LeasePhase, Stat, ZkClient
 
 
 class OwnedClaim:
-    """One partition owned in one session. Made by the rebalancer, which revokes, holds and resumes it.
+    """The claim of one partition in one session; the rebalancer revokes, holds and resumes it.
 
-    ``changes`` is a counter that whoever makes claims raises whenever one of them, or the session, may have changed.
-    ``find_topic`` reads a topic's node, anew at each call; the claims of a topic may share what it reads.
+    Args:
+        changes: A counter that is raised whenever a claim or the session may have changed.
+        find_topic: Reads a topic's node from ZooKeeper at each call; claims of one topic may share a read.
     """
 
     def __init__(
@@ -53,7 +54,10 @@ class OwnedClaim:
 
     @property
     def thread(self) -> ThreadId:
-        """What the owner node holds; changes when another of our own threads gets the partition."""
+        """The thread in the owner node.
+
+        It changes when another of our threads gets the partition.
+        """
         return self._thread
 
     @property
@@ -68,7 +72,7 @@ class OwnedClaim:
 
     @property
     def usable(self) -> bool:
-        """Whether :meth:`check` would pass now."""
+        """True if :meth:`check` would pass now."""
         try:
             self.check()
         except (LeasePaused, OwnershipLost):

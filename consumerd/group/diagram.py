@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws ``docs/group-machine.md`` from the tables: ``python -m consumerd.group.diagram > docs/group-machine.md``.
+"""Renders ``docs/group-machine.md`` from the tables.
 
-Pure but for the last line. A test compares the file with what this renders.
+Run as ``python -m consumerd.group.diagram > docs/group-machine.md``. Pure but for the last line. A test compares the
+file with what this renders.
 """
 
 from __future__ import annotations
@@ -78,7 +79,10 @@ def _draw(table: Mapping[tuple[S, T], S], first: S, last: S | None) -> list[str]
 
 
 def _list(kind: type[enum.Enum], *, all_of_them: bool = True) -> list[str]:
-    """List the members of an enumeration, each with what is written below it in the source (or only those that have)."""
+    """List an enumeration's members, each with the docstring below it in the source.
+
+    Without ``all_of_them``, members without a docstring are left out.
+    """
     (body,) = (
         node.body
         for node in ast.parse(inspect.getsource(transitions)).body

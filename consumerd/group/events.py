@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine is told, and what it asks for: plain values.
+"""Events that the machine handles, and effects that it asks for: plain values.
 
-Pure. Every effect that has an outcome carries a ``serial``, and the event that reports the outcome carries it back. The
-machine forgets a serial that has been answered, or that belongs to a session that is over; so late and repeated events
-change nothing.
+Pure. An effect with an outcome carries a ``serial``, and the event that reports the outcome repeats it. The machine
+ignores a serial that was answered already, or that belongs to an ended session, so late and repeated events change
+nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from consumerd.zk.port import LeasePhase
 
 @dataclass(frozen=True, slots=True)
 class SessionChanged:
-    """The session's epoch or lease phase is now this."""
+    """The session's epoch or lease phase changed to these."""
 
     epoch: SessionEpoch
     phase: LeasePhase
@@ -29,7 +29,7 @@ class SessionChanged:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Our node under ``ids`` is there, under this id."""
+    """Our node under ``ids`` exists, with this id."""
 
     serial: int
     consumer: ConsumerId
@@ -37,21 +37,24 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class RegisterFailed:
-    """Our node could not be created for now."""
+    """Our node could not be created; it is to be tried again."""
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Something that a view is read from changed; ``cause`` says what, in a few words."""
+    """Something that views are read from changed; ``cause`` names it in a few words."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRead:
-    """A view of the group: what it grants to us, and whether our node under ``ids`` was in it."""
+    """A view of the group was read.
+
+    ``grants`` are the partitions that it gives to us; ``listed`` is true if it has our node under ``ids``.
+    """
 
     serial: int
     grants: Mapping[TopicPartition, Grant]
@@ -68,7 +71,7 @@ class ReadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Whether the view still holds; one that could not be read again counts as changed."""
+    """The outcome of a check of the view; an unreadable one counts as changed."""
 
     serial: int
     unchanged: bool
@@ -81,19 +84,22 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The owner node is another's."""
+    """The owner node is another member's."""
 
     holder: Holder
 
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """The owner node is there, and whose it is was not looked at: most go by themselves, in a handover."""
+    """The owner node exists, and its holder was not read.
+
+    In a handover most such nodes are deleted within a second.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """Nothing was created, for a reason that says nothing about the partition (no connection)."""
+    """Nothing was created, for a reason unrelated to the partition, such as a lost connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ ClaimOutcome = Created | Taken | Occupied | NotSent | Unknown
 
 @dataclass(frozen=True, slots=True)
 class ClaimsEnded:
-    """How the claims of a batch ended."""
+    """The outcomes of a batch of claims."""
 
     serial: int
     outcomes: Mapping[TopicPartition, ClaimOutcome]
@@ -114,7 +120,7 @@ class ClaimsEnded:
 
 @dataclass(frozen=True, slots=True)
 class ReleasesEnded:
-    """Which partitions of a batch are certainly released; the others are to be released again."""
+    """The partitions of a batch that are certainly released; others are tried again."""
 
     serial: int
     released: frozenset[TopicPartition]
@@ -122,7 +128,7 @@ class ReleasesEnded:
 
 @dataclass(frozen=True, slots=True)
 class RethreadsEnded:
-    """Which owner nodes of a batch hold their new thread now."""
+    """The owner nodes of a batch that hold their new thread now."""
 
     serial: int
     written: Mapping[TopicPartition, ThreadId]
@@ -130,7 +136,7 @@ class RethreadsEnded:
 
 @dataclass(frozen=True, slots=True)
 class DrainEnded:
-    """The listener has nothing more to publish or commit for a batch."""
+    """The listener will publish and commit nothing more for a batch."""
 
     serial: int
 
@@ -144,18 +150,18 @@ class DropEnded:
 
 @dataclass(frozen=True, slots=True)
 class OwnersChanged:
-    """Owner nodes came or went in a topic that we own or want partitions of; None: it may be any of those."""
+    """Owner nodes appeared or disappeared in a topic; None stands for any of our topics."""
 
     topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What the owner nodes asked for hold (None: there is none). Of those in ``there`` it is only known that they are
-    there; those in ``doubtful`` may have been made again. A partition that could not be looked at is left out of ``nodes`` and
-    ``there``.
+    """The holders that an inspection found; None means that there is no owner node.
 
-    ``session_id`` is the session in which they were read.
+    The nodes in ``there`` exist, but their holders were not read. Those in ``doubtful`` may have been re-created since
+    they were last read. A partition that could not be read is in neither ``nodes`` nor ``there``. ``session_id`` is the
+    session that read them.
     """
 
     serial: int
@@ -167,7 +173,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class Disowned:
-    """Whoever delivers found that its claim of a partition is of no use any more."""
+    """The delivery of a partition found out that its claim is not valid any more."""
 
     partition: TopicPartition
     reason: str
@@ -175,14 +181,14 @@ class Disowned:
 
 @dataclass(frozen=True, slots=True)
 class StraysFound:
-    """Owner nodes of our own session that nothing accounts for: claims whose outcome was never known."""
+    """Owner nodes of our session that no record explains: their claims' outcomes never became known."""
 
     partitions: Mapping[TopicPartition, ThreadId]
 
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """Our node under ``ids`` is gone, or goes with the session."""
+    """Our node under ``ids`` is gone, or will go with the session."""
 
     serial: int
 
@@ -241,7 +247,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Read again what ``stamp`` was made of, as far as it concerns these partitions; ``reconcile`` looks further."""
+    """Check that what ``stamp`` was read from has not changed, for these partitions.
+
+    ``reconcile`` asks for the periodic check, which covers other topics too.
+    """
 
     serial: int
     stamp: Stamp
@@ -251,7 +260,10 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPartitions:
-    """Create owner nodes. Of those in ``first``, which were not tried before, it need not be known who is in the way."""
+    """Create owner nodes. For those in ``first``, a conflicting node need not be read.
+
+    They were not tried before, and in a handover the previous owner's nodes go by themselves.
+    """
 
     serial: int
     epoch: SessionEpoch
@@ -261,7 +273,7 @@ class ClaimPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Delete owner nodes that are ours."""
+    """Delete our owner nodes."""
 
     serial: int
     epoch: SessionEpoch
@@ -279,7 +291,7 @@ class Rethread:
 
 @dataclass(frozen=True, slots=True)
 class StartPartitions:
-    """Give the listener partitions that are ours now."""
+    """Give claimed partitions to the listener."""
 
     epoch: SessionEpoch
     grants: Mapping[TopicPartition, Grant]
@@ -287,7 +299,7 @@ class StartPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Let the listener flush and commit, within ``deadline_s``."""
+    """Let the listener flush and commit, within ``deadline_s`` seconds."""
 
     serial: int
     partitions: frozenset[TopicPartition]
@@ -296,7 +308,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Make the claims useless, before anything else happens."""
+    """Invalidate the claims of these partitions, before anything else happens."""
 
     partitions: frozenset[TopicPartition]
     reason: str
@@ -304,7 +316,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Let the listener throw away what it has of partitions that are lost."""
+    """Let the listener discard lost partitions."""
 
     serial: int
     partitions: frozenset[TopicPartition]
@@ -313,30 +325,30 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Keep every claim from being used until it is proved again."""
+    """Make all claims unusable until each is proved again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """These claims were proved again: their owner nodes are still ours."""
+    """Make these claims usable again: their owner nodes were read and are ours."""
 
     partitions: frozenset[TopicPartition]
 
 
 class Look(enum.IntEnum):
-    """How closely owner nodes are looked at."""
+    """The thoroughness of an inspection of owner nodes."""
 
     NAMES = 0
-    """Which are there: one read a topic, whatever it holds."""
+    """Find which nodes exist: one read per topic, whatever its size."""
     REMADE = 1
-    """Besides, whose those are that may have been made again since that was last known."""
+    """Also read the holders of nodes that may have been re-created since they were last read."""
     PROOF = 2
-    """Besides, whose all the others are, unless nothing can have changed since they were read."""
+    """Also read the holders of all other nodes, except those that cannot have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Look at the owner nodes of these partitions."""
+    """Inspect the owner nodes of these partitions."""
 
     serial: int
     epoch: SessionEpoch
@@ -355,7 +367,7 @@ class Unregister:
 
 @dataclass(frozen=True, slots=True)
 class ReportConflict:
-    """A partition that we want is another's; ``starved`` from the time on when its retries are used up."""
+    """A partition granted to us is another member's; ``starved`` once its retries are used up."""
 
     partition: TopicPartition
     holder: Holder
@@ -365,7 +377,7 @@ class ReportConflict:
 
 @dataclass(frozen=True, slots=True)
 class ReportRebalance:
-    """A rebalance is over."""
+    """Report that a rebalance is over."""
 
     rebalance: Rebalance
 
@@ -392,7 +404,7 @@ Effect = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
-    """One rebalance as it happened here; ``phases`` are seconds by name, those that took place."""
+    """One rebalance of this member; ``phases`` are seconds by name, of those that took place."""
 
     causes: tuple[str, ...]
     seconds: float

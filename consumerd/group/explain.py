@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who would own what: rebalances that do not happen, for people who plan one.
+"""Previews of rebalances, for operators who plan one.
 
 Pure.
 """
@@ -19,7 +19,7 @@ from consumerd.model import ConsumerId, ThreadId, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A partition that changes hands; None is nobody."""
+    """A partition that changes owners; None stands for no owner."""
 
     partition: TopicPartition
     before: ThreadId | None
@@ -28,13 +28,16 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What is, what would be, and what lies between. ``moves`` are between members, not between threads of one."""
+    """The assignment now and after a change, with the partitions that move between members.
+
+    Partitions that move between threads of one member are not in ``moves``.
+    """
 
     now: Assignment
     then: Assignment
     moves: tuple[Move, ...]
     counts: Mapping[ConsumerId, int]
-    """Partitions by member, as it would be; members that would have none included."""
+    """Number of partitions per member after the change, including members with none."""
     disagreements: tuple[Disagreement, ...]
 
 
@@ -46,9 +49,9 @@ def plan_explanation(
     leaving: Sequence[ConsumerId] = (),
     subscription: Subscription | None = None,
 ) -> Explanation:
-    """Say who would own what if members joined with ``subscription``, or left.
+    """Compute the assignment after members joined with ``subscription``, or left.
 
-    Where an id stands among the others decides what its member gets: give the ids that will be used.
+    A member's partitions depend on the sort order of its id, so ``joining`` must have the ids that will be used.
     """
     members = [member for member in snapshot.members if member.consumer not in leaving]
     if joining:
@@ -77,24 +80,28 @@ def plan_explanation(
 def lint_patience(
     *, retries: int, backoff_ms: int, session_timeout_ms: int, settings: RebalanceSettings
 ) -> tuple[str, ...]:
-    """Return what is wrong with a Java member's ``rebalance.*`` settings, given everybody's session timeout and ours.
+    """Return the problems of a Java member's ``rebalance.*`` settings.
 
-    A Java member tries ``retries`` times, ``backoff_ms`` apart, and then waits for the next change without owning
-    anything; its last try is ``(retries - 1) * backoff_ms`` after its first.
+    A Java member tries ``retries`` times, ``backoff_ms`` apart, and then owns nothing until the next change. Its last
+    try is ``(retries - 1) * backoff_ms`` after its first.
+
+    Args:
+        session_timeout_ms: The session timeout of the group's members.
+        settings: Our own rebalance settings.
     """
     patience_ms = max(0, retries - 1) * backoff_ms
     found = []
     if retries * backoff_ms <= session_timeout_ms:
         found.append(
-            f"rebalance.max.retries={retries} times rebalance.backoff.ms={backoff_ms} is {retries * backoff_ms} ms, not "
-            f"more than the session timeout of {session_timeout_ms} ms: after a crash the dead member's partitions stay "
-            "taken for longer than a Java member tries"
+            f"rebalance.max.retries={retries} times rebalance.backoff.ms={backoff_ms} is {retries * backoff_ms} ms, "
+            f"not more than the session timeout of {session_timeout_ms} ms: after a crash the dead member's partitions "
+            "stay taken for longer than a Java member tries"
         )
     handover_ms = settings.settle_ms * 3 // 2 + settings.drain_timeout_ms + settings.release_grace_ms
     if handover_ms >= patience_ms:
         found.append(
-            f"a handover from consumerd may take {handover_ms} ms (settle, drain, grace), and a Java member's last try is "
-            f"after {patience_ms} ms: lower rebalance.drain_timeout_ms, or raise rebalance.max.retries there"
+            f"a handover from consumerd may take {handover_ms} ms (settle, drain, grace), and a Java member's last try "
+            f"is after {patience_ms} ms: lower rebalance.drain_timeout_ms, or raise rebalance.max.retries there"
         )
     return tuple(found)
 

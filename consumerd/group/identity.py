@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of members and of their threads, as the Java consumer forms them.
 
-Pure. ``ZookeeperConsumerConnector.scala``: the id is ``<group>_<consumer.id>`` where one is configured, otherwise
+Pure. ``ZookeeperConsumerConnector.scala``: the id is ``<group>_<consumer.id>`` if one is configured, otherwise
 ``<group>_<host>-<ms>-<8 hex>``. ``TopicCount.scala``: threads are ``<id>-<i>`` from 0. ``Config.scala`` (0.8 and later)
-has what a group id may consist of.
+defines the characters of a group id.
 
-A generated id is new in each session: a node that lingers under the old one belongs to a session of our past, and is
-treated as anybody else's. A configured id is kept, and gets a fresh suffix only where its old node still stands.
+A generated id is new in each session: a node that lingers under the old id belongs to a previous session, and is
+treated as another member's. A configured id is kept, and gets a random suffix only while its old node still exists.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def validate_name(key: str, value: str) -> str:
-    """Return ``value`` if Java accepts it as a group or client id. Raises ConfigError that names ``key``.
+    """Return ``value`` if it is a legal group or client id.
 
-    Java lets an empty one pass, and ``.``; ZooKeeper then refuses the path, so that they are refused here.
+    Java also accepts an empty one and ``.``, but ZooKeeper then refuses the path, so both are refused here. Raises
+    ConfigError that names ``key``.
     """
     if not _LEGAL.fullmatch(value) or value in {".", ".."}:
         raise ConfigError(f"{key}: {value!r} is not a legal id; use ASCII letters, digits, '.', '_' and '-' only")
@@ -33,7 +34,7 @@ def validate_name(key: str, value: str) -> str:
 
 
 def validate_topic(key: str, value: str) -> str:
-    """Return ``value`` if it can be a topic's name. Raises ConfigError that names ``key``."""
+    """Return ``value`` if it is a legal topic name. Raises ConfigError that names ``key``."""
     if find_topic_fault(value):
         raise ConfigError(
             f"{key}: {value!r} is not a legal topic; use up to {LONGEST_TOPIC} ASCII letters, digits, '.', '_' "
@@ -43,18 +44,18 @@ def validate_topic(key: str, value: str) -> str:
 
 
 def thread_ids(consumer: ConsumerId, streams: int) -> tuple[ThreadId, ...]:
-    """Return the ids of a member's threads, by number (which is not the order in which assignors sort them)."""
+    """Return the ids of a member's threads by number, which differs from the assignors' order."""
     return tuple(ThreadId(f"{consumer}-{number}") for number in range(streams))
 
 
 def consumer_of(thread: ThreadId) -> ConsumerId:
-    """Return the member that a thread is of; a thread's number has no hyphen, so that what precedes it is the id."""
+    """Return the member of a thread: the id without the last hyphen and number."""
     return ConsumerId(thread.rpartition("-")[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
-    """What a process calls itself in its group. ``consumer_id`` is the configured one, if any."""
+    """The group and name of a process; ``consumer_id`` is the configured one, if any."""
 
     group: str
     host: str
@@ -68,10 +69,12 @@ class MemberIdentity:
     def make_id(self, *, now_ms: int, random_bits: Callable[[int], int], lingering: bool = False) -> ConsumerId:
         """Return the id to register under in a new session.
 
-        ``lingering`` says that the node of the configured id stands already and is not of this session.
+        Args:
+            now_ms: Milliseconds since the epoch, part of a generated id.
+            lingering: True if a node of another session still exists under the configured id.
         """
         suffix = f"{random_bits(32):08x}"
         if self.consumer_id is None:
-            # a host name with a slash would be a path; none has one, but a container may be named freely
+            # host names have no slash, but a container may be named freely, and a slash would make a path
             return ConsumerId(f"{self.group}_{self.host.replace('/', '_')}-{now_ms}-{suffix}")
         return ConsumerId(f"{self.group}_{self.consumer_id}" + (f"-{suffix}" if lingering else ""))

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Java's regular expressions, matched in time that grows with the expression and the name, never exponentially.
+r"""Java's regular expressions, matched in bounded time.
 
-Pure. Members of a group must agree on which topics an expression matches, so an expression is read here token by token as
-``java.util.regex.Pattern`` reads it. Refused are what Java refuses, and what cannot be evaluated in bounded time or is not
-understood here: back references, atomic groups, possessive repetitions of more than one character, ``\p{..}``, intersections
-and unions of character classes. ``\w``, ``\d`` and ignoring case are of ASCII, Java's default.
+Pure. Members of a group must agree on the topics that an expression matches, so an expression is read token by token as
+``java.util.regex.Pattern`` reads it. What Java refuses is refused, and so is what cannot be evaluated in bounded time
+or is not supported here: back references, atomic groups, possessive repetitions of more than one character, ``\p{..}``,
+intersections and unions of character classes. ``\w``, ``\d`` and ignoring case are limited to ASCII, Java's default.
 
-Any member may register any expression, and it is evaluated on the event loop that keeps our session alive. A backtracking
-engine takes hours for ``(a+)+b``, so names are matched by automata instead:
+Any member may register any expression, and it is evaluated on the event loop that keeps our session alive. A
+backtracking engine takes hours for ``(a+)+b``, so names are matched by automata instead:
 
 - The expression becomes a graph of steps (:class:`_Graph`): a character, a choice, an assertion, a look-around.
-- A name is read from its end to its beginning. At each place the set of steps from which the rest of the name matches
-  follows from the set one place further on. Read this way round, a look-ahead is decided before anything depends on it.
-- Sets are computed when they are first met, and looked up from then on: most names cost one dictionary look-up a character.
+- A name is read from its end to its beginning. At each place, the set of steps from which the rest of the name matches
+  follows from the set one place further on. In this direction, a look-ahead is decided before anything depends on it.
+- Sets are computed once and cached, so that most names cost one dictionary look-up per character.
 
-Example: ``a(?!b).*`` and the name ``ac``. At the end ``.*`` matches; before ``c`` so does ``c``, and ``b`` does not, so the
-look-ahead holds; before ``a`` the whole expression matches.
+Example: ``a(?!b).*`` and the name ``ac``. At the end ``.*`` matches. Before ``c``, ``.*`` matches and ``b`` does not,
+so the look-ahead holds. Before ``a``, the whole expression matches.
 
-The work of computing sets is counted (:data:`MOST_WORK`), names and expressions taken together, so that all members of ours
-refuse the same expressions.
+The work of computing sets is counted (:data:`MOST_WORK`), for all names of an expression together, so that all
+consumerd members refuse the same expressions.
 
-Sources: the documentation of ``java.util.regex.Pattern``; what Java matches is recorded in ``tests/vectors/java-regex``.
+Sources: the documentation of ``java.util.regex.Pattern``; what Java matches is recorded in
+``tests/vectors/java-regex``.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MOST_STEPS: Final = 20_000
-"""Steps of one expression, counted repetitions written out; a white list of 500 topic names has about 15,000."""
+"""Largest number of steps of one expression, repetitions expanded; a white list of 500 topic names has about 15,000."""
 MOST_WORK: Final = 250_000
 """Steps visited while one expression is applied to all names of a cluster: about a tenth of a second."""
 MOST_DEPTH: Final = 100
-"""Groups within groups."""
+"""Largest nesting of groups."""
 
 _ALPHABET: Final = tuple(map(chr, range(128)))
 _WORD: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
@@ -52,15 +53,15 @@ _HEX: Final = {"x": 2, "u": 4}
 
 
 class UnsupportedPattern(ValueError):
-    """The expression is no Java expression, or none that can be evaluated here; the message says what to change."""
+    """Not a Java expression, or not supported here; the message says what to change."""
 
 
 class _Kind(enum.Enum):
-    """What a step asks for before the steps after it count."""
+    """The condition of a step, apart from the steps that follow it."""
 
     CHARACTER = enum.auto()
     CHOICE = enum.auto()
-    """Any of the steps after it."""
+    """Any of the following steps."""
     START = enum.auto()
     END = enum.auto()
     BOUNDARY = enum.auto()
@@ -76,7 +77,7 @@ class _Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Characters:
-    """One of these characters; ``others``: any character beyond ASCII, too."""
+    """One of these characters; with ``others``, also any character beyond ASCII."""
 
     among: frozenset[str]
     others: bool
@@ -94,7 +95,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """``most`` is None without a bound."""
+    """A repetition; ``most`` is None without an upper bound."""
 
     part: _Syntax
     least: int
@@ -103,7 +104,7 @@ class _Repeat:
 
 @dataclass(frozen=True, slots=True)
 class _Assertion:
-    """A place; for look-arounds, ``part`` is what has to stand there."""
+    """A zero-width condition; for look-arounds, ``part`` is the expression looked for."""
 
     kind: _Kind
     part: _Syntax | None = None
@@ -111,9 +112,9 @@ class _Assertion:
 
 @functools.lru_cache(maxsize=1024)
 def _find_characters(pattern: str, *, ignore_case: bool) -> _Characters:
-    """Return what a Python expression for one character matches. Raises re.error."""
+    """Return the characters that a one-character Python expression matches. Raises re.error."""
     compiled = re.compile(pattern, re.ASCII | (re.IGNORECASE if ignore_case else 0))
-    # which of them beyond ASCII makes no difference: none is in a topic's name
+    # characters beyond ASCII need not be told apart: none is in a topic's name
     return _Characters(frozenset(filter(compiled.fullmatch, _ALPHABET)), others=compiled.fullmatch("\x80") is not None)
 
 
@@ -121,7 +122,7 @@ _Syntax = _Characters | _Sequence | _Choice | _Repeat | _Assertion
 
 
 class _Parser:
-    """One pass over an expression; ``_at`` is where the next token begins."""
+    """One pass over an expression; ``_at`` is the position of the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -129,7 +130,7 @@ class _Parser:
         self._ignore_case = False
         self._depth = 0
         self._behind = 0
-        """Look-behinds that are open."""
+        """Number of open look-behinds."""
         self._names: set[str] = set()
 
     def parse(self) -> _Syntax:
@@ -143,7 +144,10 @@ class _Parser:
         return UnsupportedPattern(f"{_quote(self._text)}: {what} at character {self._at}{hint}")
 
     def _choice(self) -> _Syntax:
-        """Read alternatives up to a closing parenthesis or the end; flags at their start are in force until there."""
+        """Read alternatives up to a closing parenthesis or the end.
+
+        Flags at their start apply up to there.
+        """
         outer = self._ignore_case
         self._flags_at_start()
         options: list[_Syntax] = []
@@ -183,10 +187,10 @@ class _Parser:
             raise self._refuse("a repetition of a repetition", "put the inner one in a group")
         repeat = _Repeat(part, least, most)
         if match["mode"] != "+" or least == most:
-            return repeat  # how much is tried first changes nothing about whether a whole name matches
+            return repeat  # greedy or reluctant makes no difference when the whole name must match
         if not isinstance(part, _Characters):
             raise self._refuse("a possessive repetition of more than one character")
-        # it takes all that it can: either it stops at its largest count, or another character follows
+        # possessive: it stops at its largest count, or where another character follows
         stop = _Assertion(_Kind.NOT_AHEAD, part)
         if most is None:
             return _Sequence((repeat, stop))
@@ -214,7 +218,7 @@ class _Parser:
         if char in "^$":
             return self._place(_Kind.START if char == "^" else _Kind.END)
         self._at += 1
-        # a name has no line end, which is all that . leaves out
+        # . matches all but line ends, and a name has none
         return _Characters(frozenset(_ALPHABET), others=True) if char == "." else self._literal(char)
 
     def _place(self, kind: _Kind, length: int = 1) -> _Syntax:
@@ -227,7 +231,10 @@ class _Parser:
         return self._characters(re.escape(char))
 
     def _characters(self, pattern: str) -> _Characters:
-        """Return what a Python expression for one character matches: classes and escapes are written alike in both."""
+        """Return the characters of a one-character Python expression.
+
+        Classes and escapes are written alike in Java and Python.
+        """
         try:
             return _find_characters(pattern, ignore_case=self._ignore_case)
         except re.error as error:
@@ -271,7 +278,7 @@ class _Parser:
         return inner if looking is None else _Assertion(looking, inner)
 
     def _flags_at_start(self) -> None:
-        """Take ``(?i)`` at the start of a group, where it concerns all of it."""
+        """Apply flags such as ``(?i)`` at the start of a group to all of it."""
         while (match := _GROUP.match(self._text, self._at)) and match["flags"] is not None and match["end"] == ")":
             if not _FLAGS.fullmatch(match["flags"]):
                 raise self._refuse(f"flags {match['flags']!r}", "only i, m and s can be used")
@@ -285,7 +292,7 @@ class _Parser:
     def _escape(self) -> _Syntax:
         char = self._text[self._at + 1 : self._at + 2]
         if char and char in "AzZbB":
-            # \Z and $ of Java would stand before a line end, too, which no name has
+            # in Java, \Z and $ also match before a final line end, which no name has
             kind = {"A": _Kind.START, "b": _Kind.BOUNDARY, "B": _Kind.NO_BOUNDARY}.get(char, _Kind.END)
             return self._place(kind, 2)
         if char == "Q":
@@ -300,11 +307,11 @@ class _Parser:
     def _quoted(self, text: str) -> _Syntax:
         parts: list[_Syntax] = [self._literal(char) for char in text]
         if len(parts) > 1 and self._text[self._at : self._at + 1] in set("*+?{"):
-            return _Sequence((*parts[:-1], self._quantify(parts[-1], nothing=False)))  # it concerns the last one
+            return _Sequence((*parts[:-1], self._quantify(parts[-1], nothing=False)))  # only the last one is repeated
         return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
 
     def _one_character(self) -> str:
-        """Read an escape that stands for one character, within a class or not, and return Python's."""
+        """Read an escape for one character, inside a class or not; return Python's."""
         text, start = self._text, self._at
         if start + 1 >= len(text):
             raise self._refuse("a backslash at the end")
@@ -354,18 +361,21 @@ class _Parser:
 
 @dataclass(slots=True)
 class _Step:
-    """One step; ``after`` counts once it holds. Look-arounds begin their own at ``inner``, and have a ``level`` more."""
+    """One step of the graph; it holds if its condition does and its successor holds.
+
+    Look-arounds begin at ``inner``, and their own steps have a ``level`` one higher.
+    """
 
     kind: _Kind
     level: int
     characters: _Characters | None = None
     before: list[int] = field(default_factory=list)
-    """Steps whose ``after`` (or one of whose choices) this one is."""
+    """Predecessors: steps that this one follows, or choices that contain it."""
     inner: int = -1
 
 
 def _find_lengths(syntax: _Syntax) -> tuple[int, int]:
-    """Return the smallest and largest number of characters that match; repetitions have a largest count."""
+    """Return the smallest and largest number of characters of a match."""
     match syntax:
         case _Characters():
             return 1, 1
@@ -391,15 +401,15 @@ class _Graph:
         self._syntax = syntax
         self.steps: list[_Step] = []
         self.behinds: list[tuple[int, _Graph]] = []
-        """Look-behinds: their step, and the graph of what has to stand before it."""
+        """Look-behinds: the step, and the graph of the expression to be found before it."""
         self.inner_ends: list[int] = []
-        """Where look-aheads end: a step that holds anywhere."""
+        """The ends of look-aheads: steps that hold anywhere."""
         self.end = self._add(_Kind.CHOICE, 0)
         self.start = self._build(syntax, self.end, 0)
         self.levels = max(step.level for step in self.steps)
 
     def find_lengths(self) -> tuple[int, int]:
-        """Return how short and how long a match can be, of a graph that stands in a look-behind."""
+        """Return the shortest and longest match of this graph, that of a look-behind."""
         return _find_lengths(self._syntax)
 
     def _add(self, kind: _Kind, level: int, *after: int) -> int:
@@ -445,7 +455,7 @@ class _Graph:
         for _ in range(least):
             before = self._build(part, after, level)
             if before == after:
-                break  # it is empty, however often it stands there
+                break  # repeating an empty expression changes nothing
             after = before
         return after
 
@@ -462,7 +472,7 @@ class _Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in a name steps are asked; ``behind`` are the look-behinds that hold there."""
+    """A position in a name; ``behind`` are the look-behinds that hold there."""
 
     at_start: bool
     at_end: bool
@@ -478,11 +488,17 @@ class JavaPattern:
         self._graph = graph
 
     def fullmatch(self, name: str) -> bool:
-        """Whether the expression matches all of a name. Raises UnsupportedPattern where that takes too much work."""
+        """Return True if the expression matches the whole name.
+
+        Raises UnsupportedPattern if that takes too much work.
+        """
         return name in self.match_names((name,))
 
     def match_names(self, names: Iterable[str]) -> frozenset[str]:
-        """Return the names that match. Raises UnsupportedPattern where they take more than MOST_WORK together."""
+        """Return the names that match.
+
+        Raises UnsupportedPattern if they take more than MOST_WORK together.
+        """
         run = _Run(self._expression, self._graph)
         return frozenset(name for name in sorted(names) if run.matches(name))
 
@@ -493,10 +509,10 @@ _AT_START: Final = _Place(at_start=True, at_end=False, boundary=False, behind=fr
 
 
 class _Run:
-    """Sets of steps that were met while names were matched.
+    """A matcher of one expression, with the sets of steps that it has computed.
 
-    Where an expression asks for no word boundary and looks behind nowhere, sets are numbered, and one follows from another
-    by the character alone. The few other expressions take more time for each character.
+    Without word boundaries and look-behinds, sets are numbered, and the next set depends only on the character. Other
+    expressions are rare, and take more time per character.
     """
 
     def __init__(self, expression: str, graph: _Graph) -> None:
@@ -508,9 +524,9 @@ class _Run:
         self._sets: list[frozenset[int]] = []
         self._numbers: dict[frozenset[int], int] = {}
         self._moves: list[dict[str, int]] = []
-        """By set and character: the number of the set before that character."""
+        """The number of the next set, by set and character."""
         self._verdicts: dict[tuple[int, str], bool] = {}
-        """By set and first character of a name: whether the name matches."""
+        """The result for a name, by set and first character of the name."""
         self._placed: dict[tuple[frozenset[int], str, _Place], tuple[frozenset[int], bool]] = {}
         self._behind_known: dict[tuple[int, str], bool] = {}
         self._behind_runs = [_Run(expression, inner) for _, inner in graph.behinds]
@@ -557,9 +573,10 @@ class _Run:
         return matched
 
     def _go_back(self, known: frozenset[int], char: str, place: _Place) -> tuple[frozenset[int], bool]:
-        """Return the steps that hold before ``char`` if ``known`` hold behind it, and whether the first one does.
+        """Return the steps that hold before ``char``, and whether the first step does.
 
-        Only steps that follow a character are kept: no others matter one place further to the left.
+        ``known`` are the steps that hold after it. Only steps that follow a character are kept: others do not matter
+        one place to the left.
         """
         self._count()
         steps = self._graph.steps
@@ -575,7 +592,7 @@ class _Run:
             waiting[steps[number].level].append(number)
         if place.at_end:
             waiting[0].append(self._graph.end)
-        # inner look-aheads first: whether they hold is known before a step asks for it
+        # inner look-aheads first: steps of outer levels depend on them
         for level in range(self._graph.levels, -1, -1):
             while waiting[level]:
                 number = waiting[level].pop()
@@ -595,7 +612,7 @@ class _Run:
         step = self._graph.steps[number]
         match step.kind:
             case _Kind.CHARACTER:
-                return False  # it holds one place further to the left
+                return False  # it may hold one place further to the left
             case _Kind.CHOICE:
                 return True
             case _Kind.START:
@@ -612,7 +629,7 @@ class _Run:
                 return (number in place.behind) is (step.kind is _Kind.BEHIND)
 
     def _look_behind(self, name: str) -> list[frozenset[int]]:
-        """Return for each place of a name the look-behinds whose expression ends there."""
+        """Return, for each place of a name, the look-behinds whose match ends there."""
         ending: list[set[int]] = [set() for _ in range(len(name) + 1)]
         for (step, graph), inner in zip(self._graph.behinds, self._behind_runs, strict=True):
             least, most = graph.find_lengths()
@@ -638,7 +655,7 @@ class _Run:
 
 
 def _has(step: _Step, char: str) -> bool:
-    assert step.characters is not None  # of a step that is a character
+    assert step.characters is not None  # set for every CHARACTER step
     return char in step.characters.among if char.isascii() else step.characters.others
 
 
@@ -647,5 +664,5 @@ def _quote(expression: str) -> str:
 
 
 def compile_java(expression: str) -> JavaPattern:
-    """Compile a Java expression. Raises UnsupportedPattern, and nothing else."""
+    """Compile a Java expression. Raises UnsupportedPattern only."""
     return JavaPattern(expression, _Graph(expression, _Parser(expression).parse()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What membership tells whoever delivers: what is ours, what is to go, what is lost."""
+"""The port through which membership tells delivery which partitions are claimed, drained or lost."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from consumerd.model import Claim, TopicPartition
 
 
 class PartitionListener(Protocol):
-    """Told of every change of ownership; implemented by ``delivery``.
+    """Receives every change of ownership; implemented by ``delivery``.
 
-    For one partition, calls come in order: ``claimed``, then at most one ``drain``, and none begins before the one
-    before has returned; with one exception: ``lost`` may come while ``drain`` is under way, since a lost claim is of no
-    use any more. Calls for different partitions may overlap. After ``drain`` or ``lost`` has returned, the same
-    partition may be given again, with a new claim.
+    For one partition, calls come in order: ``claimed``, then at most one ``drain``. Each begins after the previous one
+    has returned, with one exception: ``lost`` may come during ``drain``, since a lost claim is useless. Calls for
+    different partitions may overlap. After ``drain`` or ``lost`` has returned, the same partition may be claimed again,
+    with a new claim.
     """
 
     async def claimed(self, claims: Sequence[Claim]) -> None:
-        """Begin to deliver these partitions. Returns at once: work that waits is the listener's own task.
+        """Begin to deliver these partitions, and return at once.
 
-        A claim may be unusable for a while, or lost, at any time from now on: ask it.
+        Work that waits belongs to the listener's own tasks. A claim may be suspended or lost at any time from now on,
+        so it has to be checked before each use.
         """
 
     async def drain(self, partitions: Collection[TopicPartition], deadline_s: float) -> None:
-        """Stop, flush, commit, within ``deadline_s``; whatever is not done by then is abandoned.
+        """Stop, flush and commit, within ``deadline_s`` seconds; the rest is abandoned.
 
         When it returns, nothing more is published or committed for these partitions. A call that overruns is cancelled
-        once the claims are useless, and followed by ``lost``.
+        once the claims are revoked, and followed by ``lost``.
         """
 
     async def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop these partitions at once: no flush, no commit. Their claims are useless already.
+        """Drop these partitions at once, without flush or commit: their claims are revoked.
 
         Returns when nothing runs for them any more.
         """

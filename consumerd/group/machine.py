@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a member moves: events in, effects out.
+"""The state machine of one group member: events in, effects out.
 
-Pure: no IO, no clock (``now`` is passed in) and no chance but what is passed in. :mod:`consumerd.group.transitions` has
-the theory and the tables; here is what is remembered, and which trigger an event amounts to.
+Pure: no IO and no clock; ``now`` and random numbers are passed in. :mod:`consumerd.group.transitions` has the theory
+and the transition tables. This module keeps the state and decides which trigger an event stands for.
 
-After each event the machine compares, partition by partition, what the newest view grants with what each partition is
-doing, and moves those that can move. That comparison is all there is to a rebalance. Invariants:
+A rebalance is one comparison, made after every event: what does the newest view grant to us, and what is each partition
+doing? Partitions that differ, and can move now, move.
 
-- A partition is started only after a read, begun *after* its owner node was ours, confirmed the view that grants it.
-  ZooKeeper shows a session everything that precedes its own writes, so a claim by a stale view is found out before
-  anything is fetched.
-- A partition is claimed only while the newest view is applied (or changes have not ended for ``_STARVED_S``).
-- What is lost is revoked in the same breath, before any effect that waits.
-- Whatever happens, some timer or some outstanding effect is left: the machine never gives up.
+Example: member A owns T/0 and T/1, and member B joins.
 
-One class, though a long one: every method reads or moves the same few fields, and the comparison must see all of them.
+1. ``Changed`` arrives. A goes to SETTLING, waits 200-300 ms for further changes, and asks for a view (``Read``).
+2. ``ViewRead`` grants only T/0. The comparison finds T/1 OWNED without a grant, so it returns ``Drain(T/1)``. T/0 does
+   not move at all.
+3. ``DrainEnded`` arrives: the claim of T/1 is revoked, and its owner node is kept for 250 ms more (HOLDING).
+4. A ``Tick`` after these 250 ms returns ``Release(T/1)``. B, whose claim was refused until now, can create the node.
+
+Invariants:
+
+- A partition is started only after a read that began *after* its owner node became ours and that confirmed the view
+  granting it. A session sees everything that precedes its own writes, so a claim made by a stale view is found out
+  before anything is fetched.
+- A partition is claimed only while the newest view is applied, or after ``_MAX_CLAIM_DELAY_S`` of continuous changes.
+- A lost partition is revoked at once, before any effect that waits.
+- A timer or a pending effect is always left, so the machine never stops trying.
+
+One long class: all methods share the same few fields, and the comparison needs all of them.
 """
 
 from __future__ import annotations
@@ -41,24 +51,27 @@ from consumerd.group.transitions import (
 from consumerd.model import NO_SESSION, ConsumerId, Incarnation, SessionEpoch, ThreadId, TopicPartition
 from consumerd.zk.port import LeasePhase
 
-_STARVED_S: Final = 2.0
-"""Where changes never end, partitions are claimed all the same after this long."""
-_RETRY_S: Final = 0.2
-_RETRY_MAXIMUM_S: Final = 2.0
-"""Between tries of what ZooKeeper could not do."""
+_MAX_CLAIM_DELAY_S: Final = 2.0
+"""Longest time, in seconds, that continuous group changes can postpone our claims."""
+_BACKOFF_S: Final = 0.2
+_MAX_BACKOFF_S: Final = 2.0
+"""First and longest backoff, in seconds, after ZooKeeper could not carry out a request."""
 _NO_INCARNATION: Final = Incarnation(0)
-_INSPECT_DELAY_S: Final = 0.02
-"""Owner nodes come and go in bursts; so long they are gathered."""
-_UNHURRIED_S: Final = 0.25
-"""The same, where nothing in the topic is waited for: what others hand over there is seen at once when it is over."""
-_HANDOVER_S: Final = 5.0
-"""So long after a change of the group others may hand over partitions; nodes that were made again are nothing special."""
-_RESTLESS_S: Final = 30.0
-"""The same, at most, where changes never end."""
+_OWNER_DEBOUNCE_S: Final = 0.02
+"""Debounce interval, in seconds, for owner-node changes, which arrive in bursts during a rebalance."""
+_HANDOVER_DEBOUNCE_S: Final = 0.25
+"""Debounce interval, in seconds, during a handover, in topics where we wait for no partition."""
+_HANDOVER_WINDOW_S: Final = 5.0
+"""Time, in seconds, after a group change in which other members may still hand over partitions.
+
+Within it, a deleted and re-created owner node is normal; after it, the machine reads whose the node is.
+"""
+_MAX_HANDOVER_WINDOW_S: Final = 30.0
+"""Longest handover window, in seconds, when the group keeps changing."""
 
 
 class GroupMachine:
-    """One member of a group. ``random`` returns floats in [0, 1)."""
+    """The state machine of one member. ``random`` returns floats in [0, 1)."""
 
     def __init__(self, settings: RebalanceSettings, random: Callable[[], float]) -> None:
         self._settings = settings
@@ -71,7 +84,7 @@ class GroupMachine:
         self._stamp: Stamp | None = None
         self._records: dict[TopicPartition, PartitionRecord] = {}
         self._contested: Counter[str] = Counter()
-        """How many partitions of each topic are contested."""
+        """Number of contested partitions by topic."""
         self._moves = 0
         self._serial = 0
         self._register_op = 0
@@ -79,24 +92,24 @@ class GroupMachine:
         self._check_op = 0
         self._unregister_op = 0
         self._verifying: dict[int, dict[TopicPartition, int]] = {}
-        """Claims that a read under way will confirm, by its serial."""
+        """Pending reads by serial: the partitions that each confirms, with their claim numbers."""
         self._inspecting: dict[int, dict[TopicPartition, int]] = {}
         self._failures = 0
         self._register_at = 0.0
         self._settle_at = 0.0
         self._reconcile_at = 0.0
         self._inspect_at: float | None = None
-        self._inspect_look = ev.Look.NAMES
+        self._inspect_depth = ev.Look.NAMES
         self._inspect_topics: set[str] = set()
-        """Those to be looked at, unless all are."""
+        """Topics whose owner nodes are to be inspected next, unless all are."""
         self._inspect_all = False
-        self._restless_since: float | None = None
-        """The first change of the group after the last close look."""
-        self._calm_at = 0.0
-        """When what others hand over after the last change of the group should be over."""
+        self._changing_since: float | None = None
+        """Time of the first group change after the last close inspection."""
+        self._handover_ends_at = 0.0
+        """End of the handover window of the last group change."""
         self._settled_at = 0.0
         self._compare_at = 0.0
-        """When the first partition that waits for its time may go on, as of the last comparison."""
+        """Earliest time at which a waiting partition can move, as of the last comparison."""
         self._dirty: str | None = None
         self._pass: RebalancePass | None = None
         self._batch = EffectBatch()
@@ -106,51 +119,51 @@ class GroupMachine:
 
     @property
     def state(self) -> MemberState:
-        """Where the member stands."""
+        """The member's state."""
         return self._state
 
     @property
     def epoch(self) -> SessionEpoch:
-        """The session's epoch."""
+        """The epoch of the current session, or NO_SESSION."""
         return self._epoch
 
     @property
     def consumer(self) -> ConsumerId | None:
-        """The id that we are registered under."""
+        """The id under which we are registered, if we are."""
         return self._consumer
 
     @property
     def grants(self) -> Mapping[TopicPartition, Grant]:
-        """What the newest view gives to us."""
+        """The partitions that the newest view grants to us."""
         return self._grants
 
     @property
     def stamp(self) -> Stamp | None:
-        """What tells whether the newest view still holds."""
+        """The version stamp of the newest view, or None before the first."""
         return self._stamp
 
     @property
     def records(self) -> Mapping[TopicPartition, PartitionRecord]:
-        """The partitions that are not absent. Not to be changed."""
+        """Records of all partitions that are not ABSENT. Read-only."""
         return self._records
 
     @property
     def moves(self) -> int:
-        """Grows with every change of a partition's state, and with every view."""
+        """A counter that grows with each partition transition and with each view."""
         return self._moves
 
     @property
     def resting(self) -> bool:
-        """Whether the newest view is applied and nothing moves."""
+        """True if the newest view is applied and no partition is in transition."""
         return self._state is MemberState.FOLLOWING and not any(r.state in MOVING for r in self._records.values())
 
     def is_starved(self, record: PartitionRecord) -> bool:
-        """Whether a contested partition has used up its retries."""
+        """Return True if a contested partition has used up its retries."""
         return record.state is PartitionState.CONTESTED and record.attempts > self._settings.max_retries
 
     @property
     def deadline(self) -> float | None:
-        """When to call :meth:`handle` with a Tick at the latest, if nothing happens before."""
+        """Latest time to call :meth:`handle` with a Tick, or None."""
         times = []
         if self._inspect_at is not None and self._can_ask and not self._inspecting:
             times.append(self._inspect_at)
@@ -178,11 +191,11 @@ class GroupMachine:
     # -- the one entry
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
-        """Take an event and return what is to be done, in this order."""
+        """Apply an event and return the effects to carry out, in order."""
         self._now = now
         self._take(event)
         self._fire_timers()
-        # these alone move no partition, and there are many of them while thousands are claimed
+        # owner changes arrive by the thousand while partitions are claimed, and none moves a partition by itself
         quiet = isinstance(event, ev.OwnersChanged | ev.Changed)
         quiet = quiet or (isinstance(event, ev.Tick) and self._state is MemberState.FOLLOWING)
         if not quiet or now >= self._compare_at:
@@ -260,7 +273,7 @@ class GroupMachine:
                 pass
 
     def _end_session(self) -> None:
-        """Forget everything that lived by the session; what somebody works on is dropped."""
+        """Forget everything bound to the session, and drop the partitions in delivery."""
         if self._records:
             self._open_pass("session lost")
         for partition, record in list(self._records.items()):
@@ -273,7 +286,7 @@ class GroupMachine:
         self._verifying.clear()
         self._inspecting.clear()
         self._dirty, self._failures = None, 0
-        self._inspect_at, self._inspect_look = None, ev.Look.NAMES
+        self._inspect_at, self._inspect_depth = None, ev.Look.NAMES
         self._inspect_topics.clear()
         self._inspect_all = False
         if self._state not in {MemberState.LEAVING, MemberState.STOPPED, MemberState.DETACHED}:
@@ -296,7 +309,7 @@ class GroupMachine:
         else:
             self._move(MemberTrigger.RESUME)
             self._read()
-        self._look_soon(ev.Look.PROOF)
+        self._inspect_everything(ev.Look.PROOF)
 
     # -- registration
 
@@ -337,7 +350,7 @@ class GroupMachine:
             case MemberState.SETTLING:
                 self._open_pass(cause)
             case _:
-                pass  # it will be read anyway
+                pass  # a read is ahead in any case
 
     def _on_view(self, view: ev.ViewRead) -> None:
         covered = self._verifying.pop(view.serial, {})
@@ -363,9 +376,9 @@ class GroupMachine:
             self._on_changed(cause)
 
     def _expect_handover(self) -> None:
-        if self._restless_since is None:
-            self._restless_since = self._now
-        self._calm_at = min(self._now + _HANDOVER_S, self._restless_since + _RESTLESS_S)
+        if self._changing_since is None:
+            self._changing_since = self._now
+        self._handover_ends_at = min(self._now + _HANDOVER_WINDOW_S, self._changing_since + _MAX_HANDOVER_WINDOW_S)
 
     def _on_read_failed(self, serial: int) -> None:
         self._verifying.pop(serial, None)
@@ -395,7 +408,7 @@ class GroupMachine:
             self._read()
 
     def _confirm(self, covered: Mapping[TopicPartition, int]) -> None:
-        """Start what a read, begun after it was claimed, still grants to us."""
+        """Start the claimed partitions that a read begun after the claim still grants to us."""
         for partition, claim in covered.items():
             record, grant = self._records.get(partition), self._grants.get(partition)
             if record is None or grant is None or record.claim != claim:
@@ -412,7 +425,7 @@ class GroupMachine:
     # -- outcomes
 
     def _awaiting(self, serial: int, state: PartitionState) -> list[tuple[TopicPartition, PartitionRecord]]:
-        """Return the partitions that wait in ``state`` for this outcome, and stop waiting."""
+        """Return the partitions in ``state`` that wait for this outcome, and clear the wait."""
         found = [(p, r) for p, r in self._records.items() if r.op == serial and r.state is state]
         for _, record in found:
             record.op = 0
@@ -434,7 +447,7 @@ class GroupMachine:
                     record.due = self._now + self._jittered(self._settings.backoff_s)
                 case ev.NotSent():
                     self._step(partition, record, PartitionTrigger.TAKEN)
-                    record.due = self._now + self._jittered(_RETRY_S)
+                    record.due = self._now + self._jittered(_BACKOFF_S)
                 case ev.Unknown():
                     self._step(partition, record, PartitionTrigger.UNKNOWN)
                 case _:
@@ -444,6 +457,7 @@ class GroupMachine:
         record.attempts += 1
         record.due = self._now + self._jittered(self._settings.backoff_s)
         starved = record.attempts == self._settings.max_retries + 1
+        # one report per holder, and one when the retries are used up
         if holder != record.holder or starved:
             self._effects.append(ev.ReportConflict(partition, holder, record.attempts, starved))
         record.holder = holder
@@ -456,7 +470,7 @@ class GroupMachine:
                     self._pass.released_at = self._now
             else:
                 record.attempts += 1
-                record.due = self._now + min(_RETRY_MAXIMUM_S, _RETRY_S * 2 ** min(record.attempts, 8))
+                record.due = self._now + min(_MAX_BACKOFF_S, _BACKOFF_S * 2 ** min(record.attempts, 8))
 
     def _on_rethreads(self, serial: int, written: Mapping[TopicPartition, ThreadId]) -> None:
         for partition, record in self._awaiting(serial, PartitionState.OWNED):
@@ -482,19 +496,23 @@ class GroupMachine:
     # -- owner nodes
 
     def _on_owners(self, topic: str | None) -> None:
-        """Look soon at what changed; sooner where something in it is waited for, or nothing was to be expected."""
+        """Schedule an inspection of the changed owner nodes.
+
+        It is urgent if a partition of the topic is contested, since the node may now be free; and outside of a handover
+        window, since the change is then unexpected.
+        """
         topics = {topic} if topic is not None else {partition.topic for partition in self._records}
-        urgent = self._now >= self._calm_at or any(self._contested[one] for one in topics)
+        urgent = self._now >= self._handover_ends_at or any(self._contested[one] for one in topics)
         self._inspect_topics |= topics
-        self._look_at(self._now + (_INSPECT_DELAY_S if urgent else _UNHURRIED_S))
+        self._schedule_inspection(self._now + (_OWNER_DEBOUNCE_S if urgent else _HANDOVER_DEBOUNCE_S))
 
-    def _look_soon(self, look: ev.Look, delay_s: float = 0.0) -> None:
-        """Look at all partitions."""
-        self._inspect_look = max(self._inspect_look, look)
+    def _inspect_everything(self, look: ev.Look, delay_s: float = 0.0) -> None:
+        """Schedule an inspection of all held and contested partitions."""
+        self._inspect_depth = max(self._inspect_depth, look)
         self._inspect_all = True
-        self._look_at(self._now + delay_s)
+        self._schedule_inspection(self._now + delay_s)
 
-    def _look_at(self, at: float) -> None:
+    def _schedule_inspection(self, at: float) -> None:
         self._inspect_at = at if self._inspect_at is None else min(at, self._inspect_at)
 
     def _on_inspected(self, found: ev.Inspected) -> None:
@@ -509,11 +527,11 @@ class GroupMachine:
                 continue
             if partition in found.doubtful and record.state in HELD:
                 self._inspect_topics.add(partition.topic)
-                self._look_at(max(self._now + _UNHURRIED_S, self._calm_at))
+                self._schedule_inspection(max(self._now + _HANDOVER_DEBOUNCE_S, self._handover_ends_at))
             if partition in found.there:
                 continue
             if partition not in nodes:  # it could not be read
-                self._look_soon(ev.Look.PROOF, _RETRY_S)
+                self._inspect_everything(ev.Look.PROOF, _BACKOFF_S)
                 continue
             node = nodes[partition]
             if record.state in HELD and (node is None or node.session_id != session_id):
@@ -523,11 +541,11 @@ class GroupMachine:
                 record.unproven = False
                 proved.add(partition)
             elif record.state is PartitionState.CONTESTED:
-                self._look_at_holder(record, node)
+                self._take_holder(record, node)
         if proved:
             self._effects.append(ev.Resume(frozenset(proved)))
 
-    def _look_at_holder(self, record: PartitionRecord, node: Holder | None) -> None:
+    def _take_holder(self, record: PartitionRecord, node: Holder | None) -> None:
         if node is None:
             record.due = self._now
         record.holder = node
@@ -549,7 +567,7 @@ class GroupMachine:
 
     @property
     def _can_ask(self) -> bool:
-        """Whether there is a session that answers, as far as is known."""
+        """True if the session answers, as far as is known."""
         return self._epoch != NO_SESSION and self._state not in {
             MemberState.DETACHED,
             MemberState.SUSPENDED,
@@ -563,7 +581,7 @@ class GroupMachine:
         return (
             self._state in {MemberState.SETTLING, MemberState.READING}
             and self._stamp is not None
-            and self._now - self._settled_at > _STARVED_S
+            and self._now - self._settled_at > _MAX_CLAIM_DELAY_S
         )
 
     def _fire_timers(self) -> None:
@@ -578,19 +596,21 @@ class GroupMachine:
             self._check_op = self._next_serial()
             self._verifying[self._check_op] = {}
             self._effects.append(ev.Verify(self._check_op, self._stamp, frozenset(), reconcile=True))
-            self._look_soon(ev.Look.NAMES)
+            self._inspect_everything(ev.Look.NAMES)
         if self._inspect_at is not None and self._inspect_at <= self._now and self._can_ask and not self._inspecting:
             self._inspect()
 
     def _inspect(self) -> None:
-        look, topics, everywhere = self._inspect_look, self._inspect_topics, self._inspect_all
-        self._inspect_at, self._inspect_look = None, ev.Look.NAMES
+        look, topics, everywhere = self._inspect_depth, self._inspect_topics, self._inspect_all
+        self._inspect_at, self._inspect_depth = None, ev.Look.NAMES
         self._inspect_topics, self._inspect_all = set(), False
+        # after a suspension every claim has to be proved before it is used again
         if any(record.unproven for record in self._records.values()):
             look, everywhere = ev.Look.PROOF, True
-        elif self._now >= self._calm_at:
+        elif self._now >= self._handover_ends_at:
+            # the group is at rest, so a re-created node is a surprise: find out whose it is
             look = max(look, ev.Look.REMADE)
-            self._restless_since = None
+            self._changing_since = None
         asked = {
             partition: record.claim
             for partition, record in self._records.items()
@@ -617,7 +637,7 @@ class GroupMachine:
 
     def _retry_delay(self) -> float:
         self._failures += 1
-        return self._jittered(min(_RETRY_MAXIMUM_S, _RETRY_S * 2 ** min(self._failures, 8)))
+        return self._jittered(min(_MAX_BACKOFF_S, _BACKOFF_S * 2 ** min(self._failures, 8)))
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.75 + self._random() / 2)
@@ -625,7 +645,7 @@ class GroupMachine:
     # -- the comparison
 
     def _compare(self) -> None:
-        """Move every partition that is not where the newest view wants it and can move now."""
+        """Move each partition that differs from the newest view and can move now."""
         for partition, record in list(self._records.items()):
             self._compare_one(partition, record, self._grants.get(partition))
         if self._may_claim:
@@ -648,7 +668,7 @@ class GroupMachine:
             case PartitionState.CONFIRMING if grant is None:
                 self._step(partition, record, PartitionTrigger.DENY)
             case PartitionState.CONFIRMING if grant is not None:
-                # nothing was fetched yet, so that a topic made again needs no more than the new incarnation
+                # nothing was fetched yet: if the topic was re-created, taking over its new incarnation is enough
                 record.grant = Grant(record.grant.thread, grant.incarnation)
             case PartitionState.OWNED if grant is None:
                 self._step(partition, record, PartitionTrigger.DENY)
@@ -662,6 +682,7 @@ class GroupMachine:
                 if not record.op and record.due <= self._now and self._can_ask:
                     self._batch.threads[partition] = grant.thread
             case PartitionState.HOLDING if grant is not None:
+                # granted again during the grace: the node is still ours, but delivery begins anew with a new claim
                 self._step(partition, record, PartitionTrigger.GRANT)
                 record.grant = Grant(record.grant.thread, grant.incarnation)
                 record.claim = self._next_serial()
@@ -713,7 +734,7 @@ class GroupMachine:
         if state is record.state:
             return
         if record.state is PartitionState.OWNED and record.op:
-            record.rethreading = True  # nobody will hear how that ended
+            record.rethreading = True  # the outcome of that write will be ignored
         self._contested[partition.topic] += (state is PartitionState.CONTESTED) - (
             record.state is PartitionState.CONTESTED
         )
@@ -745,7 +766,7 @@ class GroupMachine:
     # -- effects
 
     def _flush(self) -> None:
-        """Turn what moved in this step into effects; what makes claims useless comes first."""
+        """Turn this step's transitions into effects; revocations come first."""
         batch, self._batch = self._batch, EffectBatch()
         urgent: list[ev.Effect] = [
             ev.Revoke(frozenset(partitions), reason) for reason, partitions in batch.drops.items()

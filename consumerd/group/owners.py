@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Owner nodes: ``/consumers/G/owners/T/P``, ephemeral, one owner at a time.
 
-Each is claimed and released on its own: many are written in one transaction, but where that fails, one by one. Whose a
-node is, is told by its ``ephemeralOwner``: the Java consumer compares the data, and takes a node of its own past session
-for its own until it vanishes. An outcome that is unknown is never guessed at: creating again finds our own node, deleting
-again finds none.
+Writing
+    Partitions are claimed and released independently. Up to 128 nodes are written in one transaction; if it fails, each
+    node is written alone. A node belongs to the session in its ``ephemeralOwner``. (The Java consumer compares the data
+    instead, and so mistakes a node of its previous session for its current one.) A lost reply is never interpreted:
+    creating again finds our own node, deleting again finds none.
 
-What is read is in proportion to what moves. Which nodes there are is one read a topic. Its child-change counter counts each
-creation and each deletion. Where the names that came and went between two listings explain all of them, no node that is
-there in both was made again, and what was known of it still holds (nobody sets an owner node but its owner). Where they
-do not, some were made again, and each of ours may be among them: those are doubtful, until they are read. In a handover
-that is the rule, and reading waits for its end. Who has taken a partition from us behind our back is also noticed by the
-next commit, whose condition its own commits have broken.
+Reading
+    Listing a topic's owner folder is one read, and its child-change counter (``cversion``) counts each creation and
+    deletion. If the names that appeared and disappeared between two listings account for the counter's growth, no node
+    in both listings was re-created, and what was read of it is still valid: only its owner sets an owner node.
+    Otherwise some node was deleted and re-created in between. Each node then is *doubtful* until it is read again.
+
+    Example: the folder lists 0, 1, 2 with cversion 10. The next listing has 0, 1, 3 with cversion 12: one name went,
+    one came, 2 changes. So 0 and 1 are unchanged. With cversion 14 there were two changes more than the names tell: one
+    of the nodes was deleted and re-created, so all three are doubtful.
+
+    In a handover doubtful nodes are normal, and reading them waits until it is over. If another member took a partition
+    without our noticing, our next commit fails once that member has committed: ours depends on the node's version.
 """
 
 from __future__ import annotations
@@ -54,55 +61,58 @@ from consumerd.zk.znodes import encode_owner
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 3
-_A_CHUNK: Final = 128
-"""Nodes written in one transaction: ZooKeeper's limit is bytes, of which this is some ten thousand."""
-_CHUNKS_AT_ONCE: Final = 4
-_OBSTACLES: Final = 4
-"""So many nodes that are in a transaction's way are taken out of it, one after the other, before each is looked at alone."""
-_WORTH_LISTING: Final = 3
-"""From so many claims in a topic on, it costs less to see first which nodes are there."""
-_A_SAMPLE: Final = 16
-"""Nodes read again in one look at some of those that may have been replaced."""
-_PROOFS_AT_ONCE: Final = 16
-"""Doubtful nodes read at the same time: after a handover there are many, and nobody waits for them."""
-_ODD_AT_ONCE: Final = 256
-"""Nodes read again in one survey since they are not what was expected."""
+_NODES_PER_TRANSACTION: Final = 128
+"""Owner nodes per transaction, about 10 KB. ZooKeeper limits the bytes of a request, not its operations."""
+_TRANSACTIONS_AT_ONCE: Final = 4
+_MAX_CONFLICTS: Final = 4
+"""Conflicting nodes left out of a transaction, one more per try, before each node is written alone."""
+_MIN_CLAIMS_TO_LIST: Final = 3
+"""Claims in a topic from which one listing costs less than failed claims."""
+_SAMPLE_SIZE: Final = 16
+"""Nodes re-read in one survey, of those whose owner is not certain any more."""
+_DOUBTFUL_READS_AT_ONCE: Final = 16
+"""Parallel reads of doubtful nodes. After a handover there are many, and nothing waits for them."""
+_MAX_UNEXPECTED_READS: Final = 256
+"""Nodes re-read in one survey because they do not hold the expected thread."""
 
 
 class _Counter(NamedTuple):
-    """When a folder was listed: in which session (servers may be behind one another, but not within one), since when there
-    is the folder, and its child-change counter."""
+    """The version of a folder's listing.
+
+    Session epochs order listings across reconnects: two servers may lag behind each other, but one session never reads
+    older state.
+    """
 
     epoch: SessionEpoch
     czxid: int
-    """0 where there is no folder."""
+    """The transaction that created the folder; 0 if there is no folder."""
     cversion: int
 
 
 @dataclass(slots=True)
 class _Folder:
-    """What is known of a topic's nodes: those that there are, as of ``counter``, and what was read of them, and when."""
+    """The owner folder of a topic as last listed, with the holders read."""
 
     counter: _Counter
     since: _Counter
-    """From this listing on, names explain every change: what was read after it still holds."""
+    """Reads made at or after this listing are still valid: since then, names account for all changes."""
     names: frozenset[str] = frozenset()
     there: frozenset[TopicPartition] = frozenset()
     read: dict[TopicPartition, tuple[Holder, _Counter]] = field(default_factory=dict)
     doubtful: set[TopicPartition] = field(default_factory=set)
-    """Those that may have been made again since it was last known whose they are."""
+    """Partitions whose node may have been re-created since it was last read."""
 
     def find(self, partition: TopicPartition) -> Holder | None:
-        """Return whose a node is, if nothing can have changed since it was read."""
+        """Return the holder of a node, or None if unknown or outdated."""
         known = self.read.get(partition)
         return known[0] if known is not None and known[1] >= self.since else None
 
     def take(self, topic: str, counter: _Counter, names: frozenset[str]) -> None:
-        """Note a listing."""
+        """Take over a newer listing, and mark as doubtful what it cannot account for."""
         before, gone = self.counter, self.names - names
         changes = len(gone) + len(names - self.names)
         if counter[:2] == before[:2] and counter.cversion < before.cversion:
-            return  # it was overtaken by a newer one
+            return  # a newer listing was taken already
         self.doubtful |= _partitions(topic, gone)
         self.there = _partitions(topic, names)
         if counter[:2] == before[:2] and counter.cversion - before.cversion == changes:
@@ -116,28 +126,34 @@ class _Folder:
 
 
 class Inspection(NamedTuple):
-    """What a look at owner nodes has shown. What could not be looked at is left out of ``nodes`` and ``there``."""
+    """The result of an inspection of owner nodes.
+
+    A partition whose node could not be read is in neither ``nodes`` nor ``there``.
+    """
 
     nodes: Mapping[TopicPartition, Holder | None]
-    """Whose each node is; None: there is none."""
+    """The holder of each node that was read; None if there is no node."""
     there: frozenset[TopicPartition]
-    """Those of which it is only known that there is one."""
+    """Partitions that have a node whose holder was not read."""
     doubtful: frozenset[TopicPartition] = frozenset()
-    """Those that may have been made again since it was last known whose they are."""
+    """Partitions whose node may have been re-created since it was last read."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnersSeen:
-    """Owner nodes as they were at one moment: those that were there, and whose they are, as far as that was read."""
+    """All owner nodes at one moment, with the holders of those that were read."""
 
     there: frozenset[TopicPartition]
     holders: Mapping[TopicPartition, Holder]
 
 
 class PartitionOwners:
-    """Claims, releases and reads owner nodes; every call is bounded by the ZooKeeper client's own deadlines.
+    """Claims, releases and reads owner nodes.
 
-    ``denied`` is called with each topic of which a claim was refused for an ACL.
+    Every call is bounded by the ZooKeeper client's own deadlines.
+
+    Args:
+        denied: Called with the topic when an ACL refuses a claim.
     """
 
     def __init__(
@@ -156,7 +172,7 @@ class PartitionOwners:
         self._folders: dict[str, _Folder] = {}
         self._last_sampled: TopicPartition | None = None
         self._doubtful: set[TopicPartition] = set()
-        """Claims of which it was never known whether they took effect."""
+        """Claims whose outcome never became known."""
 
     async def claim(
         self,
@@ -165,16 +181,22 @@ class PartitionOwners:
         *,
         first: Collection[TopicPartition] = frozenset(),
     ) -> Mapping[TopicPartition, ClaimOutcome]:
-        """Create the owner nodes in ``epoch``; each is claimed or not on its own. Raises nothing that ZooKeeper answers.
+        """Create the owner nodes in ``epoch``, each independently of the others.
 
-        Of those in ``first``, nodes that are there may be left alone: in a handover they go by themselves.
+        Errors of ZooKeeper become outcomes; none is raised.
+
+        Args:
+            first: Partitions claimed for the first time. If their node exists, its holder need not be read: in a
+                handover it will soon be deleted.
         """
 
         async def claim_chunk(chunk: Sequence[TopicPartition]) -> Mapping[TopicPartition, ClaimOutcome]:
             threads = {partition: grants[partition].thread for partition in chunk}
             left = chunk if len(chunk) == 1 else await self._create_all(threads, epoch)
             alone = await map_bounded(
-                left, lambda partition: self._claim(partition, threads[partition], epoch), in_flight=_A_CHUNK
+                left,
+                lambda partition: self._claim(partition, threads[partition], epoch),
+                in_flight=_NODES_PER_TRANSACTION,
             )
             return {partition: alone.get(partition, Created()) for partition in chunk}
 
@@ -184,12 +206,14 @@ class PartitionOwners:
         return {partition: claimed.get(partition, Occupied()) for partition in grants}
 
     async def release(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> frozenset[TopicPartition]:
-        """Delete those owner nodes that are ours, and return the partitions of which we certainly own none."""
+        """Delete our owner nodes, and return the partitions that are certainly released."""
 
         async def release_chunk(chunk: Sequence[TopicPartition]) -> Mapping[TopicPartition, bool]:
             if len(chunk) > 1 and await self._delete_all(chunk, epoch):
                 return dict.fromkeys(chunk, True)
-            return await map_bounded(chunk, lambda partition: self._release(partition, epoch), in_flight=_A_CHUNK)
+            return await map_bounded(
+                chunk, lambda partition: self._release(partition, epoch), in_flight=_NODES_PER_TRANSACTION
+            )
 
         released = await _in_chunks(sorted(partitions), release_chunk)
         return frozenset(partition for partition, done in released.items() if done)
@@ -197,12 +221,15 @@ class PartitionOwners:
     async def rethread(
         self, threads: Mapping[TopicPartition, ThreadId], epoch: SessionEpoch
     ) -> Mapping[TopicPartition, ThreadId]:
-        """Write other threads into owner nodes of ours, and return those written."""
+        """Write other threads into our owner nodes, and return those written."""
         written = await map_bounded(threads, lambda partition: self._rethread(partition, threads[partition], epoch))
         return {partition: threads[partition] for partition, done in written.items() if done}
 
     async def inspect(self, partitions: Collection[TopicPartition], look: Look) -> Inspection:
-        """Look who holds each partition, as closely as ``look`` says. Raises nothing that ZooKeeper answers."""
+        """Find the holders of these partitions, as thoroughly as ``look`` asks for.
+
+        Errors of ZooKeeper are reported, and their partitions left out; none is raised.
+        """
         folders = await self._try_list_all(partition.topic for partition in partitions)
         wanted = [partition for partition in sorted(partitions) if partition.topic in folders]
         nodes: dict[TopicPartition, Holder | None] = {}
@@ -225,7 +252,7 @@ class PartitionOwners:
                 self._tell(Trouble.OWNERS_UNREAD, error, partition.topic, partition)
                 unread.add(partition)
 
-        await map_bounded(chosen, read, in_flight=_PROOFS_AT_ONCE if look is Look.REMADE else IN_FLIGHT)
+        await map_bounded(chosen, read, in_flight=_DOUBTFUL_READS_AT_ONCE if look is Look.REMADE else IN_FLIGHT)
         return Inspection(
             nodes,
             there=frozenset(one for one in wanted if one not in nodes and one not in unread),
@@ -238,12 +265,15 @@ class PartitionOwners:
         expected: Mapping[TopicPartition, ThreadId],
         ours: Collection[TopicPartition] = frozenset(),
     ) -> OwnersSeen:
-        """Look at everybody's nodes of these topics: all that there are, and whose some of them are; each survey knows of
-        more, until something changes. Those of ``ours``, which :meth:`inspect` looks at, are not read. Raises
-        CoordinationError.
+        """List the owner nodes of these topics, and read some of their holders.
 
-        One that is not as ``expected`` is read again in any case: which of an owner's threads it holds may change while the
-        counter of its parent stands still.
+        Each survey reads up to 16 holders that are not known yet, so repeated surveys of an unchanged group learn them
+        all. Raises CoordinationError.
+
+        Args:
+            expected: The threads that should hold the partitions. Nodes with another thread are re-read each time,
+                since an owner can change the thread without changing the folder's counter.
+            ours: Partitions that :meth:`inspect` covers; they are not read here.
         """
         self._folders = {topic: folder for topic, folder in self._folders.items() if topic in topics}
         folders = await map_bounded(sorted(topics), self._list)
@@ -256,11 +286,11 @@ class PartitionOwners:
             return folders[partition.topic].find(partition)
 
         known = {partition: holder for partition in sorted(there) if (holder := find(partition)) is not None}
-        odd = [partition for partition, holder in known.items() if holder.thread != expected.get(partition)]
+        unexpected = [partition for partition, holder in known.items() if holder.thread != expected.get(partition)]
         doubtful, self._doubtful = self._doubtful & there, set()
-        await map_bounded([*sorted(doubtful), *odd[:_ODD_AT_ONCE]], read)
+        await map_bounded([*sorted(doubtful), *unexpected[:_MAX_UNEXPECTED_READS]], read)
         await map_bounded(self._choose_sample(sorted(there.difference(ours)), folders), read)
-        certain = there.difference(odd[_ODD_AT_ONCE:])
+        certain = there.difference(unexpected[_MAX_UNEXPECTED_READS:])
         return OwnersSeen(there, {one: holder for one in sorted(certain) if (holder := find(one)) is not None})
 
     async def read_all(self, topics: Collection[str]) -> Mapping[TopicPartition, Holder]:
@@ -271,21 +301,24 @@ class PartitionOwners:
         return {partition: holder for partition, holder in holders.items() if holder is not None}
 
     async def _find_occupied(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those that have a node, as far as it is worth to look; make the folders that a group has not had before."""
+        """Return the partitions that have a node, looking only where that is worth a listing.
+
+        Also creates the owner folders that are missing, so that later listings can account for every change in them.
+        """
         counts = Counter(partition.topic for partition in partitions)
-        folders = await self._try_list_all(topic for topic, count in counts.items() if count >= _WORTH_LISTING)
+        folders = await self._try_list_all(topic for topic, count in counts.items() if count >= _MIN_CLAIMS_TO_LIST)
         new = [topic for topic, folder in folders.items() if not folder.counter.czxid]
         await map_bounded(new, self._make_parent)
-        await self._try_list_all(new)  # what is made in it from now on is explained
+        await self._try_list_all(new)  # later listings account for everything made from here on
         there = frozenset(partition for folder in folders.values() for partition in folder.there)
         return there.intersection(partitions)
 
     async def _create_all(
         self, threads: Mapping[TopicPartition, ThreadId], epoch: SessionEpoch
     ) -> Sequence[TopicPartition]:
-        """Create nodes in one transaction, which is one write to disk; return those that have to be looked at one by one."""
+        """Create nodes in one transaction, which is one disk write; return those not created."""
         left = list(threads)
-        obstacles: list[TopicPartition] = []
+        conflicts: list[TopicPartition] = []
         has_parents = False
         while left:
             operations = [
@@ -300,36 +333,36 @@ class PartitionOwners:
                 if failpoints.ENABLED:
                     failpoints.reach("after_claim")
             except MultiFailed as error:
-                if isinstance(error.cause, NodeExists) and len(obstacles) < _OBSTACLES:
-                    obstacles.append(left.pop(error.index))
+                if isinstance(error.cause, NodeExists) and len(conflicts) < _MAX_CONFLICTS:
+                    conflicts.append(left.pop(error.index))
                 elif isinstance(error.cause, NoNode) and not has_parents and await self._make_parents(threads):
                     has_parents = True
                 else:
-                    break  # one by one says why
+                    break  # the single writes will tell why
             except CoordinationError:
-                break  # one by one recognises what was created after all
+                break  # the single writes recognise nodes that were created nevertheless
             else:
-                return obstacles
-        return [*obstacles, *left]
+                return conflicts
+        return [*conflicts, *left]
 
     def _note_created(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that these are ours, whatever was there before."""
+        """Note that these nodes are ours."""
         for partition in partitions:
             if (folder := self._folders.get(partition.topic)) is not None:
                 folder.doubtful.discard(partition)
 
     async def _make_parents(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Make the folders of their topics, which a group has not had before."""
+        """Create the owner folders of these topics; False if one could not be created."""
         return all(
             (await map_bounded(sorted({partition.topic for partition in partitions}), self._make_parent)).values()
         )
 
     async def _delete_all(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> bool:
-        """Delete those nodes that are ours in one transaction; False where each has to be looked at."""
+        """Delete our nodes in one transaction; False if each has to be deleted alone."""
         try:
             session_id = get_session_id(self._zk, epoch)
             paths = [owner_path(self._group, partition) for partition in partitions]
-            stats = await map_bounded(paths, self._zk.exists, in_flight=_A_CHUNK)
+            stats = await map_bounded(paths, self._zk.exists, in_flight=_NODES_PER_TRANSACTION)
             operations = [
                 Delete(path, stat.version)
                 for path, stat in stats.items()
@@ -342,7 +375,7 @@ class PartitionOwners:
                 if failpoints.ENABLED:
                     failpoints.reach("after_release")
         except CoordinationError:
-            return False  # one by one says why, and finds what was deleted after all
+            return False  # the single deletes tell why, and recognise nodes that were deleted nevertheless
         return True
 
     async def _claim(self, partition: TopicPartition, thread: ThreadId, epoch: SessionEpoch) -> ClaimOutcome:
@@ -358,15 +391,15 @@ class PartitionOwners:
                     if failpoints.ENABLED:
                         failpoints.reach("after_claim")
                 except NodeExists:
-                    outcome = await self._look_at(path, thread, epoch)
+                    outcome = await self._find_holder(path, thread, epoch)
                     if outcome is None:
-                        continue  # it went meanwhile
+                        continue  # it was deleted meanwhile
                     return outcome
             except NoNode:
                 if not await self._make_parent(partition.topic):
                     break
             except (OutcomeUnknown, BadVersion):
-                in_doubt = True  # create it again: if it is there, it will be found to be ours
+                in_doubt = True  # create again: a node that was created is then recognised as ours
             except (NotConnected, SessionLost):
                 break
             except NotPermitted as error:
@@ -385,8 +418,8 @@ class PartitionOwners:
         self._log.warning("claim_failed", partition=str(partition), error=reason, kind=type(error).__name__)
         self._hooks.trouble(Trouble.CLAIM_FAILED, reason, partition)
 
-    async def _look_at(self, path: str, thread: ThreadId, epoch: SessionEpoch) -> ClaimOutcome | None:
-        """Return whose node is in the way; None when there is none any more."""
+    async def _find_holder(self, path: str, thread: ThreadId, epoch: SessionEpoch) -> ClaimOutcome | None:
+        """Return the holder of a conflicting node, or None if the node is gone."""
         found = await self._zk.find(path)
         if found is None:
             return None
@@ -422,7 +455,7 @@ class PartitionOwners:
             except NoNode:
                 return True
             except (OutcomeUnknown, BadVersion):
-                continue  # look again
+                continue  # read the node again
             except CoordinationError as error:
                 self._tell(Trouble.RELEASE_FAILED, error, partition.topic, partition)
                 return False
@@ -433,7 +466,7 @@ class PartitionOwners:
     async def _rethread(self, partition: TopicPartition, thread: ThreadId, epoch: SessionEpoch) -> bool:
         path = owner_path(self._group, partition)
         try:
-            return isinstance(await self._look_at(path, thread, epoch), Created)
+            return isinstance(await self._find_holder(path, thread, epoch), Created)
         except CoordinationError as error:
             self._tell(Trouble.RETHREAD_FAILED, error, partition.topic, partition)
             return False
@@ -441,13 +474,16 @@ class PartitionOwners:
     def _tell(
         self, event: Trouble, error: CoordinationError, topic: str, partition: TopicPartition | None = None
     ) -> None:
-        """Tell of what ZooKeeper refused. That it is away, or the session over, is told of the session, once for all."""
+        """Report a request that ZooKeeper refused.
+
+        A lost connection or session is not reported here: it is reported once, for the session.
+        """
         if not isinstance(error, (NotConnected, SessionLost)):
             self._log.warning(event.value, topic=topic, partition=str(partition), error=str(error))
             self._hooks.trouble(event, f"{topic}: {error}", partition)
 
     async def _try_list_all(self, topics: Iterable[str]) -> dict[str, _Folder]:
-        """List these topics, as far as that can be."""
+        """List these topics' owner folders, and leave out those that cannot be read."""
 
         async def try_list(topic: str) -> _Folder | None:
             try:
@@ -460,7 +496,7 @@ class PartitionOwners:
         return {topic: folder for topic, folder in listed.items() if folder is not None}
 
     async def _list(self, topic: str) -> _Folder:
-        """Read which nodes there are; what was read of those stays as it was read."""
+        """List a topic's owner folder, keeping the holders that are still valid."""
         counter, names = _Counter(self._zk.state.epoch, 0, 0), list[str]()
         with contextlib.suppress(NoNode):
             names, stat = await self._zk.children(owners_path(self._group, topic))
@@ -476,25 +512,23 @@ class PartitionOwners:
     def _choose_sample(
         self, partitions: Sequence[TopicPartition], folders: Mapping[str, _Folder]
     ) -> Sequence[TopicPartition]:
-        """Choose what to read again, of ordered partitions; those that are left take their turns."""
+        """Choose the holders to read, in turn over repeated calls."""
         stale = [p for p in partitions if p in folders[p.topic].there and folders[p.topic].find(p) is None]
-        if len(stale) > _A_SAMPLE:
+        if len(stale) > _SAMPLE_SIZE:
             start = 0 if self._last_sampled is None else bisect_right(stale, self._last_sampled)
-            stale = [*stale[start:], *stale[:start]][:_A_SAMPLE]
+            stale = [*stale[start:], *stale[:start]][:_SAMPLE_SIZE]
             self._last_sampled = stale[-1]
         return stale
 
     async def _read_holder(self, folder: _Folder, partition: TopicPartition) -> Holder | None:
-        """Read a node of a folder that was listed before, and remember it unless the folder was listed anew meanwhile."""
+        """Read a node, and remember its holder unless the folder was listed again meanwhile."""
         counter = folder.counter
         found = await self._zk.find(owner_path(self._group, partition))
         holder = None if found is None else _holder(*found)
         if folder.counter == counter:
             folder.doubtful.discard(partition)
             if holder is None:
-                folder.there -= {
-                    partition
-                }  # should it come again, the counter has moved on, and the next listing has it
+                folder.there -= {partition}  # a re-created node changes the counter, so the next listing brings it back
             else:
                 folder.read[partition] = (holder, counter)
         return holder
@@ -504,14 +538,14 @@ async def _in_chunks(
     partitions: Sequence[TopicPartition],
     work: Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, T]]],
 ) -> Mapping[TopicPartition, T]:
-    """Do some at a time and put the results together."""
-    chunks = [partitions[at : at + _A_CHUNK] for at in range(0, len(partitions), _A_CHUNK)]
-    done = await map_bounded(range(len(chunks)), lambda number: work(chunks[number]), in_flight=_CHUNKS_AT_ONCE)
+    """Run ``work`` on chunks of partitions, a few at a time, and merge the results."""
+    chunks = [partitions[at : at + _NODES_PER_TRANSACTION] for at in range(0, len(partitions), _NODES_PER_TRANSACTION)]
+    done = await map_bounded(range(len(chunks)), lambda number: work(chunks[number]), in_flight=_TRANSACTIONS_AT_ONCE)
     return {partition: result for results in done.values() for partition, result in results.items()}
 
 
 def _holder(data: bytes, stat: Stat) -> Holder:
-    # shown to people and compared with threads: what is no text must not fail the reading of the others
+    # shown and compared with thread ids: bytes that are not text must not fail the reads of other nodes
     return Holder(data.decode(errors="replace"), stat.ephemeral_owner)
 
 

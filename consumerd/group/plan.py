@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group as read from ZooKeeper, and what follows from it.
+"""The group as read from ZooKeeper, and the assignments that follow from it.
 
-Pure. A :class:`GroupSnapshot` holds what was read, with a :class:`Stamp` by which it is told whether it still holds.
-The ``plan_*`` functions turn it into assignments, into what this member should own, and into what a person should know
-about members that cannot agree.
+Pure. A :class:`GroupSnapshot` holds what was read; its :class:`Stamp` is compared to find out whether it is still
+current. The ``plan_*`` functions compute assignments, the partitions of this member, and reports on members that cannot
+agree.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DISAGREEMENTS_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTopic:
-    """A topic's node: which making of the topic it is, and its partitions in order.
+    """A topic's node: its incarnation (``czxid``) and its partitions in order.
 
-    ``problem`` says why the node cannot be read; ``partitions`` is empty then, as Java members take it to be.
+    ``problem`` says why the node cannot be read; then ``partitions`` is empty, as Java members take it to be.
     """
 
     czxid: int
@@ -39,9 +39,10 @@ class GroupTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A node under ``ids``; ``registration`` is None where it cannot be read, and ``problem`` says why.
+    """A member's node under ``ids``.
 
-    ``legacy``: the node is a registration of Kafka 0.6 or 0.7.
+    ``registration`` is None if it cannot be read, and ``problem`` says why. ``legacy`` is true for a registration of
+    Kafka 0.6 or 0.7.
     """
 
     consumer: ConsumerId
@@ -53,9 +54,10 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What changes whenever a snapshot is out of date: creation and child-change counters, topic versions.
+    """Counters that change whenever a snapshot is out of date.
 
-    ``names`` is None where no member subscribes by a list; a topic that is not there has None.
+    Each pair is the creating transaction (``czxid``) and the child-change counter, or a topic's data version. ``names``
+    is None if no member subscribes by a list. A topic that does not exist has None.
     """
 
     ids: tuple[int, int]
@@ -65,7 +67,10 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshot:
-    """The group and its topics at one moment. ``names`` are all topics there are, where they were needed."""
+    """The group and its topics at one moment.
+
+    ``names`` has all topics if some member subscribes by a list.
+    """
 
     stamp: Stamp
     members: tuple[MemberView, ...]
@@ -79,17 +84,17 @@ class GroupSnapshot:
 
     @property
     def unreadable(self) -> Mapping[str, str]:
-        """Topics whose node is there and cannot be read, and why."""
+        """Topics whose node exists but cannot be read, each with the reason."""
         return {topic: view.problem for topic, view in self.topics.items() if view.problem is not None}
 
     def find_member(self, consumer: ConsumerId) -> MemberView | None:
-        """Return the member's node, if it is there."""
+        """Return the member's node, or None."""
         return next((member for member in self.members if member.consumer == consumer), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the plan gives to one of our threads: a partition of one making of its topic."""
+    """A partition given to one of our threads, with the incarnation of its topic."""
 
     thread: ThreadId
     incarnation: Incarnation
@@ -97,14 +102,17 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What an owner node says: the thread in it, and the session that keeps it alive (0: nobody's, it stays)."""
+    """The content of an owner node: its thread, and the session that keeps it alive.
+
+    Session 0 is none: the node is not ephemeral, and stays.
+    """
 
     thread: str
     session_id: int
 
 
 class DisagreementKind(enum.StrEnum):
-    """Why members of a group may compute different assignments."""
+    """A reason why members of a group may compute different assignments."""
 
     UNREADABLE = "unreadable member"
     """A node under ``ids`` that no member can read; every Java member's rebalance fails because of it."""
@@ -113,14 +121,14 @@ class DisagreementKind(enum.StrEnum):
     SUBSCRIPTION = "subscription"
     """Subscriptions that differ in a way that some members refuse."""
     STRATEGY = "strategy"
-    """Owners that our assignor does not give."""
+    """Owners that differ from the assignment of our assignor."""
     UNOWNED = "unowned"
-    """Partitions that another member does not claim though our assignor gives them to it."""
+    """Partitions that another member does not claim although our assignor gives them to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """One reason why members of the group do not agree; ``member`` is whose node shows it, if it is one's."""
+    """A reason why members do not agree; ``member`` is its cause, if known."""
 
     kind: DisagreementKind
     detail: str
@@ -132,14 +140,14 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedGroup:
-    """The members whose subscriptions are known, lists resolved to topics, and what is wrong with the others."""
+    """Members with their topics, lists resolved, and the problems of the other members."""
 
     members: tuple[Member, ...]
     disagreements: tuple[Disagreement, ...] = field(default=())
 
 
 def resolve_members(members: Collection[MemberView], names: Collection[str]) -> ResolvedGroup:
-    """Compute each member's topics; one that cannot be read takes no part."""
+    """Compute each member's topics; a member that cannot be read takes no part."""
     resolved, disagreements = [], []
     for member in sorted(members, key=lambda one: one.consumer):
         registration = member.registration
@@ -165,9 +173,10 @@ def resolve_members(members: Collection[MemberView], names: Collection[str]) -> 
 def plan_topics_to_read(
     members: Collection[MemberView], names: Collection[str], consumer: ConsumerId | None = None
 ) -> frozenset[str]:
-    """Return the topics that ``consumer`` subscribes to; with None, those that anybody does.
+    """Return the topics that ``consumer``, or with None any member, subscribes to.
 
-    Range looks at one topic at a time; round robin deals the partitions of all topics at once.
+    ``range`` assigns one topic at a time, so our own topics suffice; ``roundrobin`` deals out the partitions of all
+    topics at once.
     """
     return frozenset(
         topic
@@ -178,7 +187,7 @@ def plan_topics_to_read(
 
 
 def needs_names(members: Collection[MemberView]) -> bool:
-    """Whether some member subscribes by a list, so that the names of all topics matter."""
+    """Return True if a member subscribes by a list, so that all topic names matter."""
     return any(member.registration is not None and needs_topic_names(member.registration) for member in members)
 
 
@@ -190,7 +199,7 @@ def plan_assignment(snapshot: GroupSnapshot, strategy: Strategy) -> Assignment:
 def plan_grants(
     snapshot: GroupSnapshot, assignment: Assignment, consumer: ConsumerId
 ) -> Mapping[TopicPartition, Grant]:
-    """Return what the assignment gives to one member."""
+    """Return the partitions that the assignment gives to one member."""
     return {
         partition: Grant(thread, Incarnation(snapshot.topics[partition.topic].czxid))
         for partition, thread in assignment.items()
@@ -199,10 +208,10 @@ def plan_grants(
 
 
 def plan_kept(snapshot: GroupSnapshot, owned: Mapping[TopicPartition, Grant]) -> Mapping[TopicPartition, Grant]:
-    """Return what a member keeps of ``owned`` although the plan cannot give it: partitions of unreadable topics.
+    """Return the owned partitions of unreadable topics, which a member keeps unassigned.
 
-    No member can plan such a topic, so nobody else claims these partitions, and giving them up would stop their delivery
-    over a node that somebody has spoilt. A topic that was made again meanwhile is another topic.
+    No member can assign such a topic, so no other member claims these partitions; giving them up would stop their
+    delivery because of one damaged node. If the topic was re-created meanwhile, its partitions are not kept.
     """
     unreadable = snapshot.unreadable
     return {
@@ -213,7 +222,7 @@ def plan_kept(snapshot: GroupSnapshot, owned: Mapping[TopicPartition, Grant]) ->
 
 
 def plan_disagreements(snapshot: GroupSnapshot, strategy: Strategy) -> tuple[Disagreement, ...]:
-    """Return what the registry itself shows that members cannot agree about."""
+    """Return the disagreements that the registrations themselves show."""
     resolved = resolve_members(snapshot.members, snapshot.names)
     found = list(resolved.disagreements)
     if strategy is Strategy.ROUNDROBIN_0_8 and (objection := find_objection(resolved.members)) is not None:
@@ -238,14 +247,19 @@ def plan_owner_disagreements(
     consumer: ConsumerId,
     there: Collection[TopicPartition] | None = None,
 ) -> tuple[Disagreement, ...]:
-    """Return where live members own what our assignor gives to others, with the strategies that would explain it; or
-    else what members other than ``consumer`` leave without an owner. ``there`` are all that have one, where ``owners`` says
-    whose some of them are.
+    """Return the disagreements between owner nodes and our assignor.
 
-    To be asked once a group has come to rest: during a rebalance owners differ from the plan all the time.
+    If live members own partitions that belong to others, the strategies that would explain all owners are named.
+    Otherwise, partitions that members other than ``consumer`` have not claimed are reported.
+
+    Only meaningful while the group is at rest: during a rebalance, owners differ from the assignment all the time.
+
+    Args:
+        owners: The holders that were read.
+        there: All partitions that have an owner node; None if ``owners`` has all of them.
     """
     assignment = plan_assignment(snapshot, strategy)
-    unreadable = snapshot.unreadable  # their owners stay as they are: no plan says who should be
+    unreadable = snapshot.unreadable  # no assignment says who should own these, so their owners stay
     owners = {partition: holder for partition, holder in owners.items() if partition.topic not in unreadable}
     wrong = _mismatches(assignment, owners)
     if not wrong:
@@ -277,9 +291,9 @@ def _find_unowned(
         Disagreement(
             kind=DisagreementKind.UNOWNED,
             member=member,
-            detail=f"it has not claimed what nobody owns (partitions: {len(partitions)}); a Java member that has used up "
-            "rebalance.max.retries does so until the group changes again, and one with another "
-            f"partition.assignment.strategy never will: {join_shown(partitions, _DISAGREEMENTS_SHOWN)}",
+            detail=f"partitions that it has not claimed: {len(partitions)}; a Java member that has used up "
+            "rebalance.max.retries claims nothing until the group changes again, and one with another "
+            f"partition.assignment.strategy never claims these: {join_shown(partitions, _DISAGREEMENTS_SHOWN)}",
         )
         for member, partitions in sorted(unowned.items())
         if member != consumer

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes part in a group: joins the machine to ZooKeeper and to whoever delivers.
+"""Takes part in a group: connects the machine to ZooKeeper and to the listener.
 
-One loop feeds events to the machine and carries out its effects. What waits is a task of its own that reports back by an
-event; what makes claims useless is done at once, in the loop. The machine decides everything, so what stands here is
-only how: which watches feed it (on parents, and on the topics' own nodes; never on owner nodes), which calls an effect
-is, and what is told to logs and hooks.
+One loop feeds events to the machine and carries out its effects. An effect that waits becomes a task, which reports
+back with an event; claims are revoked at once, in the loop. The machine makes all decisions. This module knows how:
+which watches feed it (on parents and on topics' nodes, never on owner nodes), which calls an effect stands for, and
+what is logged.
 
-Cancelling :meth:`Rebalancer.run` revokes every claim and leaves the nodes to the session's end; :meth:`leave` is the
-orderly way out.
+Cancelling :meth:`Rebalancer.run` revokes every claim, and the nodes go with the session; :meth:`leave` is the orderly
+way out.
 """
 
 from __future__ import annotations
@@ -55,21 +55,24 @@ from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, owners_roo
 from consumerd.zk.port import NotConnected, NotPermitted, Right, Stat, Watch, WatchKind, ZkClient
 from consumerd.zk.rights import explain_refusal
 
-_OVERRUN_S: Final = 0.25
-"""How long past its deadline a drain is left alone: it may be about to return."""
+_DRAIN_OVERRUN_S: Final = 0.25
+"""Time, in seconds, that a drain may exceed its deadline before it is cancelled: it may be about to return."""
 _LEAVE_SLACK_S: Final = 5.0
-"""What leaving may take besides draining and the grace: a few round trips, or a lost connection."""
-_TOPICS_A_PASS: Final = 256
-"""Topics compared in one reconcile pass; more take turns."""
-_GIVEN_AT_ONCE: Final = 64
-"""Claims that the listener is told of before others have their turn."""
+"""Time, in seconds, to leave besides draining and the grace: a few round trips, or a lost connection."""
+_TOPICS_PER_PASS: Final = 256
+"""Topics checked per reconcile pass; more topics take turns."""
+_CLAIMS_PER_CALL: Final = 64
+"""Claims given to the listener before other tasks get a turn."""
 
 
 class Rebalancer:
-    """One member of a group. ``now`` is the loop's kind of clock, ``wall_ms`` the calendar's, for what is shown.
+    """One member of a group.
 
-    ``admit`` is asked before each registration. A CoordinationError is tried again later; any other error ends
-    :meth:`run`, and the member with it.
+    Args:
+        now: Monotonic time in seconds, of the event loop's clock.
+        wall_ms: Calendar time in milliseconds, for display only.
+        admit: Called before each registration. After a CoordinationError it is tried again later; any other error ends
+            :meth:`run`, and the member with it.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class Rebalancer:
         self._changes: Cell[int] = Cell(0)
         self._watches: dict[tuple[str, WatchKind], Watch] = {}
         self.topics: Cell[frozenset[str]] = Cell(frozenset())
-        """The topics that were read last: those that we subscribe to, or that anybody does where that matters."""
+        """The topics of the last view: our own, or those of all members if the assignor needs them."""
         self._next_topic = 0
         self._counted = (-1, -1)
         self._moves_seen = -1
@@ -131,10 +134,10 @@ class Rebalancer:
     # -- what others call
 
     async def run(self) -> None:
-        """Take part in the group until :meth:`leave` is done. Unbounded; never raises what ZooKeeper answers, but
-        (in a group) what ``admit`` does.
+        """Take part in the group until :meth:`leave` is done. Unbounded.
 
-        Cancelled, it revokes every claim; the nodes go with the session.
+        Errors of ZooKeeper are tried again and not raised; in a group, errors of ``admit`` are raised. When it is
+        cancelled, it revokes every claim, and the nodes go with the session.
         """
         self._running = True
         try:
@@ -162,8 +165,8 @@ class Rebalancer:
     async def leave(self, timeout_s: float | None = None) -> bool:
         """Drain, commit and release everything, leave the group, and let :meth:`run` return.
 
-        Returns whether it was done within ``timeout_s`` (by default what draining and the grace may take, and 5 s for
-        ZooKeeper); if not, what is left is dropped, and the nodes go with the session.
+        Returns True if that was done within ``timeout_s``. Otherwise the rest is dropped, and the nodes go with the
+        session. By default the timeout is the drain timeout, the grace, and 5 s for ZooKeeper.
         """
         if not self._running:
             return True
@@ -183,12 +186,14 @@ class Rebalancer:
         return True
 
     def report_denied(self, topic: str) -> None:
-        """Hear that a position of this topic was refused for an ACL: what is registered may have to change."""
+        """Report that a commit of this topic was refused for an ACL; rights are reviewed."""
         self._permitted.report(topic)
 
     def report_lost(self, claim: model.Claim, reason: str) -> None:
-        """Hear from whoever delivers that a claim is of no use any more: its partition is dropped, and claimed anew if it
-        is still ours by the plan. A claim that was revoked already changes nothing.
+        """Report that a claim is not valid any more, as delivery has found out.
+
+        Its partition is dropped, and claimed anew if it is still granted to us. For a claim that was revoked already,
+        nothing happens.
         """
         if self._claims.get(claim.partition) is claim:
             self._post(ev.Disowned(claim.partition, reason))
@@ -196,29 +201,32 @@ class Rebalancer:
 
     @property
     def assigned(self) -> bool:
-        """Whether the group was read, as in :attr:`status`, which is costly to make where there are many partitions."""
+        """True once the group was read; cheaper than :attr:`status` with many partitions."""
         return self._machine.stamp is not None
 
     @property
     def members(self) -> int:
-        """How many members the group had when it was read last."""
+        """Number of members of the group in the last view."""
         snapshot = self._review.snapshot
         return len(snapshot.members) if snapshot is not None else 0
 
     @property
     def group_partitions(self) -> int:
-        """How many partitions the topics have that were read last, whoever owns them."""
+        """Number of partitions of all topics in the last view, by whichever member owned."""
         snapshot = self._review.snapshot
         return sum(map(len, snapshot.partitions.values())) if snapshot is not None else 0
 
     @property
     def denied(self) -> Mapping[str, str]:
-        """Topics that this member may not claim or commit, and why; static ones are left out of its registration."""
+        """Topics that this member may not claim or commit, each with the reason.
+
+        Denied topics are left out of a static registration.
+        """
         return {topic: str(denial) for topic, denial in sorted(self._permitted.denied.items())}
 
     @property
     def status(self) -> GroupStatus:
-        """The member as it is now."""
+        """The member's current status."""
         machine, snapshot, now = self._machine, self._review.snapshot, self._now()
         records = sorted(machine.records.items())
         return GroupStatus(
@@ -254,7 +262,7 @@ class Rebalancer:
         self._wakeup.set()
 
     async def _next_event(self) -> ev.Event:
-        """Wait for an event, or until the machine wants to be asked."""
+        """Wait for the next event, or for the machine's deadline."""
         while not self._events and not self._abandoned:
             deadline = self._machine.deadline
             delay = None if deadline is None else deadline - self._now()
@@ -287,7 +295,7 @@ class Rebalancer:
         self._tasks.start(self._task_key, work, name=f"group-{self._task_key}")
 
     async def _follow_session(self) -> None:
-        """Report every change of the session; ends by cancellation."""
+        """Report every change of the session. Ends by cancellation."""
         while True:
             state = self._zk.state
             self._hooks.session_changed(state.epoch, state.phase.value)
@@ -296,9 +304,9 @@ class Rebalancer:
             await self._zk.wait_state(state)
 
     async def _follow_rights(self) -> None:
-        """Review rights after a refusal, and register anew where that changes the subscription. Ends by cancellation.
+        """Review rights after a refusal, and register again if the subscription changes.
 
-        Raises MemberNotPermitted, which ends the member.
+        Ends by cancellation. Raises MemberNotPermitted, which ends the member.
         """
         while True:
             await self._permitted.wait_due()
@@ -308,7 +316,7 @@ class Rebalancer:
             try:
                 changed = await self._permitted.review(joined=True)
                 if changed and (consumer, epoch) == (self._machine.consumer, self._machine.epoch):
-                    # others hear of a node that comes and goes, not of one whose data changes
+                    # watches of other members report created and deleted nodes, not changed data
                     await self._registry.unregister(consumer, epoch)
                     self._post(ev.Changed("rights changed"))
             except CoordinationError as error:
@@ -316,7 +324,7 @@ class Rebalancer:
                 self._hooks.trouble(Trouble.RIGHTS_UNREAD, str(error))
 
     def _bump(self) -> None:
-        """Wake whoever waits for a claim to be usable again."""
+        """Wake all that wait for a claim to be usable again."""
         self._changes.set(self._changes.value + 1)
 
     async def _execute(self, effect: ev.Effect) -> None:  # noqa: C901 - one case an effect, each one line
@@ -387,7 +395,7 @@ class Rebalancer:
         self._post(ev.Unregistered(effect.serial))
 
     async def _read(self, effect: ev.Read) -> None:
-        # range looks at each topic alone, so that only our own matter; round robin deals all of them at once
+        # range assigns each topic alone, so only our own topics matter; round robin deals out all topics at once
         subscriber = effect.consumer if self._strategy is Strategy.RANGE else None
         try:
             snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)
@@ -418,7 +426,10 @@ class Rebalancer:
         return {p: one.grant for p, one in self._machine.records.items() if one.state is PartitionState.OWNED}
 
     def _is_spoilt(self, me: MemberView | None, session_id: int) -> bool:
-        """Whether our own node says something else than we wrote: the plan would give our partitions to nobody."""
+        """Return True if our own node does not hold what we wrote.
+
+        Other members would then compute an assignment without us, and our partitions would have no owner.
+        """
         if me is None or me.session_id != session_id:
             return False
         written, found = self._permitted.registered.register(0), me.registration
@@ -438,10 +449,10 @@ class Rebalancer:
             return False
 
     async def _reconcile(self, effect: ev.Verify) -> None:
-        """Look whether a change was missed, some topics at a time, and now and then at everybody's owners."""
+        """Check for missed changes, some topics per pass, and now and then all owners."""
         ordered = sorted(effect.stamp.topics)
         start = self._next_topic if self._next_topic < len(ordered) else 0
-        self._next_topic = start + _TOPICS_A_PASS
+        self._next_topic = start + _TOPICS_PER_PASS
         self._registry.forget()
         unchanged = await self._is_current(effect, ordered[start : self._next_topic])
         if unchanged and (strays := await self._review.compare_owners(effect.stamp, self._claims)):
@@ -492,13 +503,13 @@ class Rebalancer:
         ]
         self._claims.update({claim.partition: claim for claim in claims})
         # not bounded: the listener returns at once, and what it starts asks its claims
-        for begin in range(0, len(claims), _GIVEN_AT_ONCE):
-            await self._listener.claimed(claims[begin : begin + _GIVEN_AT_ONCE])
+        for begin in range(0, len(claims), _CLAIMS_PER_CALL):
+            await self._listener.claimed(claims[begin : begin + _CLAIMS_PER_CALL])
             await asyncio.sleep(0)  # probes and answers must not wait for thousands of starts
 
     async def _drain(self, effect: ev.Drain) -> None:
         try:
-            async with timeout(effect.deadline_s + _OVERRUN_S):
+            async with timeout(effect.deadline_s + _DRAIN_OVERRUN_S):
                 await self._listener.drain(effect.partitions, effect.deadline_s)
         except TimeoutError:
             self._log.warning("drain_overran", partitions=len(effect.partitions), seconds=effect.deadline_s)
@@ -518,7 +529,7 @@ class Rebalancer:
         self._post(ev.DropEnded(effect.serial))
 
     async def _abandon(self) -> None:
-        """Leave without having drained: make everything useless, then let it be dropped."""
+        """Leave without draining: revoke all claims, then let the listener drop them."""
         partitions = frozenset(self._claims)
         self._revoke(partitions, "the member left without having drained it in time")
         if partitions:
@@ -553,7 +564,7 @@ class Rebalancer:
                 self._watches.pop((path, watched)).close()
 
     def _watch_names(self) -> None:
-        """Watch the names of all topics, which some member's list is about to be applied to."""
+        """Watch the names of all topics, before a list is applied to them."""
         self._watch(BROKER_TOPICS, WatchKind.CHILDREN, self._on_change("topics changed"))
 
     def _watch_topics(self, topics: Collection[str]) -> None:
@@ -564,7 +575,7 @@ class Rebalancer:
         self._unwatch_all_but(paths, WatchKind.DATA, BROKER_TOPICS)
 
     def _watch_owners(self, grants: Collection[TopicPartition]) -> None:
-        """Watch the owners of every topic that we have or should have partitions of."""
+        """Watch the owner folders of all topics that we own or want partitions of."""
         topics = {partition.topic for partition in grants} | {p.topic for p in self._machine.records}
         paths = {owners_path(self._identity.group, topic): topic for topic in topics}
         for path, topic in sorted(paths.items()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine remembers: of each partition, of the rebalance under way, of the effects of one step.
+"""The machine's memory: records of partitions, the running rebalance, and one step's effects.
 
 Pure; changed by :mod:`consumerd.group.machine` alone.
 """
@@ -16,28 +16,28 @@ from consumerd.model import ThreadId, TopicPartition
 
 @dataclass(slots=True)
 class PartitionRecord:
-    """What is remembered of a partition that is not absent."""
+    """The machine's record of a partition that is not ABSENT."""
 
     state: PartitionState
     grant: Grant
     since: float
     due: float = 0.0
-    """When it may go on: the end of the grace, or the next try."""
+    """Earliest time of its next transition: the end of the grace period, or the next retry."""
     op: int = 0
-    """The serial of the effect whose outcome is awaited; 0 for none."""
+    """The serial of the effect whose outcome is pending; 0 for none."""
     claim: int = 0
-    """Tells one ownership from the next; 0 while there is none."""
+    """A number that tells one ownership from the next; 0 while there is none."""
     attempts: int = 0
     holder: Holder | None = None
     unproven: bool = False
-    """Whether the owner node has to be seen again after a suspension."""
+    """True if the owner node has to be read again after a suspension."""
     rethreading: bool = False
-    """Whether it is not known which of our threads the owner node holds: a change of it had an unknown outcome."""
+    """True if it is unknown which of our threads the node holds, after a write with unknown outcome."""
 
 
 @dataclass(slots=True)
 class RebalancePass:
-    """The rebalance under way, for the record."""
+    """The running rebalance, for the report at its end."""
 
     began: float
     causes: list[str]
@@ -50,7 +50,7 @@ class RebalancePass:
     lost: int = 0
 
     def finish(self, now: float, stayed: int) -> ev.Rebalance:
-        """Return what is to be told of it; a phase that did not take place is left out."""
+        """Return the report; phases that did not take place are left out."""
         phases: dict[str, float] = {}
         if self.read_at is not None:
             phases["settle"] = self.read_at - self.began
@@ -75,7 +75,7 @@ class RebalancePass:
 
 @dataclass(slots=True)
 class EffectBatch:
-    """Partitions that move by the same effect in this step."""
+    """Partitions that get the same effect in one step."""
 
     claims: dict[TopicPartition, Grant] = field(default_factory=dict)
     first_claims: set[TopicPartition] = field(default_factory=set)

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group's registry: our own node under ``ids``, and views of everybody's.
+"""The group's registry: our own node under ``ids``, and views of all members.
 
-What it writes is what the Java consumer writes: ``/consumers/G/ids`` as far as it is missing, and one ephemeral node.
-What it reads may be anything: a member that cannot be read is reported, and so is a topic that cannot be read, of which no
-partition can be planned (as in ``ZkUtils.getPartitionAssignmentForTopics``). Ownership of a node is told by its ``ephemeralOwner``, not by its
-data: a node of our own id from an older session is somebody else's.
+Writing
+    As the Java consumer does: ``/consumers/G/ids`` if it is missing, and one ephemeral node. A node belongs to the
+    session in its ``ephemeralOwner``, not by its data: a node of our id from an older session is another member's.
 
-While members join one after the other, each view would read the registrations of all. Those that were read for the last
-view are kept where the child-change counter of ``ids`` moved by no more than the names that came and went: then no node was
-made again. Nobody but its owner sets one; should somebody, that is seen after :meth:`GroupRegistry.forget`, or some views on.
+Reading
+    Nodes may contain anything. A member that cannot be read is reported. So is a topic that cannot be read, and it has
+    no partitions to assign (as in ``ZkUtils.getPartitionAssignmentForTopics``).
+
+Caching
+    When members join one after the other, each view would read the registrations of all. So registrations of the last
+    view are kept if the names that appeared and disappeared account for the growth of the child-change counter of
+    ``ids``, since no node was re-created then. Only its owner sets a node. If it is damaged nevertheless, that is seen
+    after :meth:`GroupRegistry.forget`, or after 16 views.
 """
 
 from __future__ import annotations
@@ -34,23 +39,23 @@ from consumerd.zk.znodes import LegacyRegistration, MalformedZnode, encode_regis
 
 _ATTEMPTS = 4
 _KEPT_VIEWS: Final = 16
-"""Views on end that keep registrations; the next reads them all."""
+"""Consecutive views that keep registrations; the next reads them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Registrations:
-    """A listing of ``ids``, and what was read of the nodes that were there."""
+    """A listing of ``ids``, with the registrations that were read of its nodes."""
 
     epoch: SessionEpoch
     czxid: int
     cversion: int
     names: frozenset[str]
     views: int = 0
-    """How many views before this one have kept what was read."""
+    """Number of previous views that these registrations were kept for."""
     members: dict[str, MemberView] = field(default_factory=dict)
 
     def follow(self, listed: _Registrations) -> _Registrations:
-        """Return the listing that follows this one, with what is still known."""
+        """Return a newer listing, with the registrations that are still valid."""
         same_nodes = (listed.epoch, listed.czxid) == (self.epoch, self.czxid)
         explained = listed.cversion - self.cversion == len(listed.names ^ self.names)
         if not (same_nodes and explained) or self.views >= _KEPT_VIEWS:
@@ -60,10 +65,10 @@ class _Registrations:
 
 
 class GroupRegistry:
-    """Reads and writes ``/consumers/G/ids`` and reads ``/brokers/topics``.
+    """Reads and writes ``/consumers/G/ids``, and reads ``/brokers/topics``.
 
-    ``wall_ms`` is the calendar's clock, for what is written only. Every call is bounded by the ZooKeeper client's own
-    deadlines, times the number of nodes.
+    ``wall_ms`` is calendar time in milliseconds, used only in what is written. Every call is bounded by the ZooKeeper
+    client's own deadlines, times the number of nodes.
     """
 
     def __init__(
@@ -76,11 +81,11 @@ class GroupRegistry:
         self._random = random
         self._log = structlog.get_logger(__name__).bind(group=group)
         self._chosen: tuple[SessionEpoch, ConsumerId] | None = None
-        """The id of this epoch: kept over tries, so that one whose outcome is unknown leaves no second member."""
+        """Our id in this epoch. It is kept over retries, so that a lost reply leaves no second member."""
         self._registrations: _Registrations | None = None
 
     async def register(self, identity: MemberIdentity, subscription: Subscription, epoch: SessionEpoch) -> ConsumerId:
-        """Create our node in ``epoch`` and return the id that it has.
+        """Create our node in ``epoch`` and return its id.
 
         Raises SessionLost, CoordinationError.
         """
@@ -109,13 +114,16 @@ class GroupRegistry:
                     self._hooks.trouble(Trouble.MEMBER_LINGERS, f"{consumer} is registered by session {holder}")
                     self._choose(identity, epoch, lingering=True)
             except OutcomeUnknown:
-                continue  # create it again: if it is there, it will be found to be ours
+                continue  # create again: a node that was created is then recognised as ours
             else:
                 return consumer
         raise RebalanceFailed(f"{ids_path(self._group)}: no node of ours after {_ATTEMPTS} tries")
 
     async def restore(self, consumer: ConsumerId, subscription: Subscription, epoch: SessionEpoch) -> None:
-        """Write our node again, whose data somebody else has changed. Raises SessionLost, CoordinationError."""
+        """Write our node again, after its data was changed by another process.
+
+        Raises SessionLost, CoordinationError.
+        """
         path = id_path(self._group, consumer)
         stat = await self._zk.exists(path)
         if stat is not None and stat.ephemeral_owner == get_session_id(self._zk, epoch):
@@ -127,7 +135,10 @@ class GroupRegistry:
         self._chosen = (epoch, consumer)
 
     async def unregister(self, consumer: ConsumerId, epoch: SessionEpoch) -> None:
-        """Delete our node, if it is ours. Raises SessionLost (it goes with the session), CoordinationError."""
+        """Delete our node, if it is ours.
+
+        Raises SessionLost (the node goes with the session), CoordinationError.
+        """
         path = id_path(self._group, consumer)
         for _ in range(_ATTEMPTS):
             stat = await self._zk.exists(path)
@@ -149,11 +160,14 @@ class GroupRegistry:
         watch_topics: Callable[[Collection[str]], None],
         watch_names: Callable[[], None] = lambda: None,
     ) -> GroupSnapshot:
-        """Read the group, the topics that ``consumer`` subscribes to (None: that anybody does), and a stamp.
+        """Read the group and the topics of ``consumer``, or with None of all members.
 
-        ``watch_names`` is called before the names of all topics are read, if they are, and ``watch_topics`` with the
-        topics before those are, so that no later change is missed. Counters are read before what they count: a snapshot
-        may be older than its content, never newer. Raises CoordinationError.
+        Counters are read before what they count, so the snapshot's stamp may be older than its content, never newer.
+        Raises CoordinationError.
+
+        Args:
+            watch_topics: Called with the topics before they are read, so that no later change is missed.
+            watch_names: Called before the names of all topics are read, if they are needed.
         """
         epoch = self._zk.state.epoch
         try:
@@ -167,7 +181,7 @@ class GroupRegistry:
         ours = {consumer, self._chosen[1] if self._chosen is not None else None}
         found = await map_bounded([one for one in listed if one in ours or one not in known.members], self._read_member)
         members = tuple(one for name in listed if (one := found.get(name, known.members.get(name))) is not None)
-        # into this very listing's: if there is a newer one by now, it has not these
+        # into the listing that these belong to: a concurrent read may have stored a newer one meanwhile
         known.members.update({one.consumer: one for one in members if one.registration is not None})
         names: frozenset[str] = frozenset()
         names_stamp: tuple[int, int] | None = None
@@ -189,11 +203,14 @@ class GroupRegistry:
         )
 
     def forget(self) -> None:
-        """Have the next view read all registrations."""
+        """Make the next view read all registrations."""
         self._registrations = None
 
     async def is_current(self, stamp: Stamp, topics: Collection[str]) -> bool:
-        """Whether members, names and these topics are still what the stamp was made of. Raises CoordinationError."""
+        """Return True if members, names and these topics still match the stamp.
+
+        Raises CoordinationError.
+        """
         counted = [ids_path(self._group), *([] if stamp.names is None else [BROKER_TOPICS])]
         paths = [*counted, *(topic_path(topic) for topic in sorted(topics))]
         stats = await map_bounded(paths, self._zk.exists)
@@ -203,7 +220,10 @@ class GroupRegistry:
         return all(_topic_stamp(stats[topic_path(topic)]) == stamp.topics.get(topic) for topic in topics)
 
     async def read_topic(self, topic: str) -> GroupTopic | None:
-        """Read a topic: None where there is none, with a problem where its node cannot be read. Raises CoordinationError."""
+        """Read a topic: None if there is none. Raises CoordinationError.
+
+        If its node cannot be read, the topic has a ``problem`` and no partitions.
+        """
         found = await self._zk.find(topic_path(topic))
         if found is None:
             return None
@@ -220,7 +240,7 @@ class GroupRegistry:
         consumer = ConsumerId(name)
         found = await self._zk.find(id_path(self._group, consumer))
         if found is None:
-            return None  # it left meanwhile; the watch will say so
+            return None  # it left meanwhile, and the watch will report it
         data, stat = found
         try:
             registration = parse_registration(data)
@@ -243,7 +263,7 @@ class GroupRegistry:
 
 
 def get_session_id(zk: ZkClient, epoch: SessionEpoch) -> int:
-    """Return the id of the session of ``epoch``. Raises SessionLost when it is not the current one."""
+    """Return the session id of ``epoch``. Raises SessionLost if that is over."""
     state = zk.state
     if state.epoch != epoch:
         raise SessionLost(f"epoch {epoch} is over, now {state.epoch}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one member tells logs and hooks about its group: failures, conflicts, rebalances, disagreements."""
+"""Logs and metrics of one member: failures, conflicts, rebalances and disagreements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REBALANCES_KEPT: Final = 20
 
 
 class GroupReports:
-    """Tells of each thing once. ``wall_ms`` is the calendar's time in milliseconds, for what is shown."""
+    """Reports each thing once. ``wall_ms`` is calendar time in milliseconds, for display only."""
 
     def __init__(self, *, hooks: Hooks, log: FilteringBoundLogger, wall_ms: Callable[[], int]) -> None:
         self._hooks = hooks
@@ -30,16 +30,16 @@ class GroupReports:
 
     @property
     def rebalances(self) -> tuple[PastRebalance, ...]:
-        """The last rebalances that gave or took partitions, oldest first."""
+        """The last rebalances that moved partitions, oldest first."""
         return tuple(self._rebalances)
 
     @property
     def last_error(self) -> str | None:
-        """The failure that still lasts."""
+        """The failure that still lasts, or None."""
         return self._last_error
 
     def fail(self, event: Trouble, error: CoordinationError) -> None:
-        """Note a failure; only the first of a row is told."""
+        """Note a failure; only the first of a series is reported."""
         if self._last_error is None:
             self._log.warning(event.value, error=str(error))
             self._hooks.trouble(event, str(error))
@@ -52,12 +52,12 @@ class GroupReports:
             self._last_error = None
 
     def tell_owners_unread(self, error: CoordinationError) -> None:
-        """Tell that owner nodes could not be read."""
+        """Report that owner nodes could not be read."""
         self._log.warning("owners_unread", error=str(error))
         self._hooks.trouble(Trouble.OWNERS_UNREAD, str(error))
 
     def tell_conflict(self, effect: ev.ReportConflict) -> None:
-        """Tell that a partition of ours is owned by another member; in a handover it is, for a moment."""
+        """Report that another member owns a partition of ours; in a handover that is normal."""
         self._hooks.claim_conflicted(effect.partition, effect.holder.thread)
         log = self._log.warning if effect.starved else self._log.debug
         log(
@@ -69,7 +69,7 @@ class GroupReports:
         )
 
     def tell_rebalance(self, rebalance: ev.Rebalance) -> None:
-        """Tell of a rebalance that has ended; one that moved nothing is logged for debugging only."""
+        """Report the end of a rebalance; one that moved nothing is logged at debug level."""
         if not rebalance.gained and not rebalance.lost:
             self._log.debug("rebalance_finished", causes=rebalance.causes, stayed=rebalance.stayed)
             return
@@ -92,7 +92,7 @@ class GroupReports:
         )
 
     def tell_disagreements(self, found: Collection[Disagreement], before: Collection[Disagreement]) -> None:
-        """Tell of the disagreements in ``found`` that are not in ``before``."""
+        """Report the disagreements in ``found`` that are not in ``before``."""
         for disagreement in found:
             if disagreement not in before:
                 who = f"{disagreement.member}: " if disagreement.member is not None else ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the group with the plan: do members agree, and do partitions belong to whom the plan gives them?
+"""Compares the group with the plan: subscriptions that differ, and partitions with the wrong owner.
 
 Registrations are compared with each snapshot. Owner nodes are compared once the group rests: after 2 reconcile passes
-without a change, and then after each 12. Example, a pass each 30 s: owners are read 60 s after the last change, and every
-6 minutes from then on.
+without a change, and then after each 12. Example with a pass each 30 s: owners are read 60 s after the last change, and
+every 6 minutes from then on.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from consumerd.telemetry.wording import join_shown
 from consumerd.zk.port import NotConnected, ZkClient
 
 _SHOWN: Final = 8
-"""Partitions that a line of the log names; there may be thousands."""
+"""Partitions named in one log line; there may be thousands."""
 _REST_PASSES: Final = 2
-"""Passes without a change after which owners are expected to be those of the plan."""
+"""Passes without a change after which owners should match the plan."""
 _REVIEW_PASSES: Final = 12
-"""Passes between two looks at everybody's owners while nothing changes."""
+"""Passes between two comparisons of all owners while nothing changes."""
 
 
 class GroupReview:
-    """Keeps the snapshot that was read last, and what is wrong in the group by it."""
+    """Keeps the last snapshot, and the disagreements that it shows."""
 
     def __init__(
         self,
@@ -68,16 +68,16 @@ class GroupReview:
 
     @property
     def snapshot(self) -> GroupSnapshot | None:
-        """The group as it was read last."""
+        """The last snapshot of the group, or None."""
         return self._snapshot
 
     @property
     def disagreements(self) -> tuple[Disagreement, ...]:
-        """What members, or owners and plan, do not agree on."""
+        """Disagreements between members, and between owners and the plan."""
         return self._registry_disagreements + self._owner_disagreements
 
     def take(self, snapshot: GroupSnapshot) -> None:
-        """Take a snapshot, and tell of members that do not agree by it."""
+        """Take over a new snapshot, and report members that disagree in it."""
         if self._snapshot is None or self._snapshot.stamp != snapshot.stamp:
             self._quiet_passes = 0
             self._owner_disagreements = ()
@@ -89,9 +89,10 @@ class GroupReview:
     async def compare_owners(
         self, stamp: Stamp, claimed: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ThreadId]:
-        """Compare owner nodes with the plan, if it is time to; a pass in which nothing has changed calls it.
+        """Compare owner nodes with the plan, if it is time to.
 
-        Returns the strays: owner nodes of this session whose partitions the machine does not know of.
+        Called after each reconcile pass that found no change. Returns the strays: owner nodes of this session whose
+        partitions the machine does not know. Errors of ZooKeeper are reported, not raised.
         """
         snapshot = self._snapshot
         if snapshot is None or snapshot.stamp != stamp:

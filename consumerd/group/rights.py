@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proof that a member may claim and commit, made before it registers.
 
-A registered member is given partitions. One that may not create ``owners/T/P`` or write ``offsets/T/P`` takes them from
-members that may, Java's too, and nobody consumes them: "can't rebalance after 4 retries". So a topic that is denied is
-left out of what is registered, and a member that cannot leave it out does not join.
+A registered member is given partitions. If it may not create ``owners/T/P`` or write ``offsets/T/P``, it takes them
+from members that may, Java's too, and they are not consumed at all: "can't rebalance after 4 retries". So a denied
+topic is left out of the registration, and a member that cannot leave it out does not join.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from consumerd.zk.znodes import MalformedZnode, Pattern, parse_topic
 
 _SHOWN: Final = 3
 _ATTEMPTS: Final = 4
-_NO_NAME: Final = ""
+_FOLDER_ITSELF: Final = ""
 """Stands for the folder itself among the names of its nodes."""
 _REVIEW_PAUSE_S: Final = 5.0
 """Shortest time between two reviews of rights, in seconds."""
-_REVIEW_DENIED_S: Final = 25.0
-"""Poll interval for rights that come back, in seconds, besides the pause: no watch tells of an ACL."""
+_DENIED_POLL_S: Final = 25.0
+"""Poll interval, in seconds, for rights that come back, on top of the pause: no watch reports a changed ACL."""
 
 
 class GroupRights:
     """Finds the topics of a group that this session may not consume.
 
-    Costs a few reads a topic and one a partition, many at a time, and a write only for an ACL that is not open.
+    Costs a few reads per topic and one per partition, in parallel, and a write only for an ACL that is not open.
     """
 
     def __init__(self, zk: ZkClient, group: str) -> None:
@@ -48,7 +48,7 @@ class GroupRights:
         self._group = group
 
     async def find_denied(self, topics: Collection[str]) -> dict[str, Denial]:
-        """Return what denies each of these topics, if anything does. Raises CoordinationError."""
+        """Return the topics that are denied, each with the reason. Raises CoordinationError."""
         rights = SessionRights(self._zk)
 
         async def find(topic: str) -> Denial | None:
@@ -79,19 +79,22 @@ class GroupRights:
         names = await list_names(self._zk, folder)
 
         async def find(name: str) -> Denial | None:
-            if name == _NO_NAME:
+            if name == _FOLDER_ITSELF:
                 return await rights.find_denial_below(folder, Right.CREATE)
             return await rights.find_denial(f"{folder}/{name}", Right.WRITE)
 
-        denials = await map_bounded([*names, _NO_NAME], find)
-        denied_folder = denials.pop(_NO_NAME)
+        denials = await map_bounded([*names, _FOLDER_ITSELF], find)
+        denied_folder = denials.pop(_FOLDER_ITSELF)
         if (first := next((one for one in denials.values() if one is not None), None)) is not None:
             return first
         # nothing has to be made in the folder where each partition has its node
         return denied_folder if denied_folder is not None and await self._lacks_nodes(topic, names) else None
 
     async def _lacks_nodes(self, topic: str, names: Iterable[str]) -> bool:
-        """Tell whether some partition has no offset node yet, or may have none: the topic is not there to say."""
+        """Return True if a partition may have no offset node yet.
+
+        That includes a topic that does not exist, since its partitions are unknown.
+        """
         found = await self._zk.find(topic_path(topic))
         try:
             return found is None or not {str(key) for key in parse_topic(found[0])} <= {*names}
@@ -100,14 +103,14 @@ class GroupRights:
 
 
 class MemberNotPermitted(ConfigError):
-    """This member may not consume what it has to register; it does not join, or leaves."""
+    """The member may not consume what it must register: it leaves, or never joins."""
 
 
 class PermittedSubscription:
     """The part of a subscription that this member may consume.
 
-    Static topics that are denied are left out of it. A pattern is registered as it is, or not at all, since members must
-    compute the same topics from it.
+    Denied topics are left out of a static subscription. A pattern is registered as it is or not at all, since all
+    members must compute the same topics from it.
     """
 
     def __init__(
@@ -121,33 +124,36 @@ class PermittedSubscription:
         self._rights = GroupRights(zk, group)
         self._due = asyncio.Event()
         self.registered: Subscription = subscription
-        """What the member registers, by the last review."""
+        """The subscription that the member registers, by the last review."""
         self.denied: Mapping[str, Denial] = {}
         """Topics that may not be claimed or committed, by the last review."""
 
     def report(self, topic: str) -> None:
-        """Hear that a claim or a commit of this topic was refused for an ACL: review soon."""
+        """Request a review: a claim or commit of this topic was refused for an ACL."""
         if topic not in self.denied:
             self._due.set()
 
     async def wait_due(self) -> None:
-        """Wait until a review is due: after a refusal, or from time to time while a topic is denied. Unbounded."""
-        # a refusal that a review cannot explain must not cause one review after the other
+        """Wait until a review is due. Unbounded.
+
+        It is due after a refusal, and every 30 s while a topic is denied.
+        """
+        # a refusal that reviews cannot explain must not cause reviews without a pause
         await asyncio.sleep(_REVIEW_PAUSE_S)
         try:
-            async with timeout(_REVIEW_DENIED_S if self.denied else None):
+            async with timeout(_DENIED_POLL_S if self.denied else None):
                 await self._due.wait()
         except TimeoutError:
             pass
 
     async def review(self, *, joined: bool = False) -> bool:
-        """Look what may be consumed now, and return whether that changes what is to be registered.
+        """Check the rights again; return True if that changes the registration.
 
         Args:
-            joined: A member with a pattern stays when a topic that it matches is denied later: leaving would stop all of
-                its topics. Before it joins it refuses to.
+            joined: True for a registered member. It stays if a topic that its pattern matches is denied: leaving would
+                stop all of its topics. Before it is registered, it refuses to join.
 
-        Raises MemberNotPermitted where the member must not be registered, CoordinationError.
+        Raises MemberNotPermitted if the member must not be registered, CoordinationError.
         """
         self._due.clear()
         denied = await self._rights.find_denied(await self._list_topics())
@@ -178,7 +184,7 @@ class PermittedSubscription:
 
 
 def _refuse(group: str, denied: Mapping[str, Denial], why: str) -> MemberNotPermitted:
-    """Return the error that a member which cannot join ends with."""
+    """Return the error with which a member that cannot join ends."""
     reasons = list({str(denial): None for denial in denied.values()})[:_SHOWN]
     return MemberNotPermitted(
         f"group {group} is not joined, since {why}: {counted(len(denied), 'topic')} may not be claimed or committed "

@@ -8,20 +8,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceSettings:
-    """How a member takes part in a rebalance; the defaults keep a handover inside a Java member's 6 s of patience."""
+    """The settings of a rebalance.
+
+    With the defaults a handover takes at most 3.55 s, which fits into the 6 s that a Java member keeps trying.
+    """
 
     settle_ms: int = 200
-    """How long changes are gathered before the registry is read; up to half of it more by chance."""
+    """Time, in milliseconds, that the member waits for further changes before it reads the group. Up to half of it more
+    is added at random.
+    """
     max_retries: int = 4
-    """After so many tries to claim a partition that another member holds, the member says that it is not ready."""
+    """Retries of a claim that another member holds, after which this member reports that it is not ready."""
     backoff_ms: int = 2000
-    """Between two such tries; they happen besides the watch on the holder."""
+    """Interval, in milliseconds, between two such retries. A change of the owner node causes one at once."""
     drain_timeout_ms: int = 3000
-    """How long a partition that goes away may be flushed and committed; what is not done by then is abandoned."""
+    """Longest time, in milliseconds, to flush and commit a partition that is given up. What is left then is abandoned.
+    """
     release_grace_ms: int = 250
-    """How long a drained partition is still held: a Java member reads the committed offset before it claims."""
+    """Time, in milliseconds, that a drained partition is still held: a Java member reads the committed offset before it
+    claims.
+    """
     reconcile_ms: int = 5000
-    """Between two comparisons of what should be owned, what ZooKeeper says and what runs."""
+    """Interval, in milliseconds, between two comparisons of what should be owned, what ZooKeeper holds and what runs.
+    """
 
     @property
     def settle_s(self) -> float:

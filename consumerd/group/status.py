@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person, a probe or a metric may know of a member: values, read-only.
+"""The status of a member, for operators, probes and metrics: read-only values.
 
 Pure.
 """
@@ -21,19 +21,19 @@ _SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """A partition that should be ours and is another's. ``holder`` is None where it was not to be read."""
+    """A partition granted to us and owned by another member; ``holder`` is None if unreadable."""
 
     partition: TopicPartition
     holder: Holder | None
     attempts: int
     seconds: float
     starved: bool
-    """Whether its retries are used up; it is tried again all the same."""
+    """True once its retries are used up; it is still tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRebalance:
-    """A rebalance and when it ended, in ms since the epoch."""
+    """A rebalance and the time when it ended, in ms since the epoch."""
 
     ended_ms: int
     rebalance: Rebalance
@@ -41,31 +41,32 @@ class PastRebalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """A member as it is now."""
+    """The current status of a member."""
 
     group: str
     state: MemberState
     consumer: ConsumerId | None
     epoch: SessionEpoch
     assigned: bool
-    """Whether the group was read in this session, so that ``desired`` says what is assigned to us."""
+    """True if the group was read in this session, so that ``desired`` is known."""
     desired: Mapping[TopicPartition, ThreadId]
     owned: Mapping[TopicPartition, ThreadId]
     moving: Mapping[TopicPartition, PartitionState]
     conflicts: tuple[Conflict, ...]
     rebalances: tuple[PastRebalance, ...]
-    """The newest last."""
+    """Oldest first."""
     disagreements: tuple[Disagreement, ...]
     last_error: str | None
-    """Why the registry could not be read or written, while that lasts."""
+    """The reason why the registry cannot be read or written, as long as that lasts."""
     unreadable_topics: Mapping[str, str] = field(default_factory=dict)
-    """Topics that we subscribe to whose node cannot be read, and why: nobody can plan their partitions."""
+    """Subscribed topics whose node cannot be read, each with the reason; no member can assign their partitions."""
 
     @property
     def unready_reason(self) -> str | None:
-        """Why the member is not ready, or None: ready means registered, and every assigned partition claimed.
+        """The reason why the member is not ready, or None.
 
-        A topic that cannot be read makes it unready as well, since nobody knows which of its partitions are ours.
+        Ready means that the member is registered and has claimed every assigned partition. An unreadable topic makes it
+        unready too, since its partitions cannot be assigned.
         """
         if self.state in {MemberState.DETACHED, MemberState.JOINING, MemberState.LEAVING, MemberState.STOPPED}:
             return f"the group member is {self.state.value}" + (f": {self.last_error}" if self.last_error else "")
@@ -92,5 +93,5 @@ class GroupStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether the member is registered and every assigned partition claimed."""
+        """True if the member is registered and every assigned partition is claimed."""
         return self.unready_reason is None

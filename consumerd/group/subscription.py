@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What members subscribe to: topics with stream counts, or one expression over all topics.
+"""Subscriptions: topics with stream counts, or one expression over all topics.
 
-Pure. A process registers one payload: either static topics, or a white or black list. Several expressions are joined
-with ``|``; what is to be left out becomes a negative look-ahead in the registered expression, so that Java members,
-who know nothing of it otherwise, compute the same. Which topics another member has is computed from its registration as
-a Java member computes it (``TopicCount.scala``, ``TopicFilter.scala``): the text is rewritten once more, must match the
-whole name, and internal topics are left out of lists (never out of static subscriptions). An expression that a client
-of 1.0 or 1.1 escaped twice is therefore taken as it stands, and matches nothing, for us as for every Java member.
+Pure. A process registers one payload: static topics, a white list, or a black list. Several expressions are joined with
+``|``. Excluded topics become a negative look-ahead in the registered expression, so that Java members, which do not
+know of exclusions, compute the same topics.
+
+Another member's topics are computed from its registration as a Java member computes them (``TopicCount.scala``,
+``TopicFilter.scala``): the expression is rewritten once more, it must match the whole name, and internal topics are
+left out of lists, though never out of static subscriptions. So an expression that a client of 1.0 or 1.1 escaped twice
+matches nothing, for us as for every Java member.
 """
 
 from __future__ import annotations
@@ -29,14 +31,17 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What this process subscribes to: ``streams`` by topic, or by the one expression of a list."""
+    """The subscription of this process: stream counts by topic, or by a list's expression."""
 
     pattern: Pattern
     streams: Mapping[str, int]
 
     @classmethod
     def to_topics(cls, topics: Mapping[str, int], *, key: str = "subscriptions.topics") -> Subscription:
-        """Subscribe to topics by name, each with a number of streams. Raises ConfigError that names ``key``."""
+        """Subscribe to topics by name, each with a number of streams.
+
+        Raises ConfigError that names ``key``.
+        """
         if not topics:
             raise ConfigError(f"{key}: no topic; name at least one, or use a pattern")
         for topic, count in topics.items():
@@ -67,19 +72,19 @@ class Subscription:
         return cls(pattern=Pattern.BLACK_LIST, streams={_join(patterns, key): streams})
 
     def register(self, timestamp_ms: int) -> MemberRegistration:
-        """Return what the member's node is to hold."""
+        """Return the content of the member's node."""
         return MemberRegistration(pattern=self.pattern, subscription=self.streams, timestamp_ms=timestamp_ms)
 
 
 def needs_topic_names(registration: MemberRegistration) -> bool:
-    """Whether the names of all topics are needed to know what the member subscribes to."""
+    """Return True if a member's topics depend on the names of all topics."""
     return registration.pattern is not Pattern.STATIC
 
 
 def plan_streams(
     registration: MemberRegistration, topics: Iterable[str], *, exclude_internal: bool = True
 ) -> Mapping[str, int]:
-    """Return the member's streams by topic, given the names of all topics (used for lists only).
+    """Return a member's stream counts by topic; ``topics`` are used for lists only.
 
     Raises UnsupportedPattern for an expression that cannot be evaluated here.
     """
@@ -89,7 +94,7 @@ def plan_streams(
     names = topics if isinstance(topics, frozenset) else frozenset(topics)
     names = _find_legal(names)
     text = normalise_pattern(expression)
-    # single names are asked for by the thousand, each once
+    # single names come by the thousand, each once: caching them would only fill the cache
     matching = _match(text, names) if len(names) > 1 else _compile(text).match_names(names)
     if isinstance(matching, UnsupportedPattern):
         raise matching.with_traceback(None)
@@ -104,9 +109,9 @@ def _compile(expression: str) -> JavaPattern:
 
 @functools.lru_cache(maxsize=32)
 def _match(expression: str, names: frozenset[str]) -> frozenset[str] | UnsupportedPattern:
-    """Return the names that match; a group's members mostly share one expression, and each view asks several times.
+    """Return the names that match, cached: most members share one expression.
 
-    A refusal is returned, not raised, so that the work that it took is not done again.
+    A refusal is returned, not raised, so that it is cached too.
     """
     try:
         return _compile(expression).match_names(names)
@@ -116,7 +121,10 @@ def _match(expression: str, names: frozenset[str]) -> frozenset[str] | Unsupport
 
 @functools.lru_cache(maxsize=2)
 def _find_legal(names: frozenset[str]) -> frozenset[str]:
-    """Leave out what no broker takes for a topic's name: such a node is of nobody's use, and may be of any length."""
+    """Return the names that a broker accepts as topic names.
+
+    Other nodes are useless, and their names may be of any length.
+    """
     return frozenset(filter(_LEGAL_NAME.fullmatch, names))
 
 
@@ -126,7 +134,7 @@ def _validate_streams(key: str, count: int) -> None:
 
 
 def _join(patterns: Sequence[str], key: str) -> str:
-    """Join expressions with ``|``, each as Java rewrites it and checked on its own."""
+    """Join expressions with ``|``, each rewritten as in Java and checked on its own."""
     if not patterns:
         raise ConfigError(f"{key}: no expression; give at least one")
     rewritten = []
@@ -141,7 +149,7 @@ def _join(patterns: Sequence[str], key: str) -> str:
         rewritten.append(text)
     if len(rewritten) == 1:
         return rewritten[0]
-    # flags at the start of one expression must not reach into the next
+    # flags at the start of one expression must not apply to the next
     joined = "|".join(f"(?:{text})" if text.startswith("(?") else text for text in rewritten)
     try:
         compile_java(joined)

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of a member and of a partition, and every transition there is.
+"""The states of a member and of a partition, and every transition between them.
 
-Pure, and nothing but tables. Two rules hold:
+Pure: nothing but tables. Two rules hold:
 
-1. Everything that may follow anything stands here; :mod:`consumerd.group.machine` decides *when*, never *what then*.
+1. Everything that affects transitions stands here; :mod:`consumerd.group.machine` decides *when* a trigger fires, never
+   *what follows*.
 2. This file knows no ZooKeeper, no listener and no clock.
 
-**Theory.** A rebalance is not one procedure that runs from stop to start, as in the Java consumer, but a difference
-between what a member *should* own and what each partition *is* doing. The member follows the group: it joins, lets
-changes settle, reads, and follows what it read. Each partition then walks on its own from where it is towards where it
-should be. So a partition that stays never leaves ``OWNED``; one that goes begins to drain the moment a view denies it,
-whatever else is under way, which keeps every handover inside a Java member's patience; and a change in the middle of a
-rebalance is only another difference.
+**Theory.** In the Java consumer, a rebalance is a procedure: stop everything, recompute, start again. Here it is a
+difference between what a member *should* own and what each partition *is* doing. The member follows the group: it
+joins, waits until changes settle, reads a view, and applies it. Each partition then moves on its own from its current
+state to the wanted one. So a partition that stays never leaves ``OWNED``. One that goes starts to drain as soon as a
+view denies it, independently of the others, so that each handover fits into the 6 s that a Java member keeps trying.
+A change during a rebalance is only another difference.
 
-A member's node ``ids/<id>`` and a partition's owner node live and die with the session. Hence two ways out of each
-state: an orderly one, through ``QUIESCING``, ``HOLDING`` and ``RELEASING``; and ``SESSION_OVER`` or ``LOSE``, by which
-a partition that somebody works on is dropped at once, and one that nobody works on is forgotten.
+A member's node ``ids/<id>`` and a partition's owner node live and die with the session. Hence each state has two ways
+out. The orderly one leads through ``QUIESCING``, ``HOLDING`` and ``RELEASING``. By ``SESSION_OVER`` or ``LOSE``, a
+partition in delivery is dropped at once, and any other is forgotten.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from typing import Final
 
 
 class MemberState(enum.Enum):
-    """Where a member stands towards its group."""
+    """The state of a member in its group."""
 
     DETACHED = "detached"
     """No session."""
     JOINING = "joining"
     """There is a session; our node under ``ids`` is being created."""
     SETTLING = "settling"
-    """Something changed; further changes are gathered for a moment before the group is read."""
+    """Something changed; the member waits a moment for further changes before it reads the group."""
     READING = "reading"
     """A view of the group is being read."""
     FOLLOWING = "following"
-    """The newest view is applied; partitions walk towards it."""
+    """The newest view is applied; partitions move towards it."""
     SUSPENDED = "suspended"
-    """ZooKeeper has not answered for so long that another member may soon own what is ours; positions are kept."""
+    """ZooKeeper has been silent for two thirds of the session timeout; nothing is done, positions are kept."""
     LEAVING = "leaving"
     """Nothing is wanted any more: everything is drained and released, then our node is deleted."""
     STOPPED = "stopped"
 
 
 class MemberTrigger(enum.Enum):
-    """What moves a member."""
+    """An event that moves a member."""
 
     SESSION = "session"
     REGISTERED = "registered"
@@ -55,66 +56,66 @@ class MemberTrigger(enum.Enum):
     VIEWED = "viewed"
     UNREADABLE = "unreadable"
     UNLISTED = "unlisted"
-    """Our node under ``ids`` is gone, or another session's."""
+    """Our node under ``ids`` is gone, or belongs to another session."""
     STALE = "stale"
-    """What was read no longer holds after partitions were claimed by it."""
+    """The view changed after partitions were claimed by it."""
     SUSPEND = "suspend"
     RESUME = "resume"
-    """The same session answers again, and we had registered in it."""
+    """The same session answers again, and we are registered in it."""
     REJOIN = "rejoin"
-    """The same session answers again before we had registered."""
+    """The same session answers again, and we are not registered in it yet."""
     SESSION_OVER = "session over"
     LEAVE = "leave"
     LEFT = "left"
 
 
 class PartitionState(enum.Enum):
-    """Where a partition stands towards us."""
+    """The state of a partition in this member."""
 
     ABSENT = "absent"
-    """Not ours, and nothing is under way."""
+    """Not ours, and nothing is in progress."""
     CLAIMING = "claiming"
     """Its owner node is being created."""
     CONTESTED = "contested"
-    """It should be ours, and somebody else's node is there; watched, and tried again."""
+    """It should be ours, but another member's owner node exists. The node is watched, and the claim is retried."""
     CONFIRMING = "confirming"
-    """Its owner node is ours; whether the view by which it was claimed still holds is being read."""
+    """Its owner node is ours; a read checks whether the view that granted it is still current."""
     OWNED = "owned"
-    """The listener has it."""
+    """The listener delivers it."""
     QUIESCING = "quiescing"
-    """It is to go: the listener stops, flushes and commits."""
+    """It is being given up: the listener stops, flushes and commits."""
     HOLDING = "holding"
-    """Drained, and held a little longer for a Java member that read the committed offset before our last commit."""
+    """Drained, and kept a moment longer for a Java member that read the committed offset before our last commit."""
     RELEASING = "releasing"
     """Its owner node is being deleted."""
     DROPPING = "dropping"
-    """Lost: the listener throws away what it has of it."""
+    """Lost: the listener discards what it has not delivered."""
 
 
 class PartitionTrigger(enum.Enum):
-    """What moves a partition."""
+    """An event that moves a partition."""
 
     GRANT = "grant"
-    """The view gives it to us."""
+    """The newest view gives it to us."""
     CREATED = "created"
     TAKEN = "taken"
-    """The owner node is another's, or creating it was not possible."""
+    """The owner node is another member's, or it could not be created."""
     UNKNOWN = "unknown"
     """The owner node may or may not have been created."""
     CONFIRMED = "confirmed"
     DENY = "deny"
-    """The view does not give it to us."""
+    """The newest view does not give it to us."""
     RENEW = "renew"
-    """Its topic was deleted and made again: what runs belongs to the old one."""
+    """Its topic was deleted and re-created: what runs belongs to the old topic."""
     DRAINED = "drained"
     ELAPSED = "elapsed"
     RELEASED = "released"
     LOSE = "lose"
-    """Its owner node is gone, or another's."""
+    """Its owner node is gone, or another member's."""
     SESSION_OVER = "session over"
     DROPPED = "dropped"
     STRAY = "stray"
-    """An owner node of our session that nothing accounts for: a claim whose outcome was never known."""
+    """An owner node of our session that no record explains: its claim's outcome never became known."""
 
 
 _M, _MT = MemberState, MemberTrigger
@@ -141,7 +142,7 @@ MEMBER_TRANSITIONS: Final[Mapping[tuple[MemberState, MemberTrigger], MemberState
     },
     (_M.LEAVING, _MT.LEFT): _M.STOPPED,
 }
-"""Every move of a member. LEAVING bears the end of the session: what is left to do then is to drop."""
+"""Every transition of a member. LEAVING survives the end of the session: what is left then is to drop."""
 
 _P, _PT = PartitionState, PartitionTrigger
 
@@ -174,10 +175,10 @@ PARTITION_TRANSITIONS: Final[Mapping[tuple[PartitionState, PartitionTrigger], Pa
         for state in (_P.CLAIMING, _P.CONTESTED, _P.CONFIRMING, _P.HOLDING, _P.RELEASING)
     },
 }
-"""Every move of a partition."""
+"""Every transition of a partition."""
 
 HELD: Final = frozenset({_P.CONFIRMING, _P.OWNED, _P.QUIESCING, _P.HOLDING})
-"""States in which the owner node is ours, so that its absence is a loss."""
+"""States in which the owner node is ours, so a missing node means that the partition was lost."""
 
 MOVING: Final = frozenset({_P.CLAIMING, _P.CONFIRMING, _P.QUIESCING, _P.HOLDING, _P.RELEASING, _P.DROPPING})
-"""States that pass by themselves; while there is one, a rebalance is not over."""
+"""States that end by themselves; a rebalance lasts while a partition is in one of them."""

@@ -123,7 +123,7 @@ def test_partitions_that_another_member_does_not_claim_are_reported() -> None:
     }
     (found,) = plan_owner_disagreements(snapshot, Strategy.RANGE, ours, ConsumerId("g_a"))
     assert (found.kind, found.member) == (DisagreementKind.UNOWNED, "g_b")
-    assert str(found).startswith("unowned: g_b: it has not claimed what nobody owns (partitions: 2)")
+    assert str(found).startswith("unowned: g_b: partitions that it has not claimed: 2;")
     assert "t/2, t/3" in found.detail
     # what we do not own ourselves is a conflict, and reported as such
     assert plan_owner_disagreements(snapshot, Strategy.RANGE, ours, ConsumerId("g_b")) == ()
