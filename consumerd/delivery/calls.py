@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls into a sink, or into the quarantine, under a claim: guarded, repeated where that may help, and no error let
-through but our own.
+"""Guarded calls into a sink or the quarantine, under a claim.
 
-Await rule: between the last await and a visible effect stands a check of the claim (:meth:`GuardedCalls.usable`), and
-after every call it is checked that the claim was not taken away meanwhile: a write that returns late changes nothing.
+Calls are retried if that may help, and raise only our own errors.
+
+Await rule: the claim is checked (:meth:`GuardedCalls.usable`) between the last await and a visible effect. After every
+call, a revoked claim ends the pipeline: a write that returns late changes nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import TypeVar
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.timeouts import timeout_at
-from consumerd.delivery.attention import Attention
 from consumerd.delivery.condition import Condition
 from consumerd.delivery.ports import DeliverySettings
+from consumerd.delivery.signals import PipelineSignals
 from consumerd.errors import (
     ConsumerdError,
     LeasePaused,
@@ -38,14 +39,14 @@ class GuardedCalls:
         claim: Claim,
         sink: str,
         *,
-        attention: Attention,
+        signals: PipelineSignals,
         condition: Condition,
         settings: DeliverySettings,
         random: Callable[[], float],
     ) -> None:
         self._claim = claim
         self._sink = f"sink {sink}"
-        self._attention = attention
+        self._signals = signals
         self._condition = condition
         self._abandon_timeout_ms = settings.abandon_timeout_ms
         self._settle_s = settings.retry_maximum_ms / 1000
@@ -55,24 +56,27 @@ class GuardedCalls:
         self._revoked = False
         self._paused = False
         self.unproven: int | None = None
-        """A failed file dropped what was beyond: only when that is safe the failure is over."""
+        """Position that has to be acknowledged before a failure counts as over; records beyond it were dropped."""
 
     @property
     def revoked(self) -> bool:
-        """Whether the claim was taken away."""
+        """True if the claim was revoked."""
         return self._revoked
 
     @property
     def paused(self) -> bool:
-        """Whether the lease is waited for."""
+        """True while it waits for the lease."""
         return self._paused
 
     def revoke(self) -> None:
-        """Take the claim away: every call ends by OwnershipLost from now on."""
+        """Revoke the claim: every call raises OwnershipLost from now on."""
         self._revoked = True
 
     async def usable(self) -> None:
-        """Return once the claim may be used at this very moment. Unbounded; ends by OwnershipLost at the latest."""
+        """Return as soon as the claim may be used.
+
+        Unbounded; raises OwnershipLost at the latest when the session ends.
+        """
         while True:
             if self._revoked:
                 raise OwnershipLost(f"{self._claim.partition}: the claim was taken away")
@@ -90,14 +94,17 @@ class GuardedCalls:
                 return
 
     async def once(self, call: Awaitable[_T], name: str, *, of: str | None = None) -> _T:
-        """Await a call, and let nothing but our own errors out; ``of`` is who is called, the sink unless given."""
+        """Await a call, and raise only our own errors.
+
+        ``of`` names the callee in reports; by default, the sink.
+        """
         self._condition.begin_call(of or self._sink, name)
         try:
             answer = await call
         except ConsumerdError:
             raise
         except Exception as error:
-            # the sink's border: a fault in one sink's code stops its partitions, not the process
+            # boundary of the sink: an error in one sink's code stops its partitions, not the process
             self._condition.fault()
             message = f"{self._sink}: unexpected {type(error).__name__}, see the log"
             raise PermanentSinkError(message) from error
@@ -110,10 +117,11 @@ class GuardedCalls:
     async def insist(
         self, call: Callable[[], Awaitable[_T]], name: str, *, of: str | None = None, heed_news: bool = False
     ) -> tuple[_T] | None:
-        """Make a call until it is answered; None where a drain was asked for between two tries, or, if those are heeded,
-        where an operator's request may have come.
+        """Retry a call until it is answered.
 
-        Raises RetriableSinkError where the sink has dropped what it held and says where to go on, after a pause.
+        Returns None if a drain is requested between two tries, or with ``heed_news`` if an operator's request may be
+        pending. Raises RetriableSinkError, after a pause, if the sink has dropped its records and names the position to
+        go on at.
         """
         while True:
             await self.usable()
@@ -126,14 +134,14 @@ class GuardedCalls:
                 await self.back_off(error)
                 if error.resume_position is not None:
                     raise
-            if self._attention.draining or (heed_news and self._attention.curious):
+            if self._signals.draining or (heed_news and self._signals.may_have_request):
                 return None
 
     async def abandon(self, writer: PartitionWriter) -> None:
-        """Have a writer clean up, within ``abandon_timeout_ms``. Raises nothing of the sink's.
+        """Let a writer clean up, within ``abandon_timeout_ms``. Raises no error of the sink.
 
-        Where it is cancelled meanwhile (a claim is lost, and then the daemon ends), the writer is asked once more, from
-        the beginning, before the cancellation goes on.
+        If it is cancelled meanwhile (a claim is lost, and then the daemon ends), the writer is asked once more from the
+        beginning before the cancellation goes on.
         """
         until = asyncio.get_running_loop().time() + self._abandon_timeout_ms / 1000
         interrupted: asyncio.CancelledError | None = None
@@ -146,37 +154,37 @@ class GuardedCalls:
                 continue
             except TimeoutError:
                 self._condition.abandon_timed_out(self._abandon_timeout_ms)
-            except Exception as error:  # noqa: BLE001 - the sink's border: one that cannot clean up must not take others with it
+            except Exception as error:  # noqa: BLE001 - boundary of the sink: one failed clean-up must not end others
                 self._condition.abandon_failed(error)
             break
         if interrupted is not None:
             raise interrupted
 
     async def back_off(self, error: ConsumerdError) -> None:
-        """Note a failure and wait; shorter where a drain is asked for."""
+        """Note a failure and wait; a drain request ends the wait."""
         self._condition.fail(error)
-        await self._attention.rest(self._backoff.next())
+        await self._signals.rest(self._backoff.next())
 
     def reset(self) -> None:
-        """Begin with short pauses again."""
+        """Reset the backoff to short pauses."""
         self._backoff.reset()
         self.unproven = None
 
     def recover(self) -> None:
-        """Note that what failed works again."""
+        """Note that the failure is over."""
         self.unproven = None
         if self._condition.failing:
             self._backoff.reset()
             self._condition.recover()
 
     def prove(self, acknowledged: int) -> None:
-        """Note that the sink has answered, up to where everything is safe."""
+        """Note an acknowledged position, which may end a failure."""
         if self.unproven is None or acknowledged > self.unproven:
             self.recover()
 
     @property
     def settled_at(self) -> float | None:
-        """When a failure that has not come again counts as over; None while there is none."""
+        """The time when a failure counts as over unless it recurs, or None."""
         failed_at = self._condition.failed_at
         if failed_at is None or self.unproven is not None:
             return None

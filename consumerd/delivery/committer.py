@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits acknowledged positions: the newest of each partition, all in one call, no more often than the interval.
+"""Commits acknowledged positions: the newest of each partition, together, once per interval.
 
-A commit that fails is not repeated as it was: the next pass sends whatever is acknowledged by then. Passes never overlap,
-so that each starts from node versions that the last one has settled. A position is noted in the very tracker that it was
-taken from: one that has been replaced meanwhile (the partition started again elsewhere) is not touched.
+A failed commit is not repeated as it was: the next pass sends the positions acknowledged by then. Passes never overlap,
+so each starts from the node versions that the previous one has settled. A committed position is noted in the tracker
+that it was taken from; if the partition has started again with another tracker meanwhile, that one is not touched.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _UNEXPLAINED: Final = "the offset store has not taken it; the log has the error 
 
 
 class Committable(Protocol):
-    """Something whose positions are committed: one partition under one claim."""
+    """One partition under one claim, whose positions are committed."""
 
     @property
     def claim(self) -> Claim:
-        """In whose session the commit goes out."""
+        """The claim, whose session sends the commit."""
 
     @property
     def tracker(self) -> OffsetTracker | None:
@@ -41,14 +41,18 @@ class Committable(Protocol):
         """The operator's request that the next commit carries out, if any."""
 
     def note_commit(self, failure: str | None) -> None:
-        """Take why the position could not be written; None once it was."""
+        """Note why the position could not be written, or with None that it was."""
 
 
 P = TypeVar("P", bound=Committable)
 
 
 class Committer:
-    """Commits for the partitions added to it. ``not_owner`` is told, at once, of each that is no longer ours."""
+    """Commits for the partitions added to it.
+
+    Args:
+        not_owner: Called at once for each claim that turns out to be lost.
+    """
 
     def __init__(
         self, store: OffsetStore, *, interval_s: float, hooks: Hooks, not_owner: Callable[[Claim], None]
@@ -63,11 +67,11 @@ class Committer:
         self._failing = False
 
     def add(self, part: Committable) -> None:
-        """Commit this one too, from the next pass on."""
+        """Include this partition from the next pass on."""
         self._parts[part] = None
 
     def remove(self, part: Committable) -> None:
-        """Commit this one no more."""
+        """Exclude this partition from now on."""
         self._parts.pop(part, None)
 
     async def run(self) -> None:
@@ -77,19 +81,22 @@ class Committer:
             await self.commit(list(self._parts))
 
     async def commit(self, parts: Iterable[Committable]) -> None:
-        """Commit what is pending of these. Bounded by the store's own deadlines; safe to cancel."""
+        """Commit the pending positions of these partitions.
+
+        Bounded by the store's own deadlines; safe to cancel.
+        """
         async with self._turn:
             await self._pass(parts)
 
     async def commit_at_once(self, part: Committable) -> bool:
-        """Commit this one without waiting for the interval, and return whether the store now holds its position.
+        """Commit one partition now; return True if the store holds its position.
 
-        Those who ask at the same time, or while a pass is under way, share one.
+        Concurrent callers, also those that call during a pass, share the next one.
         """
         self._urgent[part] = None
         try:
             async with self._turn:
-                await asyncio.sleep(0)  # for those whose answers have come with ours
+                await asyncio.sleep(0)  # let callers that became ready in the same loop iteration join
                 if part in self._urgent:
                     together = list(self._urgent)
                     self._urgent.clear()
@@ -99,7 +106,7 @@ class Committer:
         return part.tracker is not None and part.tracker.pending is None
 
     def explain_refusal(self, partition: TopicPartition) -> str | None:
-        """Say why the store refuses this partition's commits, where it does for lack of permission."""
+        """Return why the store refuses this partition's commits, if it lacks a permission."""
         return self._store.explain_refusal(partition)
 
     async def _pass(self, parts: Iterable[Committable]) -> None:

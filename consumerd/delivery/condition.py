@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one partition fares: what it is stopped by, what fails, and since when; told to the log and to the hooks.
+"""The condition of one partition: stopped or failing, since when and why; logged once.
 
-A failure is told twice, when it begins and when it is over, however often it is met in between; a stop likewise. The
-pipeline decides what happens; this remembers it.
+A failure is reported twice, when it begins and when it ends, however often it recurs in between; a stop likewise. The
+pipeline makes the decisions, and this module keeps and reports their state.
 
-What a sink refuses is told at once. The other faults are looked for from time to time (:meth:`Condition.find_fault`), and
-count once they have lasted: a partition that cannot be fetched, a position that cannot be written, a call that hangs. One
-of them that follows another is the same failure, with another reason.
+A refusal of the sink is reported at once. Other faults are searched periodically (:meth:`Condition.find_fault`), and
+count once they have lasted: a partition that cannot be fetched, a position that cannot be written, a call that hangs. A
+fault that follows another is the same failure, with a new reason.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from consumerd.telemetry.hooks import Hooks, Trouble
 
 
 class BoundLogger(Protocol):
-    """What is used of a bound structlog logger."""
+    """The methods used of a bound structlog logger."""
 
     def debug(self, event: str, /, **keys: object) -> object:
-        """Log what is of interest to whoever looks closely."""
+        """Log a detail of interest when debugging."""
 
     def info(self, event: str, /, **keys: object) -> object:
         """Log a change of state."""
 
     def warning(self, event: str, /, **keys: object) -> object:
-        """Log what is degraded and tried again."""
+        """Log a degradation that is retried."""
 
     def error(self, event: str, /, **keys: object) -> object:
-        """Log what a person must act upon."""
+        """Log a fault that an operator must act upon."""
 
     def exception(self, event: str, /, **keys: object) -> object:
-        """Log a fault in somebody's code, with where it happened."""
+        """Log an unexpected error of a sink's code, with its traceback."""
 
 
 GRACE_S: Final = 5.0
-"""How long a partition may not be fetched, or its position not be written, before it counts as failing: a leader that
-moves as it should, or a broker that is restarted in order, takes a second or two.
+"""Time, in seconds, that fetching or committing may fail before the partition counts as failing. A leader that moves,
+or a broker that restarts in order, takes a second or two.
 """
 _PATIENCE_S: Final = 10.0
 _LONGEST_PATIENCE_S: Final = 300.0
-"""How long a call into a sink may take before it counts as hanging: twice what the ones before it took, between these two,
-so that a sink that is slow and works is not failing by turns.
+"""Limits, in seconds, of the time after which a call into a sink counts as hanging. Between them, it is twice the time
+of the calls before, so that a slow but working sink does not alternate between failing and running.
 """
 _PATIENCE_DECAY: Final = 0.9
 
 _EXPECTED: Final = frozenset({GapReason.CONTROL, GapReason.COMPACTION, GapReason.ABORTED})
-"""Offsets that hold no record of anybody's."""
+"""Reasons of gaps in which no record is lost."""
 
 _TO_DO: Final = {
     GapReason.RETENTION: "the brokers have deleted them; give the topic a longer retention, or the group more members",
     GapReason.CORRUPT: "see whether another replica's copy is whole, and the quarantine if there is one",
     GapReason.SKIPPED: "see the quarantine if there is one, else read them by other means while they are retained",
     GapReason.CONSUMED_ELSEWHERE: "another member of the group has consumed them; they are not in this sink",
-    GapReason.MISSING_FILE: "this group has landed and committed them, and the file was removed: restore it from a copy, or move "
-    "the position back with `consumerd offsets set` while the brokers retain them",
+    GapReason.MISSING_FILE: "this group has landed and committed them, and the file was removed: restore it from a "
+    "copy, or move the position back with `consumerd offsets set` while the brokers retain them",
     GapReason.RESET: "a reset policy or an operator asked for it; `consumerd offsets set` goes back",
 }
 
@@ -73,7 +73,7 @@ def _count_lost(gap: Gap) -> str:
 
 
 class Condition:
-    """One partition's condition under one claim. ``now`` is monotonic."""
+    """One partition's condition under one claim. ``now`` is monotonic, in seconds."""
 
     def __init__(
         self, partition: TopicPartition, sink: str, *, hooks: Hooks, log: BoundLogger, now: Callable[[], float]
@@ -84,7 +84,7 @@ class Condition:
         self._log = log
         self._now = now
         self._stop: Stop | None = None
-        self._stopped_open = False  # else nothing but opening the sink had failed
+        self._stopped_open = False  # true if it stopped after the sink was opened
         self._failure: str | None = None
         self._failed_at: float | None = None
         self._since: float | None = None
@@ -97,33 +97,36 @@ class Condition:
 
     @property
     def stop(self) -> Stop | None:
-        """What it is stopped by."""
+        """The stop, if it is stopped."""
         return self._stop
 
     @property
     def failing(self) -> bool:
-        """Whether something fails that is tried again."""
+        """True if something fails and is retried."""
         return self._failure is not None
 
     @property
     def failed_at(self) -> float | None:
-        """When the failure was met last."""
+        """The time of the latest occurrence of the failure, or None."""
         return self._failed_at
 
     def find_reason(self, fault: Fault | None) -> str | None:
-        """Return why it is stopped or failing, for people; ``fault`` is what :meth:`find_fault` finds."""
+        """Return why it is stopped or failing, or None.
+
+        ``fault`` is the result of :meth:`find_fault`.
+        """
         if self._stop is not None:
             return self._stop.advice
         return self._failure or (None if fault is None else fault.reason)
 
     def find_since(self, fault: Fault | None) -> float:
-        """Return since when it is stopped or failing, else since when it is in its state."""
+        """Return when the present stop, failure or state began."""
         if self._since is not None:
             return self._since
         return self._turned_at if fault is None else fault.since
 
     def turn(self) -> None:
-        """Note a change of state other than a failure, a stop, or the end of one."""
+        """Note a change of state that is neither a failure nor a stop."""
         self._turned_at = self._now()
 
     def start(self, plan: StartAt) -> None:
@@ -146,7 +149,7 @@ class Condition:
             )
         if plan.out_of_range is not None:
             self._note_reset(plan.out_of_range, plan.first_offset, plan.reason)
-        # a stopped one is opened again from time to time, to look whether what stopped it is still so
+        # a stopped partition is reopened from time to time, to check whether the cause of the stop persists
         tell = self._log.info if self._stop is None else self._log.debug
         tell("delivery_started", offset=plan.position, committed=plan.committed, reason=plan.reason.value)
         if plan.stable_end is not None:
@@ -183,13 +186,13 @@ class Condition:
             self._hooks.position_reset(self._partition, before=before, after=after, reason=StartReason.REQUEST.value)
 
     def pass_over(self, gap: Gap) -> None:
-        """Tell of offsets that hold no delivered record; the one place, whatever the reason.
+        """Report offsets without a delivered record, for any reason.
 
-        Whoever calls has the gap recorded by the sink. How many records were lost is known for one offset that was
-        seen, else only that it cannot be more than there are offsets.
+        The caller has the gap recorded by the sink. The number of lost records is known for a single offset that was
+        seen; otherwise the number of offsets is an upper bound.
         """
         if gap.reason not in _EXPECTED:
-            # what was safe and is gone needs a person, whatever the policies say
+            # records that had landed and are gone need an operator, under any policy
             tell = self._log.error if gap.reason is GapReason.MISSING_FILE else self._log.warning
             tell(
                 "range_skipped",
@@ -202,7 +205,7 @@ class Condition:
         self._hooks.gap_recorded(self._partition, gap)
 
     def pass_unit(self, unit: PassedUnit, *, kept: bool) -> None:
-        """Tell of a unit that a policy passes over; ``kept`` is whether it is in quarantine."""
+        """Report a unit that a policy passes over; ``kept`` if it is in quarantine."""
         self._log.warning(
             "unit_quarantined" if kept else "unit_skipped",
             offset=unit.offset,
@@ -214,7 +217,7 @@ class Condition:
         self._hooks.unit_passed(self._partition, cause=unit.cause.value, kept=kept)
 
     def truncated(self, end: int, error: OffsetOutOfRange) -> None:
-        """Tell that the log has lost its end: what was landed up to ``end`` is not what the log holds there now."""
+        """Report a truncation: records landed up to ``end`` are not in the log any more."""
         self._log.warning(
             "log_truncated",
             landed=end,
@@ -225,22 +228,22 @@ class Condition:
         self._hooks.trouble(Trouble.LOG_TRUNCATED, detail, self._partition)
 
     def sink_failed(self, *, retriable: bool) -> None:
-        """Tell of a call that the sink refused."""
+        """Report a call that the sink refused."""
         self._hooks.sink_failed(self._partition, self._sink, retriable=retriable)
 
     def fault(self) -> None:
-        """Tell of an error that no sink may raise; called where it is handled."""
+        """Report an error that sinks must not raise; called in its handler."""
         if self._stop is None:
             self._log.exception("sink_faulted")
             self._hooks.trouble(Trouble.SINK_FAULTED, f"sink {self._sink}: an unexpected error", self._partition)
 
     def abandon_timed_out(self, timeout_ms: int) -> None:
-        """Tell of a writer that did not clean up in time."""
+        """Report a writer that did not clean up in time."""
         self._log.error("abandon_timed_out", timeout_ms=timeout_ms)
         self._hooks.trouble(Trouble.ABANDON_TIMED_OUT, f"its sink took more than {timeout_ms} ms", self._partition)
 
     def abandon_failed(self, error: Exception) -> None:
-        """Tell of a writer whose clean-up failed; called where the error is handled."""
+        """Report a writer whose clean-up failed; called in the error's handler."""
         self._log.exception("abandon_failed")
         self._hooks.trouble(Trouble.ABANDON_FAILED, f"unexpected {type(error).__name__}", self._partition)
 
@@ -260,13 +263,13 @@ class Condition:
         self._hooks.position_reset(self._partition, before=error.offset, after=position, reason=reason.value)
 
     def fail(self, error: ConsumerdError) -> None:
-        """Note that something failed that will be tried again."""
+        """Note a failure that will be retried."""
         self._failed_at = self._now()
         self._failure = str(error)
         self._tell(Fault(self._failed_at, self._failure))
 
     def _tell(self, fault: Fault) -> None:
-        """Tell that a failure has begun, unless it was told already."""
+        """Report that a failure has begun, unless that was reported already."""
         if self._told:
             return
         self._told = True
@@ -276,7 +279,7 @@ class Condition:
         self._hooks.trouble(Trouble.DELIVERY_FAILING, fault.reason, self._partition)
 
     def recover(self) -> None:
-        """Note that what failed works again."""
+        """Note that the failure is over."""
         if self._failure is None:
             return
         self._failure = self._failed_at = None
@@ -293,11 +296,11 @@ class Condition:
             self._hooks.partition_resumed(self._partition)
 
     def begin_call(self, who: str, call: str) -> None:
-        """Note that ``who`` owes the answer to a call, until :meth:`end_call`."""
+        """Note that ``who`` was called, until :meth:`end_call`."""
         self._call = who, call, self._now()
 
     def end_call(self) -> None:
-        """Note that the call was answered, or given up."""
+        """Note that the call has returned or was given up."""
         if self._call is None:
             return
         took_s = self._now() - self._call[2]
@@ -305,7 +308,7 @@ class Condition:
         self._patience_s = min(_LONGEST_PATIENCE_S, max(_PATIENCE_S, 2 * took_s, _PATIENCE_DECAY * self._patience_s))
 
     def note_commit(self, failure: str | None) -> None:
-        """Note why the position could not be written; None once it was."""
+        """Note why the position could not be written, or with None that it was."""
         if failure is None:
             self._commit_fault = None
             return
@@ -313,7 +316,10 @@ class Condition:
         self._commit_fault = Fault(since, f"its position cannot be written: {failure}")
 
     def find_fault(self, fetching: Fault | None) -> Fault | None:
-        """Return what has lasted for longer than it may; ``fetching`` is why the partition cannot be fetched."""
+        """Return the fault that has lasted too long, or None.
+
+        ``fetching`` is the reason why the partition cannot be fetched, if it cannot.
+        """
         now = self._now()
         if self._call is not None:
             who, call, begun = self._call
@@ -325,7 +331,7 @@ class Condition:
         return None
 
     def watch(self, fault: Fault | None) -> None:
-        """Tell of a fault that was found, once, and of its end."""
+        """Report a lasting fault once, or with None its end."""
         self._watched = fault is not None
         if fault is not None:
             self._tell(fault)
@@ -333,9 +339,9 @@ class Condition:
             self._tell_end()
 
     def halt(self, stop: Stop, *, opened: bool) -> None:
-        """Note that a policy stopped it, with its sink open or while it was being opened.
+        """Note a stop by a policy; ``opened`` if the sink had been opened.
 
-        It is looked at again from time to time; only a change is told.
+        The partition is checked again from time to time, but only a new cause is reported.
         """
         again = self._stop is not None and self._stop.cause is stop.cause
         self._stop, self._stopped_open = stop, opened

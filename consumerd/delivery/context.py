@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that delivery's parts share: what all partitions of a process use, and what belongs to one claim."""
+"""Values shared within delivery: the tools of a process, and the context of one claim."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from consumerd.delivery.attention import Attention
 from consumerd.delivery.calls import GuardedCalls
 from consumerd.delivery.committer import Committer
 from consumerd.delivery.condition import BoundLogger, Condition
 from consumerd.delivery.gate import StartGate
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, SinkRoute
+from consumerd.delivery.signals import PipelineSignals
 from consumerd.delivery.start import StartFinder
 from consumerd.model import Claim, TopicPartition
 from consumerd.offsets.store import OffsetRequests
@@ -25,9 +25,9 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeliveryTools:
-    """What the pipelines of one process share.
+    """The objects that all pipelines of a process share.
 
-    ``now`` is the event loop's clock in seconds; ``random`` returns numbers from 0 to 1, for the pauses of a backoff.
+    ``now`` is the event loop's clock in seconds; ``random`` returns numbers from 0 to 1, for backoff jitter.
     """
 
     feeds: FeedSource
@@ -44,7 +44,7 @@ class DeliveryTools:
 
 
 class ClaimContext:
-    """One claim and what its pipeline and flow share; made for the claim and thrown away with it."""
+    """One claim, and the objects that its pipeline and flow share."""
 
     def __init__(self, claim: Claim, route: SinkRoute, tools: DeliveryTools) -> None:
         self.claim = claim
@@ -57,12 +57,12 @@ class ClaimContext:
         self.log: BoundLogger = _log.bind(
             topic=self.partition.topic, partition=str(self.partition.partition), sink=route.name
         )
-        self.attention = Attention()
+        self.signals = PipelineSignals()
         self.condition = Condition(self.partition, route.name, hooks=tools.hooks, log=self.log, now=tools.now)
         self.calls = GuardedCalls(
             claim,
             route.name,
-            attention=self.attention,
+            signals=self.signals,
             condition=self.condition,
             settings=tools.settings,
             random=tools.random,

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All partitions of this process: pipelines come with claims and go with them.
+"""All pipelines of this process: created with claims, and ended with them.
 
-What is remembered of a partition beyond its claim is one small value (:class:`~consumerd.delivery.policy.Former`).
+One small value per partition outlives its claim (:class:`~consumerd.delivery.policy.PreviousClaim`).
 
-Has the shape of the listener that ``group`` tells about claims. For one partition, pipelines of successive claims run
-strictly one after the other: a new one waits until the one before has ended to the last line of its clean-up, however
-long that takes.
+Implements the listener port of ``group``. Pipelines of successive claims of a partition run strictly one after the
+other: a new one waits until the previous one has finished its clean-up, without a time limit.
 
-Owned tasks: one pipeline a claim, the committer, and one that asks for log ends, all inside :meth:`Deliveries.run`.
+Owned tasks: one pipeline per claim, the committer, and the queries for log ends, all inside :meth:`Deliveries.run`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from consumerd.delivery.committer import Committer
 from consumerd.delivery.context import DeliveryTools
 from consumerd.delivery.log_ends import LogEnds
 from consumerd.delivery.pipeline import PartitionPipeline
-from consumerd.delivery.policy import Former
+from consumerd.delivery.policy import PreviousClaim
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, PartitionHistory, SinkRoute
 from consumerd.delivery.requests import RequestWatches
 from consumerd.delivery.start import StartFinder
@@ -41,16 +40,18 @@ from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.telemetry.wording import join_shown
 
 _COMMIT_SHARE = 0.25
-"""The part of a drain's time that is kept for the commit."""
+"""The share of a drain's time that is reserved for the commit."""
 
 _LOOK_S = 5.0
-"""Shortest pause, in seconds, between two searches for lasting faults. They are logged; the status page searches itself."""
+"""Minimum interval, in seconds, between two searches for lasting faults, which are logged. The status page searches
+itself.
+"""
 _LOOK_EACH_S = 0.0015
-"""Pause, in seconds, for each partition: 10,000 partitions are searched every 15 s, which takes 0.3 % of a core."""
+"""Added interval per partition, in seconds: 10,000 partitions are searched every 15 s, with 0.3 % of a core."""
 _LOOKED_AT_ONCE = 500
 
 _SHOWN = 8
-"""Partitions that a line of the log names; there may be thousands."""
+"""Partitions named in one log line; there may be thousands."""
 
 _log = structlog.get_logger(__name__)
 
@@ -62,7 +63,11 @@ class _Running:
 
 
 class Deliveries:
-    """Delivers what is claimed. ``route`` says which sink a partition goes to; sinks are closed by whoever made them."""
+    """Delivers the claimed partitions.
+
+    Args:
+        route: Returns the sink of a partition. Sinks are closed by their creator, not here.
+    """
 
     def __init__(
         self,
@@ -82,7 +87,7 @@ class Deliveries:
         random: Callable[[], float],
     ) -> None:
         self._route = route
-        self._watches = RequestWatches(requests, self._look_up)
+        self._watches = RequestWatches(requests, self._check_requests)
         self._reports = reports
         self._hooks = hooks
         self._committer = Committer(
@@ -114,22 +119,25 @@ class Deliveries:
         self._entered = asyncio.Event()
         self._numbers = itertools.count()
         self._running: dict[TopicPartition, _Running] = {}
-        self._formers: dict[TopicPartition, Former] = {}
+        self._previous_claims: dict[TopicPartition, PreviousClaim] = {}
         self._turns: WeakValueDictionary[TopicPartition, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def statuses(self) -> tuple[PartitionStatus, ...]:
-        """How each claimed partition stands now, sorted."""
+        """The status of each claimed partition, sorted."""
         return tuple(itertools.chain.from_iterable(self.read_statuses(len(self._running) or 1)))
 
     def read_statuses(self, at_once: int) -> Iterator[list[PartitionStatus]]:
-        """Yield how each claimed partition stands when its turn comes, sorted, so many at a time; the caller may wait in between."""
+        """Yield lists of statuses, ``at_once`` per list, sorted by partition.
+
+        Each status is read when its list is due, so the caller may wait in between.
+        """
         partitions = iter(sorted(self._running))
         while some := list(itertools.islice(partitions, at_once)):
             yield [self._running[one].pipeline.status for one in some if one in self._running]
 
     async def run(self) -> None:
-        """Own all pipelines, until cancelled; what is not drained by then is abandoned."""
+        """Own all pipelines until cancelled; those not drained by then are abandoned."""
         async with self._tasks:
             self._tasks.start("committer", self._committer.run(), name="commit offsets")
             self._tasks.start("log ends", self._log_ends.run(), name="ask for the ends of logs without a feed")
@@ -137,7 +145,7 @@ class Deliveries:
             self._entered.set()
 
     async def _tell_faults(self) -> None:
-        """Have each partition tell of faults that have lasted, some at a time, until cancelled."""
+        """Let each partition report lasting faults, some at a time, until cancelled."""
         while True:
             await asyncio.sleep(max(_LOOK_S, _LOOK_EACH_S * len(self._running)))
             every = iter(list(self._running.values()))
@@ -160,7 +168,7 @@ class Deliveries:
     async def drain(self, partitions: Collection[TopicPartition], deadline_s: float) -> None:
         """Stop fetching, flush, commit and end within ``deadline_s`` seconds; the rest is abandoned.
 
-        When it returns, or is cancelled, nothing more is committed for these partitions.
+        When it returns or is cancelled, nothing more is committed for these partitions.
         """
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -180,9 +188,10 @@ class Deliveries:
                 self._drop(partition, running)
 
     async def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop at once: nothing is flushed, nothing committed. Returns when nothing runs for these any more.
+        """Drop these partitions at once, without flush or commit.
 
-        Bounded by the clean-up of the writers, and by nothing where a sink does not let itself be cancelled.
+        Returns when nothing runs for them any more. Bounded by the clean-up of the writers; unbounded if a sink ignores
+        its cancellation.
         """
         ending = {
             partition: running for partition in partitions if (running := self._running.get(partition)) is not None
@@ -193,12 +202,12 @@ class Deliveries:
             await self._tasks.join(running.key)
 
     async def commit(self) -> None:
-        """Commit what is acknowledged now, without waiting for the interval."""
+        """Commit all acknowledged positions now, without waiting for the interval."""
         await self._committer.commit([running.pipeline for running in self._running.values()])
 
     def _start(self, claim: Claim) -> None:
         pipeline = PartitionPipeline(
-            claim, self._route(claim.partition), self._tools, former=self._formers.get(claim.partition)
+            claim, self._route(claim.partition), self._tools, previous=self._previous_claims.get(claim.partition)
         )
         running = _Running(key=(claim.partition, next(self._numbers)), pipeline=pipeline)
         self._running[claim.partition] = running
@@ -212,7 +221,7 @@ class Deliveries:
             await pipeline.run()
 
     async def _join(self, ending: Mapping[TopicPartition, _Running], until: float) -> None:
-        """Wait for pipelines to end, but not beyond a time."""
+        """Wait until pipelines end, or until the given loop time."""
         with contextlib.suppress(TimeoutError):
             async with timeout_at(until):
                 for running in ending.values():
@@ -236,9 +245,9 @@ class Deliveries:
             self._hooks.trouble(Trouble.DRAIN_COMMIT_TIMED_OUT, f"partitions that may repeat: {len(ending)}")
 
     def _drop(self, partition: TopicPartition, running: _Running) -> None:
-        """End a pipeline at once, whatever it is doing.
+        """End a pipeline at once.
 
-        The partition's entry goes, too, unless it is already that of a later claim's pipeline.
+        The partition's entry is removed too, unless it belongs to a later claim already.
         """
         running.pipeline.revoke()
         self._committer.remove(running.pipeline)
@@ -246,17 +255,17 @@ class Deliveries:
         if self._running.get(partition) is running:
             del self._running[partition]
             self._watches.remove(partition)
-            if (former := running.pipeline.former) is not None:
-                self._formers[partition] = former
+            if (previous := running.pipeline.previous) is not None:
+                self._previous_claims[partition] = previous
             self._hooks.partition_released(partition)
 
-    def _look_up(self, partition: TopicPartition) -> None:
+    def _check_requests(self, partition: TopicPartition) -> None:
         running = self._running.get(partition)
         if running is not None:
-            running.pipeline.look_up()
+            running.pipeline.check_requests()
 
     def _lose(self, claim: Claim, error: ConsumerdError) -> None:
-        """Drop a partition whose claim turned out to be gone, and tell who claimed it."""
+        """Drop a partition whose claim is gone, and report it to the group."""
         running = self._running.get(claim.partition)
         if running is not None and running.pipeline.claim is claim:
             self._drop(claim.partition, running)

@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records on their way from one feed to one writer: steps, in order, until somebody wants something else.
+"""The flow of records from one feed to one writer, step by step.
 
-Batch after batch goes to the writer; what the writer acknowledges goes to the tracker, and from there the committer
-takes it. Nothing is fetched ahead here: not asking the feed for more is the back-pressure.
+Each step takes a batch from the feed and writes it, or flushes. Acknowledgements go to the tracker, whose position the
+committer commits. Nothing is fetched ahead here: back-pressure is not asking the feed for more.
 
-A unit that cannot be delivered is passed over where a policy says so: it is put into quarantine first, if that is the
-policy, then its offsets are written as a gap, so that they are recorded with the landed data before any position beyond
-them is committed.
+A unit that cannot be delivered is passed over if a policy says so. With ``quarantine`` it is stored there first. Then
+its offsets are written as a gap, so that they are recorded with the landed data before any position beyond them is
+committed.
+
+Example: the feed returns 100-149, a corrupt batch 150-199, and 200-249; the policy is ``quarantine``.
+
+1. 100-149 is written.
+2. The corrupt batch is put into quarantine, and the gap 150-199 is written.
+3. The feed seeks to 200, and 200-249 is written.
+4. The writer acknowledges 250, which is then committed.
 """
 
 from __future__ import annotations
@@ -65,14 +72,14 @@ MAY_PASS = (RetriableSinkError, CoordinationError, BrokerError, ConnectionLost, 
 REFUSED = (PermanentSinkError, ConfigError, CorruptMessageError, RecordTooLarge)
 
 _LOOK_S: Final = 1.0
-"""How often it is looked, in seconds, whether the log still holds what a stop, or a request, waits for."""
+"""Interval, in seconds, at which the log end is compared with the position that a stop or a request waits for."""
 _QUARANTINE_COPIES: Final = 2
-"""A unit on its way into quarantine is there once, and once more while it is encoded piece by piece."""
+"""Copies of a unit in memory while it is put into quarantine: itself, and its encoded form."""
 _SLACK_S: Final = 0.001  # timers fire within the clock's resolution of their time, on either side
 
 
 class StopDelivery(Exception):
-    """A policy says stop; what was written before is flushed."""
+    """A policy stops delivery; records written before are flushed."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.advice)
@@ -80,11 +87,11 @@ class StopDelivery(Exception):
 
 
 class _Unanswered(Exception):
-    """A broker did not say whether it can read something."""
+    """A broker did not answer whether it can read from an offset."""
 
 
 class MoveBack(Exception):
-    """The log has lost its end; delivery goes on below, which needs a new writer."""
+    """The log was truncated; delivery goes on at a lower position, with a new writer."""
 
     def __init__(self, move: Reposition, error: OffsetOutOfRange) -> None:
         super().__init__(str(error))
@@ -93,7 +100,7 @@ class MoveBack(Exception):
 
 
 class Flow:
-    """One feed, one writer, one tracker, from the writer's start to its end."""
+    """One feed, one writer and one tracker, from the writer's start to its end."""
 
     def __init__(
         self,
@@ -113,35 +120,36 @@ class Flow:
         self._incarnation = incarnation
         self._quarantine = context.tools.quarantine
         self._calls = context.calls
-        self._attention = context.attention
+        self._signals = context.signals
         self._condition = context.condition
         self._settings = context.settings
         self._hooks = context.hooks
         self._log = context.log
         self._now = context.now
         self._overtaken = False
-        self._passed_to: int | None = None  # where a unit ended that was passed over, until it is seen what follows
-        self._searched: int | None = None  # where a hole begins in which nothing was found
+        self._passed_to: int | None = None  # end of the unit passed over last, until the next batch is seen
+        self._searched: int | None = None  # start of a hole in which nothing was found
 
     # -- what the pipeline asks for
 
     async def run(self) -> None:
-        """Hand batches to the writer until a drain is asked for or a request may have come. Raises StopDelivery,
-        MoveBack, and what ends a claim.
+        """Hand batches to the writer until a drain or an operator's request may be pending.
+
+        Raises StopDelivery, MoveBack, and the errors that end a claim.
         """
         try:
-            while not self._attention.draining and not self._attention.curious:
+            while not self._signals.draining and not self._signals.may_have_request:
                 await self._step()
         except REFUSED as error:
             await self.halt(plan_stop(error))
 
     async def halt(self, stop: Stop) -> None:
-        """Flush what was written before, then stop. Raises StopDelivery."""
+        """Flush the records written before, then stop. Raises StopDelivery."""
         await self.secure()
         raise StopDelivery(stop)
 
     async def secure(self) -> bool:
-        """Make what was written safe, if the sink takes it; False where it refuses."""
+        """Flush the records written; return False if the sink refuses them."""
         try:
             if self._tracker.unacknowledged:
                 await self._flush()
@@ -152,13 +160,15 @@ class Flow:
         return True
 
     async def secure_all(self) -> bool:
-        """Make all that was delivered safe, if the sink takes it: what it drops is read and written again, however often
-        that takes, as far as the log still holds it; False where a drain came first. Raises as :meth:`run`.
+        """Flush all delivered records; return False if a drain is requested first.
+
+        Records that the sink drops are fetched and written again until it accepts them, as far as the log still holds
+        them. Raises as :meth:`run`.
         """
         delivered = self._tracker.delivered
         short_since: float | None = None
         try:
-            while self._tracker.acknowledged < delivered and not self._attention.draining:
+            while self._tracker.acknowledged < delivered and not self._signals.draining:
                 if self._tracker.delivered >= delivered:
                     if not await self.secure():
                         break
@@ -168,14 +178,15 @@ class Flow:
                     short_since = None
                 elif short_since is None:
                     short_since = self._now()
-                elif self._now() - short_since >= _LOOK_S:  # seen twice: a new leader may trail for a moment
-                    delivered = self._tracker.delivered  # the log has lost what the sink has dropped
+                elif self._now() - short_since >= _LOOK_S:
+                    # seen twice, since a new leader's log end may lag: the log has lost the dropped records
+                    delivered = self._tracker.delivered
         except REFUSED as error:
             await self.halt(plan_stop(error))
-        return not self._attention.draining
+        return not self._signals.draining
 
     async def finish(self) -> None:
-        """Flush once, for a drain: what fails now is fetched again by whoever delivers the partition next."""
+        """Flush once, for a drain; on failure, the next owner fetches these records again."""
         if not self._tracker.unacknowledged:
             return
         try:
@@ -188,7 +199,10 @@ class Flow:
     # -- steps
 
     async def _step(self, *, look: bool = False) -> None:
-        """Take the next batch, or flush; with ``look`` it returns soon though there is neither."""
+        """Take and write the next batch, or flush.
+
+        With ``look`` it returns within about a second even if there is nothing to do.
+        """
         due, now = self._writer.deadline(), self._now() + _SLACK_S
         if self._overtaken or (due is not None and due <= now):
             self._overtaken = False
@@ -199,7 +213,7 @@ class Flow:
         times = [at for at in (due, settled, look_at) if at is not None]
         wait_s = max(_SLACK_S, min(times) - now) if times else None
         try:
-            batch = await self._attention.bound(self._feed.next(), wait_s)
+            batch = await self._signals.bound(self._feed.next(), wait_s)
         except OffsetOutOfRange as error:
             await self._handle_out_of_range(error)
             return
@@ -216,9 +230,9 @@ class Flow:
             return
         if batch is None:
             if settled is not None and settled <= self._now() + _SLACK_S:
-                self._calls.recover()  # a quiet partition has no record to prove it by
+                self._calls.recover()  # an idle partition has no record that could prove the recovery
             if self._at_end:
-                self._condition.resume()  # the log has lost what stopped it: answered, and nothing is there
+                self._condition.resume()  # the broker answered that nothing is there: the unit that stopped it is gone
             return
         behind_damage = batch.start == self._passed_to
         if behind_damage and await self._search_hole(batch):
@@ -230,11 +244,11 @@ class Flow:
 
     @property
     def _at_end(self) -> bool:
-        """Whether a broker has said that there is nothing behind what was delivered."""
+        """True if the high watermark equals the delivered position."""
         return self._feed.high_watermark == self._tracker.delivered
 
     async def _write(self, batch: RecordBatch) -> bool:
-        """Have the writer take a batch; False where it was not taken, and the feed goes on elsewhere."""
+        """Write a batch; return False if it was not written and the feed was moved."""
         tracker = self._tracker
         if batch.start != tracker.delivered:
             error = LocalProtocolError(
@@ -256,7 +270,7 @@ class Flow:
             self._condition.pass_over(gap)
         self._acknowledge(acknowledged)
         if tracker.delivered != batch.next_offset:
-            self._feed.seek(tracker.delivered)  # an earlier writer had landed more than we have read
+            self._feed.seek(tracker.delivered)  # an earlier writer had landed more than was read so far
             return False
         return True
 
@@ -270,7 +284,10 @@ class Flow:
             self._feed.seek(self._tracker.delivered)
 
     async def _insist(self, call: Callable[[], Awaitable[int]], name: str) -> int | None:
-        """Make a call until the sink answers it; None where it has dropped what it held, or a drain is asked for."""
+        """Retry a call until the sink answers.
+
+        Returns None if the sink has dropped its records, or a drain is requested.
+        """
         try:
             answer = await self._calls.insist(call, name)
         except RetriableSinkError as error:
@@ -293,19 +310,19 @@ class Flow:
     def _rewind(self, position: int) -> None:
         tracker = self._tracker
         if position <= tracker.acknowledged:
-            # what was taken is gone: to take it again proves nothing, a full disk refuses the file at its end
+            # accepting the records again proves no recovery: a full disk refuses a file only when it is closed
             self._calls.unproven = tracker.acknowledged
         else:
-            # somebody else has landed more: a flush says how far that is safe, though no record may follow
+            # more was landed by another writer: flush to learn how far it is safe, even if no record follows
             self._overtaken = True
-        # what is acknowledged is safe, whatever the sink says
+        # acknowledged records are safe, so the position never moves below them
         tracker.rewind(max(position, tracker.acknowledged))
         self._feed.seek(tracker.delivered)
 
     # -- records that the sink refuses
 
     async def _deliver(self, batch: RecordBatch) -> None:
-        """Write a batch, without the records that the sink refuses where the policy lets them be passed over."""
+        """Write a batch, passing over records that the sink refuses if the policy allows it."""
         rest: RecordBatch | None = batch
         while rest is not None:
             try:
@@ -323,7 +340,7 @@ class Flow:
     async def _pass_record(
         self, batch: RecordBatch, row: int, error: ConsumerdError, policy: UnitPolicy
     ) -> RecordBatch | None:
-        """Write what comes before a record, keep the record if that is the policy, and return what is left."""
+        """Write the records before a refused one, keep it if needed, and return the rest."""
         unit = describe_record(batch, row, error)
         head = batch.slice_to(unit.offset)
         if head.next_offset > head.start:
@@ -350,7 +367,7 @@ class Flow:
             first = SearchProbe(at=start, unit=head_of(unit.raw))
             unit = replace(unit, next_offset=None if end is None else await self._search(first, end, unit.cause))
         end = unit.next_offset
-        if self._attention.draining or (end is None and self._attention.curious):
+        if self._signals.draining or (end is None and self._signals.may_have_request):
             return
         if end is None:
             await self.halt(_stop_unpassable(error, self._feed.high_watermark))
@@ -363,8 +380,10 @@ class Flow:
         self._feed.seek(self._tracker.delivered)
 
     async def _search_hole(self, batch: RecordBatch) -> bool:
-        """Look for records where a batch right behind a damaged unit begins with a hole: a broker may have lost its way
-        behind the unit, and gone on far away. Returns True where the batch is not to be delivered as it is.
+        """Search for records in a hole between a damaged unit and the next batch.
+
+        The broker may have failed to find the next batch in the segment, and gone on with the next segment. Returns
+        True if the batch must not be delivered as it is.
         """
         hole = find_hole(batch)
         start = batch.start
@@ -373,7 +392,7 @@ class Flow:
         self._feed.done(batch)
         found = await self._search(SearchProbe(at=start, readable=hole.end), hole.end, UnitCause.CORRUPT)
         if found == hole.end:
-            self._searched = start  # what the batch says is so; it is fetched again
+            self._searched = start  # the hole is real: fetch the batch again, and deliver it
         elif found is not None:
             self._passed_to = None
             await self._write(empty_batch(self._partition, start, found, (Gap(start, found, GapReason.CORRUPT),)))
@@ -382,21 +401,26 @@ class Flow:
 
     @property
     def _readable_end(self) -> int | None:
-        """Where that ends which a broker shows."""
+        """End offset visible to this consumer.
+
+        That is the last stable offset under ``read_committed``, else the high watermark.
+        """
         if self._settings.read_committed and self._feed.last_stable_offset is not None:
             return self._feed.last_stable_offset
         return self._feed.high_watermark
 
     async def _search(self, first: SearchProbe, end: int, cause: UnitCause) -> int | None:
-        """Find out from the broker where delivery can go on behind what a fetch at ``first`` has met; None also where it
-        did not answer, which says nothing about the log. Bounded by the looks and the time of each.
+        """Find the first offset after ``first`` from which records can be read.
+
+        Returns None if there is none, and also if the broker did not answer, which says nothing about the log. Bounded
+        by the number of probes and the time limit of each.
         """
 
         async def look(offset: int) -> SearchProbe:
-            for _ in range(2):  # it may be away for a moment
+            for _ in range(2):  # the broker may be unavailable for a moment
                 self._feed.seek(offset)
                 try:
-                    batch = await self._attention.bound(self._feed.next(), PROBE_S)
+                    batch = await self._signals.bound(self._feed.next(), PROBE_S)
                 except (RecordTooLarge, CorruptMessageError) as error:
                     unit = head_of(error.raw)
                     found = offset if self._is_another(error, unit, first, cause) else None
@@ -407,7 +431,7 @@ class Flow:
                     hole = find_hole(batch)
                     self._feed.done(batch)
                     return SearchProbe(at=offset, readable=offset if hole is None else hole.end)
-                if self._attention.draining or self._attention.curious:
+                if self._signals.draining or self._signals.may_have_request:
                     break
             raise _Unanswered
 
@@ -421,8 +445,9 @@ class Flow:
     def _is_another(
         self, error: RecordTooLarge | CorruptMessageError, unit: bytes | None, first: SearchProbe, cause: UnitCause
     ) -> bool:
-        """Tell whether a unit that cannot be delivered either is to be dealt with by itself: for its end is known, or
-        since another policy holds for it.
+        """Return True if a second undeliverable unit is to be handled on its own.
+
+        That is so if its end is known, or if another policy applies to it.
         """
         if error.next_offset is not None:
             return unit is None or unit != first.unit
@@ -432,13 +457,16 @@ class Flow:
         return too_large or self._settings.on_corrupt != self._settings.on_oversized
 
     async def _keep(self, unit: PassedUnit) -> bool:
-        """Put a unit into quarantine, however often it takes; False where a drain or news of a request came first."""
+        """Put a unit into quarantine, with retries.
+
+        Returns False if a drain is requested, or a request may be pending, before it succeeds.
+        """
         quarantine = self._quarantine
         if quarantine is None:
             raise ConfigError("a policy says quarantine: set quarantine.path")
         kept = quarantined(unit, self._partition, self._incarnation)
         size = _QUARANTINE_COPIES * len(unit.raw)
-        self._route.charge(size)  # over all tries, however long they take
+        self._route.charge(size)  # for all retries together
         try:
             answer = await self._calls.insist(
                 lambda: quarantine.put(kept, self._claim), "put", of="the quarantine", heed_news=True
@@ -461,7 +489,7 @@ class Flow:
         elif isinstance(plan, Stop):
             await self.secure()
             if tracker.delivered != error.offset:
-                return  # what the sink has dropped may be in the log still, below its new end
+                return  # the sink has dropped records, which the log may still hold below its new end
             raise StopDelivery(plan)
         elif plan.gaps:
             self._condition.move(error, plan)
@@ -471,13 +499,13 @@ class Flow:
             if tracker.unacknowledged:
                 await self._flush()
             if tracker.unacknowledged or tracker.delivered != error.offset:
-                return  # what could not be landed may be in the log still, below its new end
+                return  # records that could not be landed may still be in the log, below its new end
             self._condition.move(error, plan)
             raise MoveBack(plan, error)
 
 
 def plan_stop(error: ConsumerdError) -> Stop:
-    """Return what to tell about something that will not pass by itself."""
+    """Return the stop for an error that will not go away by itself."""
     if isinstance(error, CorruptMessageError):
         advice = (
             f"{error}; a replica whose copy is whole would do as leader, else say where to go on with {OFFSETS_SET}, "
@@ -495,7 +523,7 @@ def plan_stop(error: ConsumerdError) -> Stop:
 def _stop_unpassable(error: CorruptMessageError | RecordTooLarge, end: int | None) -> Stop:
     stop = plan_stop(error)
     advice = (
-        f"{stop.advice}; it cannot be passed over, since nothing that can be read was found behind it up to offset {end}, "
-        "which is tried again"
+        f"{stop.advice}; it cannot be passed over, since no readable record was found after it up to offset {end}; "
+        "this is retried"
     )
     return replace(stop, advice=advice)

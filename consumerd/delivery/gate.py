@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets only so many partitions look up where they start at the same time.
+"""Limits the number of partitions that look up their start at the same time.
 
-A member may be given ten thousand partitions at once, and each asks ZooKeeper and brokers several things before it can be
-fetched. Asked all at the same time, the last answers would come after their deadlines, and the probes that keep the session
-alive would wait behind them.
+A member may be given ten thousand partitions at once, and each sends several requests to ZooKeeper and brokers before
+it can be fetched. Sent all at once, the last responses would miss their deadlines, and the heartbeats that keep the
+session alive would wait behind them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import Final
 
 AT_ONCE: Final = 256
 _PATIENCE_S: Final = 1.0
-"""For how long a place is kept for whoever does not come to an end: those of a broker that hangs must not stop the others."""
+"""Time, in seconds, after which a place is passed on. Partitions of a broker that hangs must not block the others."""
 
 
 class StartGate:
-    """``at_once`` places, first come first served."""
+    """A queue for ``at_once`` places, first come first served."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._places = asyncio.Semaphore(at_once)
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Wait for a place, and hold it while the block runs, for a second at most.
+        """Wait for a place, and hold it for one second at most.
 
-        After that second the next in line gets the place, and the block goes on without. So the wait is bounded: one
-        second for each ``at_once`` who stand ahead in the queue. Cancel freely.
+        It is left when the block ends. After one second the next in the queue gets it, and the block continues without.
+        So the wait is bounded by one second per ``at_once`` partitions ahead in the queue. It can be cancelled at any
+        time.
         """
         await self._places.acquire()
         place = _Place(self._places)
@@ -42,13 +43,13 @@ class StartGate:
 
 
 class _Place:
-    """One place; left once, however often that is asked for."""
+    """One place; leaving it twice has no effect."""
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places: asyncio.Semaphore | None = places
 
     def leave(self) -> None:
-        """Give it to the next."""
+        """Pass the place on to the next in the queue."""
         places, self._places = self._places, None
         if places is not None:
             places.release()

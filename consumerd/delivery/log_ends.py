@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends of logs: the newest that a partition knows, and questions to brokers where no feed tells of it.
+"""Log ends of partitions, from their feeds or by queries to brokers.
 
-No feed tells of it for partitions that are stopped, failing, or whose buffers are full.
-
-A feed learns the end of its log with every answer. Without a feed the brokers are asked from time to time, so that the lag
-of a partition that does not move is known and grows. Example: the start at 0 cannot be committed for lack of a permission,
-and the log ends at 600: the lag is 600, and not 0 or unknown.
+A feed learns the log end with every fetch response. Stopped or failing partitions, and those with full buffers, have no
+such responses. For them the brokers are asked periodically, so that the lag of a partition that does not move is known
+and grows. Example: the start at 0 cannot be committed for lack of a permission, and the log ends at 600: the lag is
+600, not 0 or unknown.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from consumerd.errors import ConsumerdError
 from consumerd.model import TopicPartition
 
 _TIMEOUT_S: Final = 10.0
-"""Time in seconds after which an end counts as unknown."""
+"""Time limit, in seconds, of a query; after it the end counts as unknown."""
 
 
 class ObservedLogEnd:
-    """The end of one partition's log: what its feed says, or a broker that was asked, whichever is newer.
+    """The newest known end of one partition's log, from its feed or a broker.
 
-    An end that nobody has confirmed for twice ``recheck_ms`` counts as unknown. Example, ``recheck_ms`` 10,000: the feed
-    heard 600 and then failed. For 20 s the end is 600, then None, until a broker that is asked says 640.
+    An end that was not confirmed for twice ``recheck_ms`` counts as unknown. Example with ``recheck_ms`` 10,000: the
+    feed reported 600 and then failed. For 20 s the end is 600, then None, until a broker that is asked reports 640.
     """
 
     def __init__(self, settings: DeliverySettings, now: Callable[[], float]) -> None:
@@ -40,23 +39,24 @@ class ObservedLogEnd:
         self._began_at = 0.0  # when the present feed, or the time without one, began
 
     def begin(self, feed: RecordFeed | None = None) -> None:
-        """Note that the partition is fetched from now on, or, without a feed, that its position is known."""
+        """Note that a feed begins, or, without one, that the position is known."""
         self._began_at = self._now()
         if feed is not None:
             self._asked_at = None
 
     def end(self, feed: RecordFeed) -> None:
-        """Keep what a feed says that is about to be closed."""
+        """Keep the log end of a feed that is about to be closed."""
         self._end, self._began_at = self.find(feed), self._now()
 
     def note(self, log_end: int | None) -> None:
-        """Take a broker's answer; None where no broker tells it."""
+        """Take over a broker's answer; None if none answered."""
         self._end, self._asked_at = log_end, self._now()
 
     def is_due(self, feed: RecordFeed | None) -> bool:
-        """Tell whether a broker is to be asked: no feed has told of the end for half of ``recheck_ms``.
+        """Return True if a broker is to be asked.
 
-        Thousands of partitions that start together take seconds, in which their brokers are not asked twice.
+        That is if no feed has reported the end for half of ``recheck_ms``: thousands of partitions that start together
+        take seconds, and their brokers need not be asked twice in that time.
         """
         heard_at = self._began_at
         if feed is not None:
@@ -66,12 +66,15 @@ class ObservedLogEnd:
         return self._now() - heard_at > self._settings.recheck_ms / 2000
 
     def hears(self, feed: RecordFeed) -> bool:
-        """Tell whether what the feed knows of the end is new enough to be shown."""
+        """Return True if the feed's log end is new enough to be shown."""
         heard_at, patience_s = feed.heard_at, 2 * self._settings.recheck_ms / 1000
         return feed.fault is None and heard_at is not None and self._now() - heard_at <= patience_s
 
     def find(self, feed: RecordFeed | None) -> int | None:
-        """Return the end (under ``read_committed`` the last stable offset), or None where it is unknown or too old."""
+        """Return the log end, or None if it is unknown or too old.
+
+        Under ``read_committed`` that is the last stable offset.
+        """
         if feed is None:
             return self._end
         heard_at = feed.heard_at
@@ -87,18 +90,18 @@ class AwaitsLogEnd(Protocol):
 
     @property
     def partition(self) -> TopicPartition:
-        """Which one."""
+        """The topic and partition number."""
 
     @property
     def needs_log_end(self) -> bool:
-        """Whether its position is known and no feed tells of the log's end."""
+        """True if its position is known and no feed reports the log end."""
 
     def note_log_end(self, log_end: int | None) -> None:
-        """Take the end of the log; None where no broker tells it."""
+        """Take over the log end; None if no broker reports it."""
 
 
 class LogEnds:
-    """Asks for the ends, every ``interval_s`` seconds."""
+    """Asks brokers for log ends every ``interval_s`` seconds."""
 
     def __init__(self, ranges: LogRanges, parts: Callable[[], Iterable[AwaitsLogEnd]], *, interval_s: float) -> None:
         self._ranges = ranges
@@ -110,7 +113,7 @@ class LogEnds:
         while True:
             await asyncio.sleep(self._interval_s)
             waiting = {one.partition: one for one in self._parts() if one.needs_log_end}
-            # One call each, all at once: an error concerns one partition, and calls made together share their requests.
+            # one call per partition, so that an error concerns that one only; concurrent calls share their requests
             ends = await map_bounded(waiting, self._find_end, in_flight=len(waiting))
             for partition, one in waiting.items():
                 one.note_log_end(ends[partition])

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Units that a policy may pass over: what is known of one, and where reading can go on behind it.
+"""Units that a policy may pass over.
 
-A unit is the smallest piece that can be told apart: a message, a compressed wrapper or a batch where it cannot be read
-or is too large, one record where the sink refuses it.
+A unit is the smallest piece that can be told apart: one record if the sink refuses it; a message, a compressed wrapper
+or a batch if it cannot be read or is too large.
 
-Where the next unit begins is known when its head can be believed. When it cannot (no checksum covers offset and size of
-magic 0 and 1), nothing behind the unit can be told apart in what was fetched, since a set is read from its beginning.
-Then the broker is asked (``search``): it seeks by an index of its own, so that from some later offset on it finds whole
-units again. Only a position from which records *were* read is gone on from; while none is found the partition stays
+The end of a unit is known if its header can be trusted. Otherwise (in magic 0 and 1, no checksum covers offset and
+size), nothing after the unit can be told apart in the fetched bytes, since a record set is read from its beginning.
+Then the broker is asked (``search``): it seeks by its own index, so from some later offset on it returns whole units
+again. Delivery continues only at a position from which records *were* read; until one is found, the partition stays
 stopped.
 """
 
@@ -23,7 +23,7 @@ from consumerd.wire.records import Record, RecordBatch
 
 
 class UnitCause(enum.StrEnum):
-    """Why a unit is not delivered."""
+    """The reason why a unit is not delivered."""
 
     CORRUPT = "corrupt"
     OVERSIZED = "oversized"
@@ -37,8 +37,9 @@ class UnitCause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedUnit:
-    """A unit, and what is wrong with it; ``next_offset`` is None where it is not known. The rest is as in
-    :class:`~consumerd.sinks.base.QuarantinedUnit`.
+    """A unit and its fault; ``next_offset`` is None if its end is unknown.
+
+    The other fields are as in :class:`~consumerd.sinks.base.QuarantinedUnit`.
     """
 
     cause: UnitCause
@@ -52,7 +53,7 @@ class PassedUnit:
 
 
 def describe_unit(error: CorruptMessageError | RecordTooLarge, position: int) -> PassedUnit:
-    """Return what an error says of the unit at ``position``, as it was fetched."""
+    """Return the unit at ``position`` as an error describes it."""
     end = error.next_offset if error.next_offset is not None and error.next_offset > position else None
     offset = position if error.offset is None else error.offset
     if end is not None and offset >= end:
@@ -77,8 +78,9 @@ def describe_unit(error: CorruptMessageError | RecordTooLarge, position: int) ->
 
 
 def describe_record(batch: RecordBatch, row: int, error: ConsumerdError) -> PassedUnit:
-    """Return what is known of the record in ``row``, which a sink has refused; where its headers cannot be read, they are
-    the raw bytes.
+    """Return the record in ``row``, which a sink has refused, as a unit.
+
+    If its headers cannot be read, they are its raw bytes.
     """
     raw = b""
     try:
@@ -98,16 +100,17 @@ def describe_record(batch: RecordBatch, row: int, error: ConsumerdError) -> Pass
 
 
 def find_hole(batch: RecordBatch) -> Gap | None:
-    """Return what is missing at a batch's beginning without anybody having said why."""
+    """Return the unexplained gap at the beginning of a batch, or None."""
     if not batch.gaps or batch.gaps[0].start != batch.start or batch.gaps[0].reason is not GapReason.COMPACTION:
         return None
     return batch.gaps[0]
 
 
 def blame_hole(batch: RecordBatch) -> RecordBatch:
-    """Return what was read right behind a damaged unit, with a hole at its beginning blamed on the damage.
+    """Return a batch with the hole at its start marked CORRUPT instead of compacted.
 
-    A broker that cannot find its way through a segment goes on with the next one, which looks like compaction.
+    The batch was read after a damaged unit. A broker that cannot find the next batch in a segment goes on with the next
+    segment, which looks like compaction.
     """
     if find_hole(batch) is None:
         return batch
@@ -115,7 +118,7 @@ def blame_hole(batch: RecordBatch) -> RecordBatch:
 
 
 def quarantined(unit: PassedUnit, partition: TopicPartition, incarnation: Incarnation) -> QuarantinedUnit:
-    """Return the unit, whose extent is known, as the quarantine takes it."""
+    """Return a unit with known end in the form that the quarantine takes."""
     assert unit.next_offset is not None
     return QuarantinedUnit(
         partition=partition,

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One partition's way from its feed to its sink, for one claim.
+"""The pipeline of one partition, from its feed to its sink, for one claim.
 
-The pipeline is one task. It reads the committed position (after the claim, never before), opens a writer, fixes the
-start, and then hands batch after batch to the writer; what the writer acknowledges goes to the tracker, and from there
-the committer takes it. Nothing is fetched ahead here: not asking the feed for more is the back-pressure.
+The pipeline is one task. It reads the committed position (after the claim, never before), opens a writer, decides on
+the start position, and then hands batch after batch to the writer. Acknowledgements go to the tracker, whose position
+the committer commits. Nothing is fetched ahead here: back-pressure is not asking the feed for more.
 
-How it ends, and what is then done with what the writer still holds:
+How it ends, and what happens to unacknowledged records in the writer:
 
 ================  ==========================================  =========================
-end               how it comes about                          unacknowledged records
+end               cause                                       unacknowledged records
 ================  ==========================================  =========================
 drained           :meth:`PartitionPipeline.drain`             flushed
 revoked           :meth:`PartitionPipeline.revoke`, then      abandoned
@@ -17,18 +17,23 @@ claim lost        OwnershipLost or IncarnationChanged out     abandoned, reporte
                   of any call
 ================  ==========================================  =========================
 
-What does not end it: a lease that pauses (it waits, the position is kept), a sink or a broker that fails for a while
-(backoff; one log line at the first failure and one at the recovery), and what a policy stops (it stays claimed, flushes
-what it has, and looks from time to time whether it can go on).
+These do not end it: a paused lease (it waits and keeps its position); a sink or broker that fails (backoff, with one
+log line at the first failure and one at the recovery); a stop by a policy (it stays claimed, flushes, and checks from
+time to time whether it can go on).
 
-An operator's request (``consumerd offsets set``) is looked for at the start and whenever the requests of the topic have
-changed, running or stopped. What was written is flushed and the writer closed; the next one starts where the request
-says, and the position is committed, which takes the request away, before anything is delivered from there. A crash
-anywhere in between leaves the request, and whoever claims the partition next carries it out: what is done already (a
-chain that bears its id, a gap that has landed) is not done again.
+An operator's request (``consumerd offsets set``) is read at the start, and whenever the requests of the topic change.
+Example: the pipeline has delivered 0-499 when a request asks for 100.
 
-Where a new beginning is decided is ``policy`` and ``start``; how records go from feed to writer is ``flow``; how a call
-into the sink is guarded is ``calls``. Here is what holds them together, and what follows when one of them ends.
+1. The writer flushes up to 500 and is closed.
+2. A new writer begins a new chain at 100, which bears the request's id.
+3. Position 100 is committed, and the same transaction deletes the request.
+4. Delivery goes on with offset 100.
+
+After a crash before step 3, the request is still there, and the next claim carries it out. It recognises what is done
+already by the chain's id or by a landed gap.
+
+``policy`` and ``start`` decide where a partition starts; ``flow`` moves records from the feed to the writer; ``calls``
+guards calls into the sink. This module connects them.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from dataclasses import replace
 from consumerd.delivery.context import ClaimContext, DeliveryTools
 from consumerd.delivery.flow import CLAIM_GONE, MAY_PASS, REFUSED, Flow, MoveBack, StopDelivery, plan_stop
 from consumerd.delivery.log_ends import ObservedLogEnd
-from consumerd.delivery.policy import Earlier, Former, Reposition, StartAt, Stop, StopCause, wait_above
+from consumerd.delivery.policy import EarlierAttempt, PreviousClaim, Reposition, StartAt, Stop, StopCause, wait_above
 from consumerd.delivery.ports import RecordFeed, SinkRoute
 from consumerd.delivery.status import DeliveryState, PartitionStatus
 from consumerd.errors import ConsumerdError, CoordinationError, RetriableSinkError, SinkClosed
@@ -63,79 +68,83 @@ _TRIED_AGAIN = frozenset(
 
 
 class _Reopen(Exception):
-    """Delivery goes on at a position that needs a new writer."""
+    """Delivery continues at a position that needs a new writer."""
 
 
 class PartitionPipeline:
-    """Delivers one partition under one claim; made for it and thrown away with it.
+    """Delivers one partition under one claim, and is discarded with it.
 
-    ``former`` is what this process may have committed for an older topic of the same name.
+    Args:
+        previous: Positions that this process may have committed for an older topic of the same name.
     """
 
-    def __init__(self, claim: Claim, route: SinkRoute, tools: DeliveryTools, *, former: Former | None = None) -> None:
+    def __init__(
+        self, claim: Claim, route: SinkRoute, tools: DeliveryTools, *, previous: PreviousClaim | None = None
+    ) -> None:
         context = self._context = ClaimContext(claim, route, tools)
         self._claim = claim
         self._partition = claim.partition
         self._tools = tools
         self._settings = tools.settings
         self._log = context.log
-        self._attention = context.attention
+        self._signals = context.signals
         self._condition = context.condition
         self._calls = context.calls
         self._end = ObservedLogEnd(tools.settings, tools.now)
         self._tracker: OffsetTracker | None = None
         self._fulfils: OffsetRequest | None = None
-        self._former = former
+        self._previous = previous
         self._writer: PartitionWriter | None = None
         self._feed: RecordFeed | None = None
-        self._move: Reposition | None = None  # a reset to before the log's end, until its new writer has begun
-        self._untold: StartAt | None = None  # a start that was decided upon, and not told since it is not committed yet
-        self._lost_end: LostEnd | None = None  # a truncation that stops it, until the group knows
-        self._ahead: int | None = None  # a position above the log's end that an operator has asked for
+        self._move: Reposition | None = None  # a reset to a lower position, until its new writer has started
+        self._unreported: StartAt | None = None  # a start that is not reported yet, since its commit is not confirmed
+        self._lost_end: LostEnd | None = None  # a truncation that stops it, until it is recorded in ZooKeeper
+        self._ahead: int | None = None  # a position beyond the log end that an operator asked for
         self._closing = False
 
     # -- what others see
 
     @property
     def claim(self) -> Claim:
-        """The claim that it delivers under."""
+        """The claim under which it delivers."""
         return self._claim
 
     @property
     def partition(self) -> TopicPartition:
-        """Whose records these are."""
+        """The partition delivered."""
         return self._partition
 
     @property
     def needs_log_end(self) -> bool:
-        """Whether a position is known, and for half of ``recheck_ms`` no feed has told of the log's end.
+        """True if a position is known, but no feed has reported the log end lately.
 
-        Thousands of partitions that start together take seconds, in which their brokers are not asked twice.
+        That is, for half of ``recheck_ms``: thousands of partitions that start together take seconds, and their brokers
+        need not be asked twice in that time.
         """
         return self._tracker is not None and self._end.is_due(self._feed)
 
     def note_log_end(self, log_end: int | None) -> None:
-        """Take the end of the log, which was asked for since no feed tells it; None where no broker does."""
+        """Take over the log end from a broker that was asked; None if none answered."""
         self._end.note(log_end)
 
     @property
     def tracker(self) -> OffsetTracker | None:
-        """The positions; None before the start is known and after the claim is gone."""
+        """The positions; None before the start is decided and after the claim is gone."""
         return None if self._calls.revoked else self._tracker
 
     @property
     def fulfils(self) -> OffsetRequest | None:
-        """The request that the next commit carries out."""
+        """The operator's request that the next commit carries out, if any."""
         return self._fulfils
 
     @property
-    def former(self) -> Former | None:
-        """What may have been committed, for who delivers a later topic of the same name."""
+    def previous(self) -> PreviousClaim | None:
+        """Positions that may have been committed, for later topics of the same name."""
         tracker = self._tracker
         if tracker is None:
-            return self._former
+            return self._previous
         committed = tracker.start if tracker.committed is None else tracker.committed
-        return Former(
+        return PreviousClaim(
             incarnation=self._claim.incarnation,
             committed=min(committed, tracker.acknowledged),
             acknowledged=tracker.acknowledged,
@@ -143,12 +152,12 @@ class PartitionPipeline:
 
     @property
     def status(self) -> PartitionStatus:
-        """How it stands now."""
+        """The partition's current status."""
         tracker, feed = self._tracker, self._feed
         if tracker is None:
             lag = None
         elif feed is None:
-            # what was delivered and not acknowledged is gone with the writer: the next one begins behind what is safe
+            # unacknowledged records are gone with the writer, and the next one starts at the acknowledged position
             lag = count_lag(tracker.acknowledged, self._end.find(None))
         else:
             lag = tracker.lag(self._end.find(feed))
@@ -170,7 +179,7 @@ class PartitionPipeline:
 
     @property
     def _fault(self) -> Fault | None:
-        """What has failed for longer than it may, besides what the sink refused."""
+        """The fault that has lasted too long, other than a refusal of the sink."""
         return self._condition.find_fault(None if self._feed is None else self._feed.fault)
 
     @property
@@ -178,7 +187,7 @@ class PartitionPipeline:
         condition = self._condition
         if condition.stop is not None:
             return DeliveryState.STOPPED
-        if self._attention.draining:
+        if self._signals.draining:
             return DeliveryState.DRAINING
         if condition.failing or self._fault is not None:
             return DeliveryState.FAILING
@@ -189,37 +198,43 @@ class PartitionPipeline:
     # -- what the owner does
 
     def drain(self) -> bool:
-        """Stop fetching, flush and end; return False where there is nothing to flush, and cancelling loses nothing."""
-        if not self._attention.draining:
+        """Stop fetching, flush and end.
+
+        Returns False if there is nothing to flush, so that the pipeline can be cancelled without loss.
+        """
+        if not self._signals.draining:
             self._condition.turn()
-        self._attention.drain()
+        self._signals.drain()
         return self._feed is not None or self._closing
 
     def revoke(self) -> None:
-        """Take the claim away: from now on nothing is acknowledged, and nothing more is offered for a commit."""
+        """Revoke the claim: nothing is acknowledged or offered for a commit from now on."""
         self._calls.revoke()
 
     def tell_fault(self) -> None:
-        """Tell of a fault that has lasted, and of its end; called from time to time."""
-        if self._condition.stop is None and not self._attention.draining and not self._calls.revoked:
+        """Report a fault that has lasted, or its end. Called periodically."""
+        if self._condition.stop is None and not self._signals.draining and not self._calls.revoked:
             self._condition.watch(self._fault)
 
     def note_commit(self, failure: str | None) -> None:
-        """Take why the position could not be written; None once it was."""
+        """Note why the position could not be written, or with None that it was."""
         self._condition.note_commit(failure)
 
-    def look_up(self) -> None:
-        """Look whether an operator has asked for something."""
-        self._attention.look_up()
+    def check_requests(self) -> None:
+        """Check for an operator's request soon."""
+        self._signals.check_requests()
 
     async def run(self) -> None:
-        """Deliver until drained, cancelled or without a claim; unbounded. Raises nothing that a partition can suffer."""
+        """Deliver until drained, cancelled, or without a claim. Unbounded.
+
+        Raises nothing that concerns the partition only.
+        """
         try:
-            while not self._attention.draining:
+            while not self._signals.draining:
                 await self._attempt()
         except CLAIM_GONE as error:
             if self._calls.revoked:
-                return  # the owner took it away: it knows
+                return  # revoked by the owner, who needs no report
             self.revoke()
             self._log.warning("delivery_ended", error=str(error))
             self._tools.reports.lost(self._claim, error)
@@ -230,7 +245,7 @@ class PartitionPipeline:
     # -- one attempt: open, deliver, close
 
     async def _attempt(self) -> None:
-        """Open, deliver until something needs a new beginning, close; then wait out what it was."""
+        """Open a writer, deliver until a new start is needed, close, and wait if necessary."""
         stop: Stop | None = None
         failure: ConsumerdError | None = None
         move: Reposition | None = None
@@ -263,15 +278,15 @@ class PartitionPipeline:
             await self._calls.back_off(failure)
 
     async def _open(self) -> Flow:
-        """Begin with a writer; when this returns, its start is committed where it has to be."""
+        """Open and start a writer, and commit the start position if necessary."""
         await self._calls.usable()
         self._fulfils = None
         async with self._tools.gate.admitted():
-            await self._note_lost_end()  # what is decided here depends on it
+            await self._note_lost_end()  # the start depends on the record in ZooKeeper
             request = await self._find_request()
             writer = self._writer = await self._calls.once(self._context.route.sink.open(self._claim), "open")
             plan = await self._find_start(writer, request)
-        # the topic may have been made again since the claim: then the offset read above is another topic's
+        # if the topic was re-created since the claim, the offset read above belongs to another topic
         await self._claim.confirm()
         await self._calls.usable()
         await self._calls.once(
@@ -290,21 +305,21 @@ class PartitionPipeline:
         tracker = OffsetTracker(plan.position, plan.committed)
         if plan.lead is not None:
             await self._land(writer, tracker, plan.lead)
-        if self._tracker is None:  # else it is tried again, and nobody has told of the log's end meanwhile
+        if self._tracker is None:  # in a retry, the age of the log end counts from the first attempt
             self._end.begin()
         self._tracker, self._fulfils = tracker, plan.request
         if plan.request is not None:
             self._ahead = plan.first_offset if plan.ahead else None
-            self._move = None  # it takes that one's place, whichever pass of the committer carries it out from now on
-        if self._untold is None or not plan.repeats(self._untold):
-            self._untold = plan
-        # an end of the log moves: what it was found to be must hold over a crash before anything is delivered from there
+            self._move = None  # the request replaces the reset, and any commit from now on carries it out
+        if self._unreported is None or not plan.repeats(self._unreported):
+            self._unreported = plan
+        # a log's ends move, so a start at one of them must survive a crash before anything is delivered from it
         if plan.committed is None and not await self._tools.committer.commit_at_once(self):
             reason = self._tools.committer.explain_refusal(self._partition)
             told = f": {reason}" if reason is not None else ""
             raise CoordinationError(f"{self._partition}: start at {plan.first_offset} could not be committed{told}")
-        begun, self._untold = self._untold, None
-        self._fulfils = self._former = self._move = None
+        begun, self._unreported = self._unreported, None
+        self._fulfils = self._previous = self._move = None
         self._calls.reset()
         self._condition.start(begun)
         feed = self._feed = self._tools.feeds.feed(self._partition, tracker.delivered)
@@ -315,14 +330,17 @@ class PartitionPipeline:
 
     async def _find_start(self, writer: PartitionWriter, request: OffsetRequest | None) -> StartAt:
         found = await self._tools.starts.find(
-            self._claim, writer, request=request, move=self._move, earlier=self._earlier, former=self._former
+            self._claim, writer, request=request, move=self._move, earlier=self._earlier, previous=self._previous
         )
         if isinstance(found, Stop):
             raise StopDelivery(found)
         return found
 
     async def _land(self, writer: PartitionWriter, tracker: OffsetTracker, gap: Gap) -> None:
-        """Have a gap made safe before its end is committed: after that the request that asked for it is gone."""
+        """Land a gap before its end is committed.
+
+        The commit deletes the request that asked for the gap, so nothing could repeat it after a crash.
+        """
         lead = empty_batch(self._partition, gap.start, gap.end, (gap,))
         await self._calls.once(writer.write(lead), "write")
         acknowledged = await self._calls.once(writer.flush(), "flush")
@@ -334,53 +352,55 @@ class PartitionPipeline:
         tracker.acknowledge(acknowledged)
 
     @property
-    def _earlier(self) -> Earlier | None:
+    def _earlier(self) -> EarlierAttempt | None:
         tracker = self._tracker
         if tracker is None:
             return None
-        return Earlier(acknowledged=tracker.acknowledged, committed=tracker.committed)
+        return EarlierAttempt(acknowledged=tracker.acknowledged, committed=tracker.committed)
 
     async def _deliver(self, flow: Flow) -> None:
         """Deliver until drained, then flush."""
         while True:
             await flow.run()
-            if self._attention.draining:
+            if self._signals.draining:
                 break
             try:
                 request = await self._find_request()
             except CLAIM_GONE:
                 raise
             except CoordinationError as error:
-                # no reason to deliver nothing meanwhile; should the pipeline have ended by then, nobody minds
-                if not isinstance(error, NotConnected):  # of which the session's hooks tell, once for all partitions
+                # delivery goes on meanwhile; the check is harmless if the pipeline has ended by then
+                if not isinstance(error, NotConnected):  # reported once, for the session
                     self._log.warning("request_lookup_failed", error=str(error))
                     self._tools.hooks.trouble(Trouble.REQUEST_LOOKUP_FAILED, str(error), self._partition)
                 delay_s = self._settings.retry_maximum_ms / 1000
-                asyncio.get_running_loop().call_later(delay_s, self._attention.look_up)
+                asyncio.get_running_loop().call_later(delay_s, self._signals.check_requests)
                 continue
             if request is not None:
-                # what was delivered before it was asked for is not left out: the request begins behind it
+                # records delivered before the request came are flushed first, so none of them is left out
                 try:
                     if not await flow.secure_all():
                         break
                 finally:
-                    self._attention.doubt()  # it is not carried out yet, whatever this comes to
+                    self._signals.repeat_check()  # not carried out yet, also if the flush fails
                 raise _Reopen
         await flow.finish()
 
     async def _find_request(self) -> OffsetRequest | None:
-        """Look for an operator's request; one that comes meanwhile is news again. Raises CoordinationError."""
-        self._attention.looked()
+        """Read the operator's request, if there is one. Raises CoordinationError."""
+        self._signals.begin_check()
         return await self._tools.requests.find(self._partition)
 
     async def _move_back(self, move: Reposition) -> None:
-        """Go on below what was landed. No commit of the old positions may follow that of the new one, or come between
-        reading the offset node and noting that it is void: what is under way is waited for.
+        """Prepare a start below the landed position.
+
+        A commit in progress is waited for. No commit of an old position may follow that of the new one, or come between
+        reading the offset node and noting that it is void.
         """
         await self._tools.committer.commit_at_once(self)
         self._tracker = None
         self._move = move
-        self._condition.resume()  # whatever stopped it is not in the log any more
+        self._condition.resume()  # the unit that stopped it, if any, is not in the log any more
 
     async def _close(self) -> None:
         feed, self._feed = self._feed, None
@@ -399,13 +419,13 @@ class PartitionPipeline:
     # -- stopped
 
     def _judge_stop(self, stop: Stop) -> Stop:
-        """Remember the truncation behind a stop, where what is safe reaches beyond the log's end."""
+        """Note a truncation that stops delivery, if records beyond the log's end have landed."""
         lost, tracker = stop.lost_end, self._tracker
         if lost is None:
             return stop
         if stop.refused is None and tracker is not None:
-            dropped = tracker.acknowledged <= lost.latest  # the sink has refused the rest, and the log has lost it
-            ahead = tracker.acknowledged == self._ahead  # the log was never that long
+            dropped = tracker.acknowledged <= lost.latest  # nothing beyond the log's end has landed
+            ahead = tracker.acknowledged == self._ahead  # an operator asked for it, and the log has not reached it yet
             if dropped or ahead:
                 return wait_above(lost, tracker.acknowledged)
             lost = replace(lost, position=tracker.acknowledged)
@@ -413,10 +433,10 @@ class PartitionPipeline:
         return replace(stop, lost_end=lost)
 
     async def _note_lost_end(self) -> None:
-        """Note for the group the truncation behind a stop. Raises CoordinationError.
+        """Record in ZooKeeper the truncation behind a stop. Raises CoordinationError.
 
-        The log will not show it any more once it has grown. The note names the offset node that it makes void, so no
-        commit of ours may follow it.
+        The log will not show the truncation any more once it has grown. The record names the version of the offset node
+        that it voids, so no commit of ours may follow it.
         """
         lost, tracker = self._lost_end, self._tracker
         if lost is None:
@@ -427,7 +447,7 @@ class PartitionPipeline:
         self._lost_end = None
 
     async def _wait_stopped(self, stop: Stop, *, opened: bool) -> None:
-        """Stay stopped until it may go on, an operator says where to, or a drain is asked for."""
+        """Stay stopped until it can go on, an operator's request comes, or a drain."""
         self._condition.halt(stop, opened=opened)
         if self._tracker is not None:
             await self._tools.committer.commit_at_once(self)
@@ -438,13 +458,13 @@ class PartitionPipeline:
                 raise
             except MAY_PASS as error:
                 self._log.debug("lost_end_not_noted", error=str(error))
-            await self._attention.idle(self._settings.recheck_ms / 1000)
-            if self._attention.draining:
+            await self._signals.idle(self._settings.recheck_ms / 1000)
+            if self._signals.draining:
                 return
             try:
                 self._claim.check()
-                if self._attention.curious and await self._find_request() is not None:
-                    self._attention.doubt()  # it is carried out by the next attempt, which finds it again
+                if self._signals.may_have_request and await self._find_request() is not None:
+                    self._signals.repeat_check()  # the next attempt reads the request again and carries it out
                     return
                 if stop.cause in _TRIED_AGAIN:
                     return
@@ -454,14 +474,14 @@ class PartitionPipeline:
             except CLAIM_GONE:
                 raise
             except MAY_PASS as error:
-                self._attention.doubt()
+                self._signals.repeat_check()
                 self._log.debug("recheck_failed", error=str(error))
 
     async def _valid_again(self, stop: Stop) -> bool:
-        """Tell whether a stop is over without a request.
+        """Return True if a stop is over without a request.
 
-        It is where another position is committed, or the log holds ours. A truncation (``lost_end``) was confirmed:
-        a log that reaches beyond the position again holds other records there.
+        That is so if another position was committed meanwhile, or if the log holds our position. A confirmed truncation
+        (``lost_end``) is not over when the log has grown beyond the position: it holds other records there.
         """
         if stop.refused is not None:
             return await self._tools.starts.moved_from(self._claim, stop.refused)

@@ -1,16 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a partition starts, and where it goes on when its position is not in the log. Pure.
+"""Decides where a partition starts, and where it goes on after an out-of-range position.
 
-Sources of a start, in order: an operator's request; the sink's own durable record (the newest chain's end) and the
-committed position, the larger of the two; then the rule for partitions younger than the group; then ``on_missing``. A
-position that the broker does not hold goes by ``on_below`` or ``on_above``. Whatever is passed over becomes a
+Pure. Sources of a start position, in order:
+
+1. An operator's request.
+2. The larger of the committed position and the sink's durable position, the end of its newest chain.
+3. The earliest offset, for a partition that was created after the group had begun with its topic.
+4. ``offsets.on_missing``.
+
+If the broker does not hold the position, ``on_below`` or ``on_above`` decides. Offsets that are passed over become a
 :class:`~consumerd.model.Gap`.
 
-Going back. Where a log has lost its end, the position moves below what has landed: that is noted for the group
-(:class:`~consumerd.offsets.store.LogTruncation`), a new chain is begun there, and then the position is committed. A crash
-before the commit leaves a committed position above the new chain's end, which looks just as if another member had
-consumed further. So the note names the very offset node that it makes void; whoever finds the node as it still is goes
-on by the note. (An operator's request stays until the commit, and its chain bears its id.)
+Examples, with a log that holds offsets [50, 300):
+
+=================  =========  ==================  ===================================================
+committed          chain end  policy              start
+=================  =========  ==================  ===================================================
+120                none                           120, committed
+120                120                            120, landed
+120                150                            150, landed: the last commit was lost
+200                150                            200, consumed elsewhere: gap 150-199
+none               none       on_missing latest   300, on_missing
+30                 30         on_below stop       stopped: retention has deleted 30-49
+30                 30         on_below earliest   50, on_below: gap 30-49
+400                400        on_above stop       stopped: the log was truncated
+400                400        on_above nearest    300, on_above: truncation noted, a new chain begins
+=================  =========  ==================  ===================================================
+
+**Moving back.** After a truncation (an unclean leader election), the position moves below what has landed. Three steps,
+in order: the truncation is recorded in ZooKeeper (:class:`~consumerd.offsets.store.LogTruncation`), a new chain is
+begun at the new position, the position is committed. A crash before the commit leaves a committed position above the
+new chain's end, which looks as if another member had consumed further. So the record names the version of the offset
+node that it voids: as long as the node has this version, the record decides. (An operator's request is not deleted
+before the commit, and its chain bears its id.)
 """
 
 from __future__ import annotations
@@ -30,7 +52,7 @@ UnitPolicy = Literal["stop", "skip", "quarantine"]
 
 
 OFFSETS_SET: Final = "`consumerd offsets set TOPIC/PARTITION=POSITION`"
-"""The command by which an operator says where a partition goes on."""
+"""The command by which an operator sets a partition's position."""
 
 _BELOW: Final = "retention has overtaken the group"
 _ABOVE: Final = "the log has lost its end in an unclean leader election, or the offset is another cluster's"
@@ -38,7 +60,10 @@ _ABOVE: Final = "the log has lost its end in an unclean leader election, or the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetPolicy:
-    """What to do without a position, and with one that the log does not hold (``nearest`` is the violated end)."""
+    """Policies for a missing position, and for one below or above the log.
+
+    ``nearest`` is the end of the log that was exceeded.
+    """
 
     on_missing: OnMissing = "earliest"
     on_below: OnOutOfRange = "stop"
@@ -46,30 +71,30 @@ class OffsetPolicy:
 
 
 class StartReason(enum.StrEnum):
-    """How a first position came about; recorded by sinks that keep chains."""
+    """The reason for a start position; sinks that keep chains record it."""
 
     COMMITTED = "committed"
     LANDED = "landed"
-    """The sink's own record is ahead of the committed position, or the only one there is."""
+    """The sink's durable position is ahead of the committed one, or the only one."""
     CONSUMED_ELSEWHERE = GapReason.CONSUMED_ELSEWHERE.value
-    """Committed by another member beyond what the sink has landed; the sink records the gap."""
+    """Another member committed beyond the sink's durable position; the sink records the gap."""
     RESUMED = "resumed"
-    """Goes on within the same claim after a failure."""
+    """Resumes within the same claim after a failure."""
     MISSING_FILE = GapReason.MISSING_FILE.value
-    """Committed by this group itself beyond what is landed, and nothing else: the newest files were removed."""
+    """This group itself committed beyond its landed files: the newest files were removed."""
     NEW_PARTITION = "new partition"
-    """Made after the group had begun with the topic: nothing of it may be missed."""
+    """Created after the group had begun with the topic, so no record may be missed."""
     NEW_INCARNATION = "new incarnation"
-    """The stored position belongs to a topic that was deleted."""
+    """The stored position belongs to a deleted topic of the same name."""
     ON_MISSING = "on_missing"
     ON_BELOW = "on_below"
     ON_ABOVE = "on_above"
     REQUEST = "request"
-    """An operator said where to go on."""
+    """An operator set the position."""
 
 
 class StopCause(enum.StrEnum):
-    """Why a partition is claimed and stopped; few and fixed, so that it can be a metric's label."""
+    """The reason why a claimed partition is stopped; also a metric label."""
 
     NO_OFFSET = "no offset"
     MALFORMED_OFFSET = "malformed offset"
@@ -79,49 +104,59 @@ class StopCause(enum.StrEnum):
     OVERSIZED = "oversized"
     REJECTED = "rejected"
     MISSING_LIBRARY = "missing library"
-    """Nothing is wrong with the data: what it is compressed with cannot be read by this installation."""
+    """The data are valid, but this installation lacks the library of their compression codec."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
-    """What is known when a partition was claimed.
+    """The facts about a claimed partition that decide its start.
 
-    ``stored`` is the offset node as it was read after the claim, ``resume`` the sink's own record unless a truncation has
-    made it void, ``newborn`` whether the partition was made after the group had begun with its topic, ``truncation`` the
-    last time that the log has lost its end. When the claim delivered before, ``earlier`` says how far; when this process
-    held the partition of an older topic of the same name, ``former`` does.
+    Args:
+        stored: The offset node as read after the claim.
+        resume: The sink's durable position, unless a truncation has voided it.
+        newborn: True if the partition was created after the group had begun with its topic.
+        earlier: Progress of an earlier attempt under the same claim, if there was one.
+        previous: Positions committed by this process for an older topic of the same name, if any.
+        truncation: The last recorded truncation of the log.
     """
 
     incarnation: Incarnation
     stored: StoredOffset | None
     resume: int | None
     newborn: bool
-    earlier: Earlier | None = None
-    former: Former | None = None
+    earlier: EarlierAttempt | None = None
+    previous: PreviousClaim | None = None
     truncation: LogTruncation | None = None
 
     @property
     def committed(self) -> int | None:
-        """The committed position, if there is one that counts."""
+        """The committed position, or None if there is none or it is void."""
         if self.truncation is not None and self.truncation.makes_void(self.stored):
             return None
         return find_committed(self.stored, self.incarnation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
-    """How far the same claim had got before it had to start again: ``committed`` as noted from the store then."""
+class EarlierAttempt:
+    """Progress of an earlier attempt under the same claim.
+
+    ``committed`` is the committed position as known at the time.
+    """
 
     acknowledged: int
     committed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Former:
-    """What this process may have committed under an older claim: any position of ``[committed, acknowledged]``.
+class PreviousClaim:
+    """Positions that this process may have committed under an older claim: ``[committed, acknowledged]``.
 
-    A commit that is sent at the moment in which the topic is made again carries the younger transaction, though it is
-    about the older topic: only who sent it can know that.
+    A commit sent at the moment when the topic is re-created gets a newer transaction id than the topic, although it is
+    about the old topic. Only its sender can know that.
+
+    Example: this process delivered T/0 of the old topic up to 500 and had committed 400. The topic is re-created, and
+    its offset node reads 450, written after the re-creation. 450 lies in [400, 500], so it is taken for an old commit,
+    and delivery starts at the earliest offset.
     """
 
     incarnation: Incarnation
@@ -129,7 +164,7 @@ class Former:
     acknowledged: int
 
     def voids(self, stored: StoredOffset, incarnation: Incarnation) -> bool:
-        """Tell whether ``stored`` is one of those, met in a later making of the topic."""
+        """Return True if ``stored`` is such a position, found in a newer incarnation."""
         return self.incarnation < incarnation and self.committed <= stored.position <= self.acknowledged
 
 
@@ -137,16 +172,19 @@ class Former:
 class StartAt:
     """Start at ``position``.
 
-    ``committed`` is what the store holds and counts, None where it holds nothing valid. ``gap`` is what another member
-    consumed beyond the sink's record, what a request leaves out, or what a new log has lost already; ``behind`` says
-    that the committed position is smaller than that record. ``out_of_range`` is set where a policy has moved a committed position that the broker does
-    not hold. ``missing`` was landed once, and its file is not there any more. ``lead`` is to be delivered, as a gap,
-    and to be safe before anything is committed. ``before`` is where it would have started without the request, or had
-    the topic not been made again. ``stable_end`` is set where the position lies beyond the last stable offset: nothing
-    is delivered until the open transaction before it has ended. ``ahead`` is set where a request asks for a position
-    that the log does not reach yet. ``new_chain``, ``truncation``
-    and ``begun_by`` (a request's id) are as in :class:`~consumerd.sinks.base.Start`; ``request`` is what the
-    first commit fulfils.
+    Args:
+        committed: The valid committed position in the store, or None.
+        gap: Offsets that another member consumed, that a request leaves out, or that a new log has lost already.
+        behind: True if the committed position is lower than the sink's durable position.
+        out_of_range: Set if a policy has moved a committed position that the broker does not hold.
+        missing: Offsets that had landed, but whose file is missing now.
+        lead: A gap to be landed before anything is committed.
+        new_chain: As in :class:`~consumerd.sinks.base.Start`, like ``truncation`` and ``begun_by``, a request's id.
+        request: The request that the first commit carries out.
+        before: The position that a request, or the re-creation of the topic, overrode.
+        stable_end: The last stable offset, if the position lies beyond it: nothing is delivered until the open
+            transaction before it has ended.
+        ahead: True if a request asks for a position that the log has not reached yet.
     """
 
     position: int
@@ -166,7 +204,7 @@ class StartAt:
     ahead: bool = False
 
     def blame(self, missing: Gap) -> StartAt:
-        """Return the same start, with what another member seemed to have consumed told from what is missing."""
+        """Return the same start, with the ``missing`` offsets split off from ``gap``."""
         if self.gap is None:
             return replace(self, missing=missing)
         elsewhere = Gap(missing.end, self.gap.end, self.gap.reason) if missing.end < self.gap.end else None
@@ -179,7 +217,10 @@ class StartAt:
         return self.position if self.lead is None else self.lead.end
 
     def repeats(self, earlier: StartAt) -> bool:
-        """Tell whether this only goes on with a start whose commit was not heard of; that one says how it came about."""
+        """Return True if this only repeats a start whose commit was not confirmed.
+
+        Then the earlier start tells the reason.
+        """
         if self.first_offset != earlier.first_offset:
             return False
         if self.request is not None:
@@ -189,7 +230,7 @@ class StartAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAtEnd:
-    """Ask the broker for one end of the log, start there, and commit that at once."""
+    """Start at one end of the log, and commit that position at once."""
 
     end: LogEnd
     reason: StartReason
@@ -197,14 +238,14 @@ class StartAtEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Keep the partition claimed and deliver nothing of it; ``advice`` says what an operator can do.
+    """Keep the partition claimed, but deliver nothing of it.
 
     Args:
         cause: The reason, as a label.
-        advice: The reason and the way out, for people.
-        refused: The committed position that was refused before anything was opened there.
-        by_sink: True where it is the sink that refused.
-        lost_end: The truncation that somebody has to decide upon. The log may grow as it likes: it ends no such stop.
+        advice: The reason and the way out, for operators.
+        refused: The committed position that was refused before a writer was started there.
+        by_sink: True if the sink refused.
+        lost_end: The truncation that an operator has to decide upon. The stop does not end when the log grows.
     """
 
     cause: StopCause
@@ -216,7 +257,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reposition:
-    """Go on at ``position``; ``gaps`` are what is passed over, empty where the position moves back."""
+    """Go on at ``position``; ``gaps`` are passed over, and empty if the position moves back."""
 
     position: int
     reason: StartReason
@@ -229,14 +270,18 @@ class TryAgain:
 
 
 def find_committed(stored: StoredOffset | None, incarnation: Incarnation) -> int | None:
-    """Return the committed position, if there is one that can be read and that belongs to the topic as it is now."""
+    """Return the committed position if it is readable and of this incarnation, else None."""
     return stored.position if stored is not None and judge(stored, incarnation) is Validity.VALID else None
 
 
 def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd | Stop:
     """Decide where a claimed partition starts."""
     committed = facts.committed
-    if facts.former is not None and facts.stored is not None and facts.former.voids(facts.stored, facts.incarnation):
+    if (
+        facts.previous is not None
+        and facts.stored is not None
+        and facts.previous.voids(facts.stored, facts.incarnation)
+    ):
         committed = None
         if facts.resume is None:
             return StartAtEnd(end="earliest", reason=StartReason.NEW_INCARNATION)
@@ -247,7 +292,7 @@ def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd 
         return StartAt(position=truncation.position, committed=None, reason=StartReason.ON_ABOVE)
     earlier = facts.earlier
     if earlier is not None and committed in (earlier.committed, earlier.acknowledged):
-        # nobody moved the committed position meanwhile: what we know ourselves is the best there is
+        # the committed position was not moved by others, so our own acknowledged position is the best source
         position = max(earlier.acknowledged, facts.resume or 0)
         return StartAt(position=position, committed=committed, reason=StartReason.RESUMED)
     if facts.resume is not None:
@@ -258,11 +303,14 @@ def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd 
 
 
 def plan_request(request: OffsetRequest, facts: StartFacts, *, lost_end: bool = False) -> StartAt:
-    """Decide how an operator's request is carried out; one that was interrupted goes on where it was.
+    """Decide how an operator's request is carried out, or continued after a crash.
 
-    Its chain, if it has begun, ends where it begins, since nothing is delivered before the commit: asked for once more,
-    the writer begins no other. ``lost_end``: the log ends below what the group has consumed, so that from its end on
-    the same offsets are other records, which no chain of before may hold.
+    Nothing is delivered before the commit, so the request's chain is empty until then. Planned again after a crash, the
+    request continues in that chain instead of beginning another.
+
+    Args:
+        lost_end: True if the log ends below the consumed position. From its end on, the same offsets are other records,
+            which must not land in an old chain.
     """
     resume, position = facts.resume, request.position
     before = resume if resume is not None else facts.committed
@@ -282,7 +330,10 @@ def plan_request(request: OffsetRequest, facts: StartFacts, *, lost_end: bool = 
 
 
 def left_out(last: int | None, position: int) -> Gap | None:
-    """Return what is left out where delivery goes on at ``position`` and ``last`` would have come next, if anything."""
+    """Return the gap from ``last`` to ``position``, or None if there is none.
+
+    ``last`` is the next offset that would have been delivered.
+    """
     return Gap(last, position, GapReason.RESET) if last is not None and position > last else None
 
 
@@ -323,7 +374,7 @@ def plan_out_of_range(
     """Decide what follows a position that the broker does not hold.
 
     Args:
-        error: The position and the log, confirmed.
+        error: The position and the log's range, confirmed.
         policy: The group's settings.
         truncation: The number of the log's last truncation.
     """
@@ -360,7 +411,7 @@ def plan_out_of_range(
 
 
 def stop_above(lost: LostEnd) -> Stop:
-    """Return the stop for a position above the log's end, and its way out."""
+    """Return the stop for a position above the log's end."""
     return Stop(
         cause=StopCause.ABOVE_LOG,
         advice=f"offset {lost.position} is above the log, which was [{lost.earliest}, {lost.latest}) when it was seen "
@@ -375,7 +426,7 @@ def wait_above(lost: LostEnd, safe: int) -> Stop:
 
     Args:
         lost: The log as it was found.
-        safe: The position up to which all is safe: as an operator has asked for, or as far as a sink has taken records.
+        safe: The position at which delivery goes on: set by an operator, or acknowledged by the sink.
     """
     return Stop(
         cause=StopCause.ABOVE_LOG,
@@ -385,10 +436,10 @@ def wait_above(lost: LostEnd, safe: int) -> Stop:
 
 
 def plan_lost_end(lost: LostEnd, log: LogRange, on_above: OnOutOfRange) -> Reposition:
-    """Decide by a policy where to go on after a stop above the log's end.
+    """Decide where a policy goes on after a stop above the log's end.
 
-    The policy was set since. The log may have grown beyond the old position: ``nearest`` is the end that was found
-    then, as far as the log holds it.
+    The log may have grown beyond the old position meanwhile. ``nearest`` is the end as it was found then, limited to
+    the log's present range.
     """
     position = log.latest
     if on_above == "earliest":
@@ -399,5 +450,8 @@ def plan_lost_end(lost: LostEnd, log: LogRange, on_above: OnOutOfRange) -> Repos
 
 
 def in_log(position: int, log: LogRange) -> bool:
-    """Tell whether a fetch from ``position`` is valid; the log's end is, since the next record goes there."""
+    """Return True if a fetch from ``position`` is valid.
+
+    The log's end is valid: the next record will have that offset.
+    """
     return log.earliest <= position <= log.latest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What delivery needs of its siblings and of whoever assembles it: the shapes only, joined in ``daemon``."""
+"""Ports of delivery to its sibling packages; ``daemon`` connects them."""
 
 from __future__ import annotations
 
@@ -15,64 +15,71 @@ from consumerd.wire.records import RecordBatch
 
 
 class RecordFeed(Protocol):
-    """The batches of one partition, in order and without a hole; each holds a part of the memory budget."""
+    """The batches of one partition, in order and without holes.
+
+    Each batch holds a part of the memory budget until it is given back.
+    """
 
     @property
     def high_watermark(self) -> int | None:
-        """The end of what is readable, as the broker said last; None before it did."""
+        """The high watermark last reported by the broker; None before the first."""
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The end of what is decided, for ``read_committed``; None where the broker does not say."""
+        """The last stable offset, for ``read_committed``; None if the broker does not report it."""
 
     @property
     def fault(self) -> Fault | None:
-        """Why the partition cannot be fetched, and since when; None while it can be."""
+        """The reason why the partition cannot be fetched, and since when; None if it can."""
 
     @property
     def heard_at(self) -> float | None:
-        """When a broker last said where the log ends; None before it did."""
+        """The time when a broker last reported the log end; None before the first."""
 
     async def next(self) -> RecordBatch:
-        """Return the next batch; it begins at the position asked for, or at the end of the one before.
+        """Return the next batch; it begins where the previous one ended, or where sought.
 
-        Unbounded: a quiet partition has none. Cancelling loses nothing. Raises OffsetOutOfRange (confirmed),
-        CorruptMessageError, RecordTooLarge, and again on the next call unless the feed was moved by :meth:`seek`.
+        Unbounded: an idle partition has none. Cancelling loses nothing. Raises OffsetOutOfRange (confirmed),
+        CorruptMessageError, RecordTooLarge; the next call raises it again, unless :meth:`seek` moves the feed.
         """
 
     def done(self, batch: RecordBatch) -> None:
-        """Give the batch's bytes back to the budget."""
+        """Give the batch's bytes back to the memory budget."""
 
     def seek(self, position: int) -> None:
-        """Drop what is buffered and go on at ``position``."""
+        """Drop the buffered batches and go on at ``position``."""
 
     def close(self) -> None:
-        """Drop what is buffered and fetch no more. Idempotent."""
+        """Drop the buffered batches and stop fetching. Idempotent."""
 
 
 class FeedSource(Protocol):
-    """Opens feeds; the fetcher."""
+    """Opens feeds; implemented by the fetcher."""
 
     def feed(self, partition: TopicPartition, offset: int) -> RecordFeed:
         """Fetch a partition from ``offset`` on."""
 
 
 class PartitionHistory(Protocol):
-    """Knows which came first, a partition or the group's interest in its topic."""
+    """Tells which is older, a partition or the group's interest in its topic."""
 
     async def made_after_group(self, partition: TopicPartition) -> bool:
-        """Tell whether the partition was made after the group had begun with its topic. Raises CoordinationError."""
+        """Return True if the partition was created after the group had begun with its topic.
+
+        Raises CoordinationError.
+        """
 
 
 def charge_nobody(size: int) -> None:
-    """Stand in for a memory account that is not kept."""
+    """Ignore a charge: the stand-in for a missing memory account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRoute:
-    """Where a partition's records go, and what follows one that the sink will never take.
+    """The sink of a partition, and the policy for records that it refuses.
 
-    ``charge`` adds the bytes of units on their way into quarantine (negative: gives them back) to the sink's memory account.
+    ``charge`` adds bytes of units on their way into quarantine to the sink's memory account; negative bytes are given
+    back.
     """
 
     name: str
@@ -83,10 +90,11 @@ class SinkRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryReports:
-    """Whom delivery tells what it cannot decide: both return at once and may be called more than once.
+    """Reports to the owner of delivery. Both return at once, and may be called repeatedly.
 
-    ``lost``: the claim cannot be used any more (what raised it says why); its pipeline has ended. ``sink_closed``:
-    whoever read a sink's output has gone; the daemon is to end in order.
+    Args:
+        lost: The claim cannot be used any more, for the reason in the error; its pipeline has ended.
+        sink_closed: The reader of a sink's output has gone; the daemon is to shut down in order.
     """
 
     lost: Callable[[Claim, ConsumerdError], None]
@@ -95,11 +103,13 @@ class DeliveryReports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
-    """How partitions are delivered; durations in milliseconds.
+    """Settings of delivery; durations in milliseconds.
 
-    ``recheck_ms``: how often a stopped partition looks whether it can go on. ``retry_*_ms``: the backoff of a failing
-    one. ``abandon_timeout_ms``: how long a writer may take to clean up after a failure. ``read_committed``: lag is then
-    counted to the last stable offset.
+    Args:
+        recheck_ms: Interval at which a stopped partition checks whether it can go on.
+        retry_initial_ms: First backoff of a failing partition; ``retry_maximum_ms`` is the longest.
+        abandon_timeout_ms: Time limit of a writer's clean-up after a failure.
+        read_committed: Count the lag up to the last stable offset instead of the high watermark.
     """
 
     offsets: OffsetPolicy = field(default_factory=OffsetPolicy)

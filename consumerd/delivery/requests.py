@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells pipelines that an operator may have asked for something: one watch a topic, for as long as any of its
-partitions is claimed.
-"""
+"""Watches for operators' requests: one per topic with claimed partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +17,11 @@ class _Watched:
 
 
 class RequestWatches:
-    """The watches of all claimed partitions. ``changed`` is called for partitions of watched topics only."""
+    """The watches of all claimed partitions.
+
+    Args:
+        changed: Called with a partition of a watched topic when its request may have changed.
+    """
 
     def __init__(self, requests: OffsetRequests, changed: Callable[[TopicPartition], None]) -> None:
         self._requests = requests
@@ -27,14 +29,14 @@ class RequestWatches:
         self._topics: dict[str, _Watched] = {}
 
     def add(self, partition: TopicPartition) -> None:
-        """Watch for a partition. Idempotent."""
+        """Watch for requests of a partition. Idempotent."""
         watched = self._topics.get(partition.topic)
         if watched is None:
             watched = self._topics[partition.topic] = _Watched(self._requests.watch(partition.topic, self._changed))
         watched.partitions.add(partition)
 
     def remove(self, partition: TopicPartition) -> None:
-        """Watch for a partition no more. Idempotent."""
+        """Stop watching for requests of a partition. Idempotent."""
         watched = self._topics.get(partition.topic)
         if watched is None:
             return

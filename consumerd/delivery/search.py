@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where records can be read again behind a unit whose end nobody knows, found out by asking the broker at later offsets.
+"""Searches the first readable offset after a damaged unit by probing later offsets.
 
-Pure but for the asking. What makes the search cheap is that brokers seek in one direction: a later offset never leads to
-an earlier place of the log. So two offsets that lead to one and the same unit enclose nothing else, and nothing between
-them need be asked for. Between two that lead to different ones there may be records: there it is asked again, in the
-middle, until the offsets are neighbours. The leftmost such place goes first, so that what is found is the first there is.
+It is used when the end of the unit is unknown.
 
-A unit is known by its head. One without (nothing came, or zeros alone) is like no other, itself included.
+Pure but for the probes. Brokers seek in one direction: a later offset never leads to an earlier place in the log. So if
+two offsets lead to the same unit, nothing else lies between them. Between two offsets that lead to different units
+there may be records, and the middle is probed, until the offsets are neighbours. The leftmost interval goes first, so
+the result is the first readable offset.
+
+Example: unit A at offset 100 is damaged, and records can be read from 130 on.
+
+1. Probes at 101 to 116 all meet A. The next one, at 132, is readable.
+2. The interval (116, 132) is bisected: 124 and 128 meet A, 130 is readable, 129 meets A.
+3. The result is 130.
+
+A unit is identified by its first bytes. A unit without any (an empty answer, or only zeros) equals no other, not even
+itself.
 """
 
 from __future__ import annotations
@@ -16,21 +25,21 @@ from dataclasses import dataclass
 from typing import Final
 
 PROBE_S: Final = 5.0
-"""How long one look may take."""
+"""Time limit, in seconds, of one probe."""
 MOST_LOOKS: Final = 1000
-"""After so many the first that was found is gone on from, whatever may stand before it."""
+"""Probes after which the first readable offset found so far is used."""
 _CLOSE: Final = 16
-"""So many offsets behind the unit are looked at one by one, whatever they have in common."""
+"""Offsets after the unit that are probed one by one."""
 _HEAD_BYTES: Final = 64
-"""Whole heads of every format, offset and checksum included."""
+"""Bytes that identify a unit: the header of every format, with offset and checksum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchProbe:
-    """What a fetch at offset ``at`` has met.
+    """The result of a fetch at offset ``at``.
 
-    ``readable`` is the first offset, ``at`` or a later one, from which delivery can go on, for it was read there; None
-    where nothing was. ``unit`` then is the head of what stands there.
+    ``readable`` is the first offset, ``at`` or later, from which records were read; None if none were. Then ``unit`` is
+    the head of the unit met.
     """
 
     at: int
@@ -38,24 +47,24 @@ class SearchProbe:
     unit: bytes | None = None
 
     def meets_same(self, other: SearchProbe) -> bool:
-        """Tell whether both have met the same thing, so that nothing else stands between them."""
+        """Return True if both probes met the same unit, so nothing lies between them."""
         if self.readable is not None or other.readable is not None:
             return self.readable == other.readable
         return self.unit is not None and self.unit == other.unit
 
 
 def head_of(raw: bytes) -> bytes | None:
-    """Return what a unit is known by; None where it cannot be told from others."""
+    """Return the first bytes of a unit, which identify it; None if they cannot."""
     head = raw[:_HEAD_BYTES]
     return head if any(head) else None
 
 
 async def find_readable(look: Callable[[int], Awaitable[SearchProbe]], bad: SearchProbe, end: int) -> int | None:
-    """Return the first offset above ``bad`` and below ``end`` from which delivery can go on; None if none is found.
+    """Return the first offset in ``(bad.at, end)`` from which delivery can go on, or None.
 
-    Where ``bad`` itself leads to one, across a hole, that is the answer unless there is one inside the hole. Steps of one
-    at first, then such that double, until something is met at its own place; then what lies between is looked at. Some 50
-    looks for one damaged unit, and for each further one as many as halving takes.
+    If ``bad`` itself led to readable records across a hole, that is the result unless the hole has some. The first
+    probes go step by step, then with doubling steps, until one is readable at its own offset; then the intervals are
+    bisected. About 50 probes for one damaged unit, and one bisection for each further one.
     """
     looks = [bad]
     found = bad.readable
@@ -84,7 +93,7 @@ async def find_readable(look: Callable[[int], Awaitable[SearchProbe]], bad: Sear
 
 
 def _gallop(bad: int, end: int) -> list[int]:
-    """Return the next offsets behind ``bad``, then some in steps that double, and the last below ``end``."""
+    """Return the offsets to probe: the next 16, doubling steps, then ``end - 1``."""
     offsets, step = list(range(bad + 1, min(bad + 1 + _CLOSE, end))), 2 * _CLOSE
     while bad + step < end:
         offsets.append(bad + step)

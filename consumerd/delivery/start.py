@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds where a claimed partition starts: reads what :mod:`consumerd.delivery.policy` decides upon.
+"""Finds a claimed partition's start: reads the facts for :mod:`consumerd.delivery.policy`.
 
-Everything is read after the claim. A member that held the partition before has committed for the last time by then, so
-that nothing that it still acknowledged is delivered twice.
+Everything is read after the claim. The previous owner has made its last commit by then, so nothing that it acknowledged
+is delivered twice.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRanges
 from consumerd.delivery.policy import (
-    Earlier,
-    Former,
+    EarlierAttempt,
     OffsetPolicy,
+    PreviousClaim,
     Reposition,
     StartAt,
     StartAtEnd,
@@ -39,24 +39,24 @@ from consumerd.offsets.store import LogTruncation, LogTruncations, LostEnd, Offs
 from consumerd.sinks.base import PartitionWriter, RecallingWriter
 
 _TRAILING_S: Final = 1.0
-"""Time between two looks at a log's end, in seconds."""
+"""Interval, in seconds, between two reads of a log end that seems too low."""
 _PROBE_S: Final = 10.0
-"""Time limit of a fetch above the high watermark, in seconds: a broker that holds it has nothing to answer."""
+"""Time limit, in seconds, of a fetch above the high watermark: a broker that holds the offset has nothing to return."""
 _BELIEVED: Final = frozenset({StartReason.COMMITTED, StartReason.CONSUMED_ELSEWHERE})
-"""Why to start at a committed position that no record of the sink's own bears out."""
+"""Reasons to start at a committed position that the sink has no record of."""
 
 _UNEXPLAINED: Final = _BELIEVED | {StartReason.RESUMED}
-"""Why to start above the chain's end, if the chain is all that is known."""
+"""Reasons to start above the chain's end, as far as the chain tells."""
 
 _ALL_OURS: Final = frozenset({StartReason.NEW_PARTITION, StartReason.NEW_INCARNATION})
-"""Why to start at the earliest offset of a log of which nothing may be missed."""
+"""Reasons to start at the earliest offset of a log of which no record may be missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    """A claim, the facts, and the number of the log's last truncation.
+    """A claim, its facts, and the number of the log's last truncation.
 
-    ``pending`` is the truncation that a stop was about, until delivery goes on.
+    ``pending`` is the truncation that delivery stopped for, until it goes on.
     """
 
     claim: Claim
@@ -66,7 +66,7 @@ class _Situation:
 
     @property
     def noted(self) -> bool:
-        """Whether the last truncation is noted and nothing was delivered since."""
+        """True if the last truncation is recorded and nothing was delivered since."""
         known = self.facts.truncation
         return (
             self.pending is None
@@ -78,7 +78,7 @@ class _Situation:
 
 
 class StartFinder:
-    """Gathers the facts for a start, and looks whether a stopped partition's situation has changed."""
+    """Reads the facts for a start, and checks whether a stop is over."""
 
     def __init__(
         self,
@@ -103,26 +103,26 @@ class StartFinder:
         *,
         request: OffsetRequest | None = None,
         move: Reposition | None = None,
-        earlier: Earlier | None = None,
-        former: Former | None = None,
+        earlier: EarlierAttempt | None = None,
+        previous: PreviousClaim | None = None,
     ) -> StartAt | Stop:
-        """Decide where to start: where a request says, else where a policy has moved to, else where things stand.
+        """Decide where to start.
 
-        That the log has lost its end is noted for the group before this returns. Raises CoordinationError, BrokerError,
-        ConnectionLost.
+        A request decides first, then a reset by a policy (``move``), then the stored positions. A truncation is
+        recorded in ZooKeeper before this returns. Raises CoordinationError, BrokerError, ConnectionLost.
         """
         stored = await self._load(claim.partition)
         known = await self._truncations.find(claim)
         truncation = known.last
-        # a chain knows better where ZooKeeper has lost its data
+        # if ZooKeeper has lost its data, the chain still has the truncation's number
         landed = writer.truncation if isinstance(writer, RecallingWriter) else 0
         number = max(landed, 0 if truncation is None else truncation.number)
-        # what a chain of before the truncation holds says nothing about the log as it is
+        # a chain from before the truncation says nothing about the present log
         void = isinstance(writer, RecallingWriter) and landed < number
         pending = None if known.lost_end is None or known.lost_end.number <= number else known.lost_end
         resume = None if void else writer.resume_position
         if pending is not None and not pending.makes_void(stored) and resume is not None and resume > pending.latest:
-            # another member has gone on in the log as it is; the chain ends in the log as it was
+            # another member has gone on in the present log, and the chain ends in the log before the truncation
             void, resume = True, None
         facts = StartFacts(
             incarnation=claim.incarnation,
@@ -130,7 +130,7 @@ class StartFinder:
             resume=resume,
             newborn=False,
             earlier=earlier,
-            former=former,
+            previous=previous,
             truncation=truncation,
         )
         situation = _Situation(claim, facts, number, pending)
@@ -147,7 +147,7 @@ class StartFinder:
             return decided
         decided = replace(decided, truncation=max(number, decided.truncation))
         if decided.reason in _UNEXPLAINED and isinstance(writer, RecallingWriter) and not void:
-            # asked only where it matters: it costs a read, and a position above the chain's end is rare
+            # looked up only for positions above the chain's end, which are rare: it costs a read
             missing = (
                 await writer.find_missing(decided.position) if resume is None or decided.position > resume else None
             )
@@ -155,7 +155,10 @@ class StartFinder:
         return decided
 
     async def _carry_out(self, situation: _Situation, request: OffsetRequest, *, moved: bool) -> StartAt:
-        """Decide how a request is carried out. What it is about may be that the log has lost its end, and nobody has noted it."""
+        """Decide how a request is carried out.
+
+        The reason for the request may be a truncation that is not recorded yet; then it is recorded here.
+        """
         facts, lost_end = situation.facts, moved or situation.pending is not None
         if situation.noted:
             lost_end = False
@@ -167,9 +170,9 @@ class StartFinder:
         return replace(plan, truncation=await self._note(situation, plan.position)) if lost_end else plan
 
     async def _decide_pending(self, situation: _Situation, pending: LostEnd) -> StartAt | Stop:
-        """Decide after a stop above the log's end, which may have grown since."""
+        """Decide after a stop above the log's end; the log may have grown meanwhile."""
         if not pending.makes_void(situation.facts.stored):
-            # another member has committed since: that counts, and the records from there on are of the truncation
+            # another member has committed since: its position is valid, in the log after the truncation
             decided = await self._decide(situation)
             if isinstance(decided, Stop) or decided.truncation:
                 return decided
@@ -186,7 +189,7 @@ class StartFinder:
     async def _decide(self, situation: _Situation) -> StartAt | Stop:
         claim, facts = situation.claim, situation.facts
         partition, stored, resume = claim.partition, facts.stored, facts.resume
-        # asked only where it matters: it costs two reads a partition
+        # looked up only without any position: it costs two reads per partition
         if stored is None and resume is None:
             facts = replace(facts, newborn=await self._history.made_after_group(partition))
         decided = plan_start(facts, self._policy)
@@ -197,25 +200,27 @@ class StartFinder:
             plan = StartAt(position=position, committed=None, reason=decided.reason, before=before)
             if position == 0 or decided.reason not in _ALL_OURS:
                 return plan
-            return replace(plan, gap=Gap(0, position, GapReason.RETENTION))  # a log begins at 0
+            return replace(plan, gap=Gap(0, position, GapReason.RETENTION))  # every log begins at offset 0
         if isinstance(decided, StartAt) and decided.reason in _BELIEVED:
             return await self._settle_above(situation, decided)
         return decided
 
     async def _settle_above(self, situation: _Situation, plan: StartAt) -> StartAt | Stop:
-        """Decide about a committed position above the log's end (its high watermark) before a sink's record moves there: a chain that holds a
-        place where no record can be would have to be believed from then on.
+        """Decide about a committed position above the log's end.
 
-        Where the log still holds the sink's own position, nothing below that is delivered again. But whoever committed may
-        have landed what was above the log's end, in a folder of its own: so this is a truncation all the same.
+        This comes before the sink's record moves there, since a chain that claims offsets that do not exist would be
+        believed from then on.
+
+        If the log still holds the sink's own position, nothing below that is delivered again. It is a truncation all
+        the same: the member that committed may have landed the lost records, in a folder of its own.
         """
         partition = situation.claim.partition
         log = await self._read_range(partition)
         if plan.position <= log.latest:
             return plan
         if plan.position <= await self._read_high_watermark(partition):
-            # under read_committed the readable end stands still at an open transaction; a member that reads uncommitted has
-            # passed it. The broker holds the position, and answers when the transaction has ended
+            # under read_committed, the readable end does not pass an open transaction; a member that reads uncommitted
+            # has committed beyond it. The broker holds the position, and serves it when the transaction has ended
             return replace(plan, stable_end=log.latest)
         lost = await self._confirm_end_below(partition, plan.position)
         if lost is None:
@@ -226,7 +231,7 @@ class StartFinder:
         return await self._move_below(situation, outcome, lost) if isinstance(outcome, Reposition) else plan
 
     async def _move_below(self, situation: _Situation, move: Reposition, lost: OffsetOutOfRange) -> StartAt:
-        """Go on below a committed position, behind the records landed before the truncation."""
+        """Go on below a committed position, after the records landed before the truncation."""
         resume, position, gap = situation.facts.resume, move.position, None
         if resume is not None and resume <= lost.latest:
             position, gap = max(resume, position), left_out(resume, position)
@@ -234,23 +239,28 @@ class StartFinder:
         return replace(begun, gap=gap, out_of_range=lost)
 
     async def _ends_below(self, partition: TopicPartition, position: int) -> bool:
-        """Tell whether the log ends below ``position``, an open transaction or none. Raises BrokerError, ConnectionLost."""
+        """Return True if the log ends below ``position``, also behind an open transaction.
+
+        Raises BrokerError, ConnectionLost.
+        """
         if await self._reaches(partition, position):
             return False
         return await self._confirm_end_below(partition, position) is not None
 
     async def _reaches(self, partition: TopicPartition, position: int) -> bool:
-        """Tell whether the log ends at or above ``position``. Raises BrokerError, ConnectionLost."""
+        """Return True if the log ends at or above ``position``. Raises BrokerError, ConnectionLost."""
         log = await self._read_range(partition)
         return position <= log.latest or position <= await self._read_high_watermark(partition)
 
     async def _confirm_end_below(self, partition: TopicPartition, position: int) -> OffsetOutOfRange | None:
-        """Look once more, then fetch there; None: the log reaches to ``position`` after all.
+        """Return the error of a fetch at ``position``, or None if the log reaches it.
 
-        A new leader's high watermark may trail: for a moment, or for ``replica.lag.time.max.ms`` while a broker that
-        died is in the ISR still. The log end offset tells such a log from one that has lost its end, but ListOffsets
-        does not give it to consumers. A fetch goes by it (Kafka's ``Log.read``). Above the log end offset it is refused.
-        Between high watermark and log end offset it is answered with nothing; 0.8.2 answers UNKNOWN.
+        Before the fetch, the log end is read once more.
+
+        The high watermark of a new leader may lag: for a moment, or for ``replica.lag.time.max.ms`` while a dead broker
+        is still in the ISR. The log end offset tells a lagging log from a truncated one, but ListOffsets does not
+        return it to consumers. A fetch depends on it (Kafka's ``Log.read``): above the log end offset it is refused;
+        between high watermark and log end offset it returns nothing, and 0.8.2 returns UNKNOWN.
         """
         await asyncio.sleep(_TRAILING_S)
         if await self._reaches(partition, position):
@@ -258,7 +268,10 @@ class StartFinder:
         return await self._fetch_above(partition, position)
 
     async def _fetch_above(self, partition: TopicPartition, position: int) -> OffsetOutOfRange | None:
-        """Return a fetcher's confirmed verdict about ``position``. Raises ConnectionLost where no broker gives one."""
+        """Return the error of a fetch at ``position``, or None if the broker holds it.
+
+        Raises ConnectionLost if no broker answers.
+        """
         feed = self._feeds.feed(partition, position)
         try:
             async with timeout(_PROBE_S):
@@ -266,7 +279,7 @@ class StartFinder:
         except OffsetOutOfRange as error:
             return error
         except (CorruptMessageError, RecordTooLarge):
-            return None  # what cannot be read is there
+            return None  # an unreadable unit proves that the offset exists
         except TimeoutError:
             if feed.fault is not None or feed.heard_at is None:
                 raise ConnectionLost(f"{partition}: no broker says whether it holds offset {position}") from None
@@ -276,12 +289,12 @@ class StartFinder:
         return None
 
     async def _begin_again(self, situation: _Situation, position: int, reason: StartReason) -> StartAt:
-        """Start below what was committed, since the log has lost its end."""
+        """Start below the committed position, after a truncation."""
         number = await self._note(situation, position)
         return StartAt(position=position, committed=None, reason=reason, truncation=number)
 
     async def _note(self, situation: _Situation, position: int) -> int:
-        """Note that the log has lost its end and where to go on, unless that is noted; return the truncation's number.
+        """Record the truncation and the new position, unless recorded; return its number.
 
         Raises CoordinationError.
         """
@@ -289,7 +302,7 @@ class StartFinder:
         if situation.noted and facts.resume in (None, position):
             if known is not None and known.position == position:
                 return known.number
-            number = situation.number  # nothing has begun there
+            number = situation.number  # recorded, but no chain has begun at its position: record the new one instead
         if situation.pending is not None:
             number = max(number, situation.pending.number)
         voids = 0 if facts.stored is None else facts.stored.mzxid
@@ -297,27 +310,27 @@ class StartFinder:
         return number
 
     async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
-        """Note for the group that a position is void. Raises CoordinationError.
+        """Record in ZooKeeper that a position is void. Raises CoordinationError.
 
-        Another position that was committed meanwhile is not void: the note is about the chain alone then.
+        If another position was committed meanwhile, that one is valid, and the record concerns the chain only.
         """
         stored = await self._load(claim.partition)
         is_void = find_committed(stored, claim.incarnation) == lost.position
         voids = stored.mzxid if is_void and stored is not None else 0
         await self._truncations.note_lost_end(claim, replace(lost, voids=voids))
 
-    async def moved(self, claim: Claim, earlier: Earlier | None) -> bool:
-        """Tell whether somebody else has changed the committed position since. Raises CoordinationError."""
+    async def moved(self, claim: Claim, earlier: EarlierAttempt | None) -> bool:
+        """Return True if another process has changed the committed position. Raises CoordinationError."""
         committed = find_committed(await self._load(claim.partition), claim.incarnation)
         known = (None,) if earlier is None else (earlier.committed, earlier.acknowledged)
         return committed not in known
 
     async def moved_from(self, claim: Claim, refused: int) -> bool:
-        """Tell whether another position is committed than the one that was refused. Raises CoordinationError."""
+        """Return True if the committed position is not ``refused`` any more. Raises CoordinationError."""
         return find_committed(await self._load(claim.partition), claim.incarnation) != refused
 
     async def holds(self, partition: TopicPartition, position: int) -> bool:
-        """Tell whether the broker holds ``position``. Raises BrokerError, ConnectionLost."""
+        """Return True if the broker holds ``position``. Raises BrokerError, ConnectionLost."""
         log = await self._read_range(partition)
         return in_log(position, log) or log.latest < position <= await self._read_high_watermark(partition)
 

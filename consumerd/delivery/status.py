@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each partition's delivery stands, as values for the status page and for readiness. Pure."""
+"""The delivery status of partitions, as values for the status page and readiness. Pure."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from consumerd.model import SessionEpoch, TopicPartition
 
 
 class DeliveryState(enum.StrEnum):
-    """What a partition's pipeline is doing."""
+    """The state of a partition's pipeline."""
 
     STARTING = "starting"
-    """Finding out where to start, or waiting for an earlier pipeline of the partition to end."""
+    """Looking up its start, or waiting for the partition's previous pipeline to end."""
     RUNNING = "running"
     PAUSED = "paused"
-    """ZooKeeper has not answered for a while; the position is kept."""
+    """ZooKeeper does not respond; the position is kept."""
     FAILING = "failing"
-    """Something fails that may succeed later; it is tried again."""
+    """A failure that may pass; it is retried."""
     STOPPED = "stopped"
-    """A policy halted it until an operator acts; the daemon stays ready."""
+    """A policy stopped it until an operator acts; the daemon stays ready."""
     DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """One partition now.
+    """The current status of one partition.
 
-    ``reason`` is set while stopped or failing; ``since`` (on the clock that was passed in) is when the state began. Positions
-    are None before the start is known. ``lag`` is an upper bound under compaction, and None while unknown. ``oldest_ms`` is the
-    timestamp of the oldest record that is not acknowledged (see ``client.record_age``).
+    Args:
+        reason: Set while it is stopped or failing.
+        since: Start of the present state, on the clock that was passed in, in seconds.
+        position: The next offset to be delivered. All positions are None before the start is known.
+        lag: Records up to the log end: an upper bound under compaction, and None if unknown.
+        oldest_ms: Timestamp of the oldest unacknowledged record (see ``client.record_age``).
     """
 
     partition: TopicPartition

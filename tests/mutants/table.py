@@ -461,8 +461,8 @@ MUTANTS: Final = (
         name="a-request-is-seen-once",
         promise=1,
         file="delivery/pipeline.py",
-        old="self._attention.doubt()  # it is not carried out yet",
-        new="pass  # it is not carried out yet",
+        old="self._signals.repeat_check()  # not carried out yet",
+        new="pass  # not carried out yet",
         tests=("tests/unit/delivery/test_requests.py::test_a_request_is_carried_out_though_what_was_dropped_is_gone",),
     ),
     Mutant(

@@ -4,7 +4,7 @@
 import pytest
 
 from consumerd.delivery.policy import (
-    Earlier,
+    EarlierAttempt,
     OffsetPolicy,
     Reposition,
     StartAt,
@@ -107,7 +107,7 @@ def test_text_that_is_no_offset_stops_the_partition_and_says_so():
 
 def test_the_same_claim_goes_on_where_it_had_got():
     """After a failure the store may still hold an older commit of our own."""
-    earlier = Earlier(acknowledged=70, committed=60)
+    earlier = EarlierAttempt(acknowledged=70, committed=60)
     for offset in (stored(60), stored(70)):
         start = plan(offset=offset, earlier=earlier)
         assert (start.position, start.reason) == (70, StartReason.RESUMED)
@@ -116,7 +116,7 @@ def test_the_same_claim_goes_on_where_it_had_got():
 
 def test_an_offset_that_an_operator_wrote_meanwhile_is_heard():
     """A stopped partition is freed by committing another offset."""
-    start = plan(offset=stored(500), earlier=Earlier(acknowledged=70, committed=70))
+    start = plan(offset=stored(500), earlier=EarlierAttempt(acknowledged=70, committed=70))
     assert (start.position, start.reason) == (500, StartReason.COMMITTED)
 
 
