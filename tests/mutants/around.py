@@ -216,7 +216,7 @@ AROUND: Final = (
     Mutant(
         name="a-stream-whose-brokers-have-gone-does-not-ask-zookeeper",
         promise=0,
-        file="spark/datasource/connecting.py",
+        file="access/opening.py",
         old="        if look_up is None:\n            raise\n",
         new="        raise\n",
         tests=("tests/component/spark/test_lookup.py::test_brokers_that_all_were_replaced_are_looked_up_again",),

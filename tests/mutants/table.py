@@ -985,8 +985,8 @@ MUTANTS: Final = (
         name="a-lease-stops-while-the-machine-sleeps",
         promise=3,
         file="access/opening.py",
-        old="        now=boottime,\n",
-        new="        now=monotonic,\n",
+        old="                now=boottime,\n",
+        new="                now=monotonic,\n",
         tests=("tests/component/access/test_opening.py::test_the_lease_runs_on_a_clock_that_counts_suspension",),
     ),
     Mutant(

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from consumerd.access.opening import ClusterAccess
 from consumerd.admin.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
+from consumerd.client.opening import ClusterAccess
 from consumerd.cluster.generation import read_registered_brokers
 from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.group.admission import describe_cluster, find_our_sessions
