@@ -7,6 +7,7 @@ from typing import Final
 
 from consumerd.access.opening import ClusterConnections, open_cluster
 from consumerd.aio.timeouts import timeout
+from consumerd.config.settings import ClusterSection
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.group.admission import describe_cluster
 from consumerd.landing.examine import Positions
