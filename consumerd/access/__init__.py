@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way to a cluster: ZooKeeper session, broker connections, directory of leaders."""
+"""Way to a cluster: its address, and the one function that opens it."""

@@ -1,122 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to one cluster: the ZooKeeper session, the brokers' connections, the directory, ListOffsets.
+"""Opens a cluster: the ZooKeeper session and the brokers' connections, for daemon, commands, producers and Spark.
 
-Shared by the daemon and by one-shot commands. Concrete classes are joined here and in ``assemble``, nowhere else.
+Nothing else makes a ZooKeeper client, a dialer or a pool for a cluster that is given by an address. What is built on top
+of the connections, directories of leaders for instance, is joined in ``client.opening`` and ``daemon.assemble``.
 """
 
 from __future__ import annotations
 
 import random
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from consumerd.access.address import ClusterAddress
 from consumerd.aio.clock import boottime, monotonic
-from consumerd.aio.tasks import alongside
-from consumerd.client.log_range import LogRangeReader
-from consumerd.cluster.directory import ClusterDirectory
-from consumerd.cluster.from_brokers import BrokerSource
+from consumerd.aio.timeouts import timeout
 from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
-from consumerd.config import settings as config
-from consumerd.errors import ConfigError
+from consumerd.cluster.generation import require_modern
+from consumerd.cluster.view import Broker
+from consumerd.errors import ConnectionLost, CoordinationError
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool
 from consumerd.net.stream import TcpConnector
-from consumerd.net.tls import make_context
 from consumerd.net.versions import parse_broker_version
 from consumerd.telemetry.hooks import Hooks
-from consumerd.zk.aiozk_client import AiozkClient
 
+if TYPE_CHECKING:
+    from consumerd.zk.aiozk_client import AiozkClient
+
+T = TypeVar("T")
+
+Brokers = tuple[Broker, ...]
+
+_ANSWER_BYTES: Final = 64 << 20
+"""Largest part of an answer that varies: the topics of a large cluster in Metadata, or one record set."""
 _FRAME_OVERHEAD_BYTES: Final = 1 << 20
-"""What a response holds besides its largest record set."""
-
-DEFAULT_FETCH: Final = config.FetchSection()
+"""Size of everything else in a response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterAccess:
-    """What everything else asks; the directory's view is kept up to date by the block that opened it."""
+class ClusterConnections:
+    """Open connections to one cluster. ``session`` is None where the address has no ZooKeeper."""
 
-    zk: AiozkClient
+    address: ClusterAddress
     pool: ConnectionPool
-    directory: ClusterDirectory
-    ranges: LogRangeReader
+    session: AiozkClient | None
+    hooks: Hooks
 
+    @property
+    def zk(self) -> AiozkClient:
+        """ZooKeeper session of an address that has one."""
+        assert self.session is not None, "callers that need ZooKeeper are given its address"
+        return self.session
 
-def make_zookeeper(cluster: config.ClusterSection, session_timeout_ms: int, hooks: Hooks | None = None) -> AiozkClient:
-    """Make the client; it connects when it is entered. Raises ConfigError."""
-    auth: tuple[str, bytes] | None = None
-    if cluster.zookeeper_auth is not None:
-        try:
-            scheme, credential = cluster.zookeeper_auth.read()
-            auth = (scheme, credential.encode())
-        except OSError as error:
-            raise ConfigError(f"cluster.zookeeper_auth.credential_file: cannot be read: {error}") from error
-    return AiozkClient(
-        cluster.zookeeper,
-        session_timeout_s=session_timeout_ms / 1000,
-        now=boottime,
-        random=random.random,
-        auth=auth,
-        hooks=hooks,
-    )
-
-
-def make_tls(tls: config.TlsSection) -> ssl.SSLContext | None:
-    """Make the TLS context, None where TLS is off. Raises ConfigError that names the file."""
-    if not tls.enabled:
-        return None
-    return make_context(
-        "cluster.tls",
-        trusted=tls.ca_file,
-        certificate=tls.certificate_file,
-        key=tls.key_file,
-        check_hostname=tls.check_hostname,
-    )
+    async def find_registered(self) -> Brokers:
+        """Return the brokers that are registered in ZooKeeper. Raises CoordinationError, ConnectionLost if there is none."""
+        source = ZooKeeperSource(self.zk, protocol=PLAINTEXT if self.address.tls is None else SSL, hooks=self.hooks)
+        view = await source.read((), leaders=False)
+        if not view.brokers:
+            raise ConnectionLost(f"no broker is registered in ZooKeeper at {self.address.zookeeper}")
+        return tuple(view.brokers.values())
 
 
 @asynccontextmanager
-async def open_access(
-    zk: AiozkClient,
-    cluster: config.ClusterSection,
+async def open_cluster(
+    address: ClusterAddress,
     *,
-    client_id: str,
-    hooks: Hooks,
-    fetch: config.FetchSection = DEFAULT_FETCH,
-) -> AsyncIterator[ClusterAccess]:
-    """Join the parts around a session, and keep the directory's view while the block runs. Raises ConfigError."""
-    connector = TcpConnector(
-        max_frame_bytes=max(fetch.max_message_bytes, fetch.max_response_bytes) + _FRAME_OVERHEAD_BYTES,
-        timeout_s=cluster.connect_timeout_ms / 1000,
-        tls=make_tls(cluster.tls),
-        receive_buffer_bytes=fetch.receive_buffer_bytes or None,
-    )
+    wait_s: float | None,
+    hooks: Hooks | None = None,
+    max_answer_bytes: int = _ANSWER_BYTES,
+    receive_buffer_bytes: int | None = None,
+) -> AsyncIterator[ClusterConnections]:
+    """Connect to a cluster for the block. Connections to brokers are made when they are asked for.
+
+    Args:
+        wait_s: Time for the ZooKeeper session and for the check of the cluster's generation. With None the caller does
+            both, as the daemon, which waits for as long as it takes.
+        max_answer_bytes: Largest record set, or list of topics, that an answer may hold.
+        receive_buffer_bytes: Size of the socket's receive buffer; None leaves it to the system.
+
+    Raises ConfigError (files, release), CoordinationError (no ZooKeeper in time), UnsupportedGeneration.
+    """
+    hooks = hooks or Hooks()
     dialer = Dialer(
-        connector,
-        client_id=client_id,
+        TcpConnector(
+            max_frame_bytes=max_answer_bytes + _FRAME_OVERHEAD_BYTES,
+            timeout_s=address.connect_timeout_s,
+            tls=None if address.tls is None else address.tls.make_context(),
+            receive_buffer_bytes=receive_buffer_bytes,
+        ),
+        client_id=address.client_id,
         now=monotonic,
         hooks=hooks,
-        pinned=parse_broker_version(cluster.broker_version),
+        pinned=parse_broker_version(address.broker_version),
     )
-    async with ConnectionPool(dialer, now=monotonic, random=random.random) as pool:
-        request_timeout_s = cluster.request_timeout_ms / 1000
-        directory = ClusterDirectory(
-            zk,
-            ZooKeeperSource(zk, protocol=SSL if cluster.tls.enabled else PLAINTEXT, hooks=hooks),
-            lambda known: BrokerSource(pool, known, random=random.random, timeout_s=request_timeout_s),
-            now=monotonic,
-            random=random.random,
-            hooks=hooks,
-            backoff_initial_s=cluster.metadata_backoff_ms / 1000,
-        )
-        ranges = LogRangeReader(
-            pool,
-            directory,
-            random=random.random,
-            read_committed=fetch.isolation == "read_committed",
-            request_timeout_s=request_timeout_s,
-        )
-        async with alongside(directory.run(), name="keep the view of the cluster"):
-            yield ClusterAccess(zk=zk, pool=pool, directory=directory, ranges=ranges)
+    async with AsyncExitStack() as stack:
+        session = None
+        if address.zookeeper is not None:
+            from consumerd.zk.aiozk_client import AiozkClient  # tasks of Spark do without, and start sooner
+
+            session = AiozkClient(
+                address.zookeeper,
+                session_timeout_s=address.session_timeout_s,
+                now=boottime,
+                random=random.random,
+                auth=None if address.zookeeper_auth is None else address.zookeeper_auth.read(),
+                hooks=hooks,
+            )
+            await stack.enter_async_context(session)
+            if wait_s is not None:
+                await _wait_modern(session, address.zookeeper, wait_s, trusted=address.trusts_modern)
+        pool = await stack.enter_async_context(ConnectionPool(dialer, now=monotonic, random=random.random))
+        yield ClusterConnections(address=address, pool=pool, session=session, hooks=hooks)
+
+
+async def _wait_modern(zk: AiozkClient, connect_string: str, wait_s: float, *, trusted: bool) -> None:
+    try:
+        async with timeout(wait_s):
+            await zk.wait_connected()
+            await require_modern(zk, connect_string, trusted=trusted)
+    except TimeoutError:
+        raise CoordinationError(f"no ZooKeeper answers at {connect_string} within {wait_s:g} s") from None
+
+
+async def ask_brokers(
+    known: Brokers, ask: Callable[[Brokers], Awaitable[T]], look_up: Callable[[], Awaitable[Brokers]] | None
+) -> T:
+    """Ask known brokers; if none answers, those that are registered in ZooKeeper now.
+
+    A stream may run for months, and meanwhile all brokers that it has ever heard of may be replaced.
+
+    Args:
+        ask: raises ConnectionLost if none of the brokers that it is given answers.
+        look_up: returns the registered brokers, at least one; None where ZooKeeper is not given.
+
+    Raises ConnectionLost.
+    """
+    try:
+        return await ask(known)
+    except ConnectionLost as lost:
+        if look_up is None:
+            raise
+        try:
+            registered = await look_up()
+        except (CoordinationError, ConnectionLost) as error:
+            raise ConnectionLost(f"{lost}; and brokers cannot be looked up in ZooKeeper: {error}") from error
+    return await ask(registered)

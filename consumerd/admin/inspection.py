@@ -13,13 +13,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from consumerd.access.opening import DEFAULT_FETCH, ClusterAccess, make_zookeeper, open_access
+from consumerd.access.opening import open_cluster
 from consumerd.aio.parallel import map_bounded
-from consumerd.aio.timeouts import timeout
+from consumerd.client.opening import ClusterAccess, open_access
 from consumerd.client.record_age import lag_seconds
 from consumerd.client.simple_consumer import SimpleConsumer
-from consumerd.cluster.generation import require_modern
-from consumerd.config.settings import InspectionSettings
+from consumerd.config.settings import FetchSection, InspectionSettings
 from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, NotFound
 from consumerd.group.assignors import Strategy
 from consumerd.group.explain import lint_patience, plan_explanation
@@ -30,7 +29,6 @@ from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, LogRange, TopicPartition
 from consumerd.offsets.positions import NO_POSITION, GroupPositions, Position
 from consumerd.offsets.store import Validity
-from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.layout import (
     BROKER_TOPICS,
     CONSUMERS,
@@ -44,6 +42,7 @@ from consumerd.zk.port import ZkClient
 
 _COMMAND: Final = "consumerd-inspection"
 _SESSION_TIMEOUT_MS: Final = 10_000
+_MAX_MESSAGE_BYTES: Final = FetchSection().max_message_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,19 +122,9 @@ async def inspect(
 
     Raises CoordinationError, ConfigError, UnsupportedGeneration (a cluster of 0.6 or 0.7, whose registries mean other things).
     """
-    async with make_zookeeper(settings.cluster, session_timeout_ms=session_timeout_ms) as zk:
-        try:
-            async with timeout(timeout_s):
-                await zk.wait_connected()
-                trusted = settings.cluster.generation == "modern"
-                await require_modern(zk, settings.cluster.zookeeper, trusted=trusted)
-        except TimeoutError:
-            raise CoordinationError(
-                f"no ZooKeeper answers at {settings.cluster.zookeeper} within {timeout_s:g} s"
-            ) from None
-        client_id = settings.cluster.client_id or _COMMAND
-        async with open_access(zk, settings.cluster, client_id=client_id, hooks=Hooks()) as access:
-            yield access
+    address = settings.cluster.locate(client_id=_COMMAND, session_timeout_ms=session_timeout_ms)
+    async with open_cluster(address, wait_s=timeout_s) as cluster, open_access(cluster) as access:
+        yield access
 
 
 async def find_topics(access: ClusterAccess, wanted: Collection[str]) -> list[TopicRow]:
@@ -198,9 +187,7 @@ async def find_lag(access: ClusterAccess, group: str, wanted: Collection[str]) -
     )
     owners = await _owners(zk, group, partitions)
     ranges = await access.ranges.find([one for one in partitions if view.find_leader(one) is not None])
-    consumer = SimpleConsumer(
-        access.pool, access.directory, random=random.random, max_message_bytes=DEFAULT_FETCH.max_message_bytes
-    )
+    consumer = SimpleConsumer(access.pool, access.directory, random=random.random, max_message_bytes=_MAX_MESSAGE_BYTES)
     positions = {one: stored.get(one, NO_POSITION) for one in partitions}
     starts = {one: _find_start(positions[one], ranges.get(one)) for one in partitions}
     behind = {

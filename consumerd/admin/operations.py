@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from consumerd.access.opening import ClusterAccess
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
+from consumerd.client.opening import ClusterAccess
 from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, OffsetError
 from consumerd.group.admission import find_our_sessions
 from consumerd.model import LogRange, TopicPartition

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from consumerd.access.opening import ClusterAccess
 from consumerd.admin.inspection import advise_set, follow_topics, list_group_topics, require_group
 from consumerd.admin.offsets_export import ExportedOffset, OffsetsExport
+from consumerd.client.opening import ClusterAccess
 from consumerd.errors import ConfigError
 from consumerd.group.admission import describe_cluster
 from consumerd.model import TopicPartition

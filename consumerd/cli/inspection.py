@@ -8,7 +8,6 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from consumerd.access.opening import ClusterAccess
 from consumerd.admin.inspection import (
     JavaPatience,
     LagEstimator,
@@ -22,6 +21,7 @@ from consumerd.admin.inspection import (
 from consumerd.aio.timeouts import timeout
 from consumerd.cli.options import inspection_settings
 from consumerd.cli.tables import print_rows
+from consumerd.client.opening import ClusterAccess
 from consumerd.telemetry.wording import counted
 
 _TOPIC_COLUMNS = ("topic", "partitions", "replication", "leaderless", "incarnation")

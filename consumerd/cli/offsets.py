@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from consumerd.access.opening import ClusterAccess
 from consumerd.admin.inspection import follow_topics, inspect, list_group_topics, require_group
 from consumerd.admin.offsets_export import check_origin, encode_export, parse_export, split_orphans
 from consumerd.admin.operations import (
@@ -37,6 +36,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.cli.offsets_cancel import add_cancel_options
 from consumerd.cli.options import add_connection_options, inspection_settings, seconds
 from consumerd.cli.tables import print_rows
+from consumerd.client.opening import ClusterAccess
 from consumerd.errors import ConfigError, OffsetError
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.telemetry.wording import counted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A producer from addresses: joins dialer, connections, directory and producer, for whoever has no cluster access yet."""
+"""Joins what works on a cluster's connections: directory of leaders, log ends, the producer."""
 
 from __future__ import annotations
 
@@ -7,48 +7,65 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Final, TypedDict, Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from consumerd.access.address import ClusterAddress
+from consumerd.access.opening import ClusterConnections, open_cluster
 from consumerd.aio.clock import monotonic
 from consumerd.aio.tasks import alongside
+from consumerd.client.log_range import LogRangeReader
 from consumerd.client.partitioner import Partitioner
 from consumerd.client.producer import DEFAULT_SETTINGS, Producer
 from consumerd.client.producer_hooks import Encoder, EventHandler, ProducerHooks
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.client.topics import MetadataDirectory
+from consumerd.cluster.directory import ClusterDirectory
 from consumerd.cluster.from_brokers import BrokerSource
+from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
 from consumerd.cluster.view import Broker
-from consumerd.errors import ConfigError
-from consumerd.model import BrokerId
-from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool
-from consumerd.net.stream import TcpConnector
 
-_MAX_FRAME_BYTES: Final = 16 << 20
-"""What an answer to Metadata or Produce takes at most."""
-
-_LAST_PORT: Final = 65535
+if TYPE_CHECKING:
+    from consumerd.zk.aiozk_client import AiozkClient
 
 
-def parse_bootstrap(text: str) -> tuple[Broker, ...]:
-    """Read ``host:port,host:port``. Raises ConfigError.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAccess:
+    """A cluster with ZooKeeper; the block that opened it keeps the directory's view up to date."""
 
-    The brokers have numbers below 0, since their own are not known yet.
-    """
-    brokers = []
-    for number, one in enumerate(filter(None, (part.strip() for part in text.split(","))), 1):
-        host, colon, port = one.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= _LAST_PORT):
-            raise ConfigError(f"bootstrap: expected host:port, got {one!r}")
-        brokers.append(Broker(id=BrokerId(-number), host=host, port=int(port)))
-    if not brokers:
-        raise ConfigError("bootstrap: expected at least one host:port")
-    return tuple(brokers)
+    zk: AiozkClient
+    pool: ConnectionPool
+    directory: ClusterDirectory
+    ranges: LogRangeReader
+
+
+@asynccontextmanager
+async def open_access(cluster: ClusterConnections, *, read_committed: bool = False) -> AsyncIterator[ClusterAccess]:
+    """Keep a directory over ZooKeeper and the brokers while the block runs, and read log ends by it."""
+    zk, pool, address = cluster.zk, cluster.pool, cluster.address
+    directory = ClusterDirectory(
+        zk,
+        ZooKeeperSource(zk, protocol=PLAINTEXT if address.tls is None else SSL, hooks=cluster.hooks),
+        lambda known: BrokerSource(pool, known, random=random.random, timeout_s=address.request_timeout_s),
+        now=monotonic,
+        random=random.random,
+        hooks=cluster.hooks,
+        backoff_initial_s=address.metadata_backoff_s,
+    )
+    ranges = LogRangeReader(
+        pool,
+        directory,
+        random=random.random,
+        read_committed=read_committed,
+        request_timeout_s=address.request_timeout_s,
+    )
+    async with alongside(directory.run(), name="keep the view of the cluster"):
+        yield ClusterAccess(zk=zk, pool=pool, directory=directory, ranges=ranges)
 
 
 class ProducerOptions(TypedDict, total=False):
-    """What a producer may be given besides its cluster; see :class:`~consumerd.client.producer.Producer`."""
+    """Arguments of a producer besides its cluster; see :class:`~consumerd.client.producer.Producer`."""
 
     settings: ProducerSettings
     partitioner: Partitioner
@@ -62,15 +79,15 @@ class ProducerOptions(TypedDict, total=False):
 async def open_producer(
     bootstrap: str, *, client_id: str = "consumerd-producer", **options: Unpack[ProducerOptions]
 ) -> AsyncIterator[Producer]:
-    """Run a producer that finds its cluster by some brokers' addresses, ``host:port,host:port``. Raises ConfigError.
+    """Run a producer that finds its cluster by brokers' addresses, ``host:port,host:port``.
 
-    Connects to nothing before the first record.
+    Connects to nothing before the first record. Raises ConfigError.
     """
-    brokers = parse_bootstrap(bootstrap)
-    dialer = Dialer(TcpConnector(max_frame_bytes=_MAX_FRAME_BYTES), client_id=client_id, now=monotonic)
+    address = ClusterAddress(bootstrap=bootstrap, client_id=client_id)
+    brokers = address.first_brokers()
     async with (
-        ConnectionPool(dialer, now=monotonic, random=random.random) as pool,
-        run_producer(pool, lambda: brokers, **options) as producer,
+        open_cluster(address, wait_s=None) as cluster,
+        run_producer(cluster.pool, lambda: brokers, **options) as producer,
     ):
         yield producer
 
@@ -79,7 +96,7 @@ async def open_producer(
 async def run_producer(
     pool: ConnectionPool, brokers: Callable[[], Collection[Broker]], **options: Unpack[ProducerOptions]
 ) -> AsyncIterator[Producer]:
-    """Run a producer over connections that there are; ``brokers`` gives some to ask first (``cluster.directory``'s, say)."""
+    """Run a producer over open connections; ``brokers`` returns those to ask first."""
     timeout_s = options.get("settings", DEFAULT_SETTINGS).request_timeout_s
     directory = MetadataDirectory(
         lambda known: BrokerSource(pool, known, random=random.random, timeout_s=timeout_s, creates=True),

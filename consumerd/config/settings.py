@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from consumerd.access.address import ClusterAddress, TlsFiles, ZooKeeperCredential
 from consumerd.config.pipeline import Pipeline
 from consumerd.config.schema import guess
 from consumerd.config.section import (
@@ -93,6 +94,18 @@ class TlsSection(Section):
             refuse([SettingFault((given,), f"certificate_file and key_file go together: give {other}, too")])
         return self
 
+    def locate(self) -> TlsFiles | None:
+        """Return the files as a part of the cluster's address, None where TLS is off."""
+        if not self.enabled:
+            return None
+        return TlsFiles(
+            setting="cluster.tls",
+            trusted=self.ca_file,
+            certificate=self.certificate_file,
+            key=self.key_file,
+            check_hostname=self.check_hostname,
+        )
+
 
 class ZookeeperAuthSection(Section):
     """Digest authentication with ZooKeeper: ``user:password``, from a file or from the environment, never in clear."""
@@ -112,12 +125,14 @@ class ZookeeperAuthSection(Section):
             refuse([SettingFault(("credential",), f"{variable} does not hold user:password")])
         return self
 
-    def read(self) -> tuple[str, str]:
-        """Return scheme and credential. Raises OSError where the file cannot be read."""
-        if self.credential is not None:
-            return self.scheme, self.credential.get_secret_value()
-        assert self.credential_file is not None
-        return self.scheme, self.credential_file.read_text().strip()
+    def locate(self) -> ZooKeeperCredential:
+        """Return where the credential is, as a part of the cluster's address."""
+        return ZooKeeperCredential(
+            setting="cluster.zookeeper_auth.credential_file",
+            scheme=self.scheme,
+            file=self.credential_file,
+            text="" if self.credential is None else self.credential.get_secret_value(),
+        )
 
 
 def is_credential(text: str) -> bool:
@@ -138,6 +153,21 @@ class ClusterSection(Section):
     metadata_backoff_ms: Annotated[int, BeforeValidator(read_milliseconds), Field(gt=0, le=10_000)] = 200
     tls: TlsSection = TlsSection()
     zookeeper_auth: ZookeeperAuthSection | None = None
+
+    def locate(self, *, client_id: str, session_timeout_ms: int) -> ClusterAddress:
+        """Return the cluster's address; ``client_id`` counts where the settings name none."""
+        return ClusterAddress(
+            zookeeper=self.zookeeper,
+            zookeeper_auth=None if self.zookeeper_auth is None else self.zookeeper_auth.locate(),
+            trusts_modern=self.generation == "modern",
+            tls=self.tls.locate(),
+            broker_version=self.broker_version,
+            client_id=self.client_id or client_id,
+            session_timeout_s=session_timeout_ms / 1000,
+            connect_timeout_s=self.connect_timeout_ms / 1000,
+            request_timeout_s=self.request_timeout_ms / 1000,
+            metadata_backoff_s=self.metadata_backoff_ms / 1000,
+        )
 
 
 SessionTimeout = Annotated[int, BeforeValidator(read_milliseconds), Field(ge=1000, le=INT32_MAX)]

@@ -27,10 +27,11 @@ from typing import Final
 import structlog
 
 from consumerd import __version__
-from consumerd.access.opening import ClusterAccess, make_tls, make_zookeeper, open_access
+from consumerd.access.opening import open_cluster
 from consumerd.aio.clock import monotonic
 from consumerd.aio.loops import describe_loop
 from consumerd.aio.tasks import alongside, unless
+from consumerd.client.opening import ClusterAccess, open_access
 from consumerd.config.memory import (
     SINK_SHARE,
     explain_small_budget,
@@ -108,7 +109,8 @@ def check_assembly(settings: Settings) -> None:
     make_subscription(settings)
     parse_connect_string(settings.cluster.zookeeper)
     parse_broker_version(settings.cluster.broker_version)
-    make_tls(settings.cluster.tls)
+    if (tls := settings.cluster.tls.locate()) is not None:
+        tls.make_context()
     check_paths(settings)
     MemberIdentity(group=settings.group.id, host="host", consumer_id=settings.group.consumer_id)
 
@@ -142,9 +144,18 @@ class Daemon:
             if self._manager is not None:
                 reporting = self._manager.report(self.read_status, stop)
                 await stack.enter_async_context(alongside(reporting, name="service manager"))
-            self._zk = await stack.enter_async_context(
-                make_zookeeper(settings.cluster, settings.group.session_timeout_ms, self._hooks)
+            cluster = await stack.enter_async_context(
+                open_cluster(
+                    settings.cluster.locate(
+                        client_id=settings.group.id, session_timeout_ms=settings.group.session_timeout_ms
+                    ),
+                    wait_s=None,
+                    hooks=self._hooks,
+                    max_answer_bytes=max(settings.fetch.max_message_bytes, settings.fetch.max_response_bytes),
+                    receive_buffer_bytes=settings.fetch.receive_buffer_bytes or None,
+                )
             )
+            self._zk = cluster.zk
             await unless(stop, _wait_usable(self._zk, self._hooks))
             if stop.is_set():
                 return
@@ -155,13 +166,7 @@ class Daemon:
             if cluster_id is None:
                 return
             access = await stack.enter_async_context(
-                open_access(
-                    self._zk,
-                    settings.cluster,
-                    client_id=settings.cluster.client_id or settings.group.id,
-                    hooks=self._hooks,
-                    fetch=settings.fetch,
-                )
+                open_access(cluster, read_committed=settings.fetch.isolation == "read_committed")
             )
             budgets = plan_budgets(settings)
             if small := explain_small_budget(settings):

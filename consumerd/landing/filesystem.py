@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File system calls behind landed files and tables, as a port: a test can make any of them fail or be the last.
+"""File operations behind landed files and tables, as a port, with the local implementation.
+
+``ReadableFiles`` is all that readers of a landing zone use, so that it may lie in another kind of store. ``FileSystem``
+adds what writers use. A test can make any call fail or be the last.
 
 Every method blocks and raises OSError; they are called in threads only.
 """
@@ -7,23 +10,39 @@ Every method blocks and raises OSError; they are called in threads only.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Final, Protocol
 
-_READ_BYTES: Final = 1 << 20
 _doubtful: Final[set[Path]] = set()
 """Folders whose last fsync by this process failed: nobody knows which of their names are durable."""
 
 
-class FileSystem(Protocol):
+class ReadableFiles(Protocol):
+    """Files by name, to read."""
+
+    def names(self, path: Path) -> list[str]:
+        """List a folder, in no order; empty if there is none."""
+
+    def read(self, path: Path) -> bytes:
+        """Read a whole small file. Raises FileNotFoundError."""
+
+    def open(self, path: Path) -> BufferedIOBase:
+        """Open a file to read parts of it. Raises FileNotFoundError."""
+
+    def size_and_mtime(self, path: Path) -> tuple[int, int]:
+        """Return a file's size in bytes and its time of modification in ns."""
+
+
+class FileSystem(ReadableFiles, Protocol):
     """File system with exclusive names by ``link(2)``, and durability on demand."""
 
     def make_folders(self, path: Path) -> None:
-        """Make a folder and its parents, whichever are missing; durable are none of them before their parents are
-        synced.
+        """Make a folder and the missing ones of its parents.
+
+        None of them is durable before its parent is synced.
         """
 
     def create(self, path: Path) -> int:
@@ -65,27 +84,15 @@ class FileSystem(Protocol):
     def unlink(self, path: Path) -> None:
         """Take a name away; one that is not there is fine."""
 
-    def names(self, path: Path) -> list[str]:
-        """List a folder, in no order; empty if there is none."""
-
     def walk(self, path: Path) -> list[Path]:
         """Return all files below a folder, relative to it, in no order; empty if there is no folder."""
 
     def remove_tree(self, path: Path) -> None:
         """Remove a folder and everything below it; one that does not exist is fine."""
 
-    def read(self, path: Path) -> bytes:
-        """Read a whole small file. Raises FileNotFoundError."""
-
-    def size_and_mtime(self, path: Path) -> tuple[int, int]:
-        """Return a file's size in bytes and its time of modification in ns."""
-
-    def sha256(self, path: Path) -> str:
-        """Return the SHA-256 of a file's content, in hexadecimal."""
-
 
 class OsFileSystem:
-    """The real one."""
+    """Files of this machine."""
 
     def make_folders(self, path: Path) -> None:
         """See FileSystem."""
@@ -197,15 +204,15 @@ class OsFileSystem:
         """See FileSystem."""
         return path.read_bytes()
 
+    def open(self, path: Path) -> BufferedIOBase:
+        """See FileSystem."""
+        return path.open("rb")
+
     def size_and_mtime(self, path: Path) -> tuple[int, int]:
         """See FileSystem."""
         found = path.stat()
         return found.st_size, found.st_mtime_ns
 
-    def sha256(self, path: Path) -> str:
-        """See FileSystem."""
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while data := file.read(_READ_BYTES):
-                digest.update(data)
-        return digest.hexdigest()
+
+LOCAL_FILES: Final = OsFileSystem()
+"""Files of this machine; there is no state in it."""

@@ -7,7 +7,6 @@ that what they publish meanwhile is no riddle, a chain that makes no sense as it
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -17,9 +16,8 @@ from typing import Final
 
 from consumerd.landing.chain import META_FOLDER, FileMetadata, parse_meta_name
 from consumerd.landing.coverage import Coverage
-from consumerd.landing.filesystem import OsFileSystem
 from consumerd.landing.line_compression import find_line_compression
-from consumerd.landing.metadata import MetadataReader, find_metadata_reader
+from consumerd.landing.metadata import find_metadata_reader
 from consumerd.landing.ranges import EMPTY
 from consumerd.landing.record_fields import MalformedRecord
 from consumerd.landing.scan import list_chain
@@ -83,13 +81,15 @@ def _read_chains(pool: Executor, chains: Iterable[LandedChain], wanted: Wanted) 
 
 
 def _read_file(chain: LandedChain, names: Mapping[int, list[str]], file: LandedFile) -> LandedFile:
-    folder = Path(chain.folder)
+    folder, extension = Path(chain.folder), chain.record.extension
+    read_metadata = find_metadata_reader(extension)
+    if read_metadata is None:
+        problem = f".{extension} files are of no format that is known here"
+        return replace(file, damage=f"{file.path}: its metadata cannot be read: {problem}")
     try:
-        stat = os.stat(file.path)  # noqa: PTH116 - a Path is made of few names only
-        file = replace(file, size=stat.st_size, landed_ms=stat.st_mtime_ns // 1_000_000)
-        metadata = _get_reader(chain.record.extension)(
-            _WithMetadataNames(names.get(file.position, [])), folder, file.position
-        )
+        size, modified_ns = chain.root.files.size_and_mtime(Path(file.path))
+        file = replace(file, size=size, landed_ms=modified_ns // 1_000_000)
+        metadata = read_metadata(chain.root.files, folder, file.position, names.get(file.position, ()))
     except MalformedRecord as error:
         return replace(file, damage=f"{file.path}: its metadata cannot be read: {error}")
     except OSError as error:
@@ -116,26 +116,10 @@ def _find_misplacement(chain: LandedChain, file: LandedFile, metadata: FileMetad
     return None
 
 
-def _get_reader(extension: str) -> MetadataReader:
-    found = find_metadata_reader(extension)
-    if found is None:
-        raise MalformedRecord(f".{extension} files are of no format that is known here")
-    return found
-
-
-class _WithMetadataNames(OsFileSystem):
-    """A file system whose only folder holds the metadata of one position: a chain's are listed once, not once a file."""
-
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-
-    def names(self, path: Path) -> list[str]:  # noqa: ARG002 - the port's
-        return self._names
-
-
 def _list_metadata(chain: LandedChain) -> Mapping[int, list[str]]:
+    """List the names in ``_meta`` by position: once a chain, not once a file."""
     found: defaultdict[int, list[str]] = defaultdict(list)
-    for name in OsFileSystem().names(Path(chain.folder, META_FOLDER)):
+    for name in chain.root.files.names(Path(chain.folder, META_FOLDER)):
         position = parse_meta_name(name)
         if position is not None:
             found[position].append(name)
@@ -152,7 +136,8 @@ def _looks_odd(chain: LandedChain, *, is_newest: bool) -> bool:
     ends = [chain.record.origin, *(file.end for file in chain.files)]
     if any(end is not None and end != file.position for end, file in zip(ends, chain.files, strict=False)):
         return True
-    if any(file.damage is not None and not Path(file.path).exists() for file in chain.files):
+    damaged = [Path(file.path).name for file in chain.files if file.damage is not None]
+    if damaged and not set(damaged) <= set(chain.root.files.names(Path(chain.folder))):
         return True
     return not is_newest and ends[-1] is not None and not chain.sealed
 

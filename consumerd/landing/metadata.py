@@ -13,12 +13,14 @@ attempts may have left such a file for one position. Which of them counts:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from consumerd.landing.chain import META_FOLDER, FileMetadata, data_name, parse_meta_name
-from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.filesystem import ReadableFiles
 from consumerd.landing.line_compression import find_line_compression
 from consumerd.landing.record_fields import MalformedRecord
 
@@ -27,8 +29,11 @@ PARQUET: Final = "parquet"
 FOOTER_KEY: Final = b"consumerd"
 """Key of the metadata in a Parquet footer."""
 
-MetadataReader = Callable[[FileSystem, Path, int], FileMetadata]
-"""Reads the metadata of a published file: ``(file system, chain folder, position)``. Raises MalformedRecord, OSError."""
+MetadataReader = Callable[[ReadableFiles, Path, int, Iterable[str]], FileMetadata]
+"""Reads the metadata of a published file. Raises MalformedRecord, OSError.
+
+Called with the store, the chain's folder, the position of the file, and the names in ``_meta``.
+"""
 
 
 def find_metadata_reader(extension: str) -> MetadataReader | None:
@@ -37,16 +42,22 @@ def find_metadata_reader(extension: str) -> MetadataReader | None:
         return read_footer
     if find_line_compression(extension) is None:
         return None
-    return lambda files, folder, position: read_beside(files, folder, position, extension=extension)
+    return partial(read_beside, extension=extension)
 
 
-def read_footer(files: FileSystem, folder: Path, position: int) -> FileMetadata:  # noqa: ARG001 - see MetadataReader
+def read_footer(
+    files: ReadableFiles,
+    folder: Path,
+    position: int,
+    beside: Iterable[str],  # noqa: ARG001 - see MetadataReader
+) -> FileMetadata:
     """Read the footer of a Parquet file. Raises MalformedRecord, OSError."""
     import pyarrow as pa  # needs an extra
     import pyarrow.parquet as pq
 
     try:
-        footer = pq.read_metadata(folder / data_name(position, PARQUET)).metadata or {}
+        with files.open(folder / data_name(position, PARQUET)) as file:
+            footer = pq.read_metadata(file).metadata or {}
     except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter for columns' names
         raise MalformedRecord(f"no Parquet footer: {error}") from error
     if FOOTER_KEY not in footer:
@@ -54,15 +65,18 @@ def read_footer(files: FileSystem, folder: Path, position: int) -> FileMetadata:
     return FileMetadata.parse(footer[FOOTER_KEY])
 
 
-def read_beside(files: FileSystem, folder: Path, position: int, *, extension: str) -> FileMetadata:
+def read_beside(
+    files: ReadableFiles, folder: Path, position: int, beside: Iterable[str], *, extension: str
+) -> FileMetadata:
     """Read the metadata that counts for a file of JSON lines. Raises MalformedRecord, OSError."""
     data = folder / data_name(position, extension)
     size, modified_ns = files.size_and_mtime(data)
-    names = [name for name in files.names(folder / META_FOLDER) if parse_meta_name(name) == position]
+    names = [name for name in beside if parse_meta_name(name) == position]
     candidates = [FileMetadata.parse(files.read(folder / META_FOLDER / name)) for name in names]
     matching = [candidate for candidate in candidates if candidate.size == size]
     if len(matching) > 1:
-        sha256 = files.sha256(data)
+        with files.open(data) as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         matching = [candidate for candidate in matching if candidate.sha256 == sha256]
     if not matching:
         raise MalformedRecord(f"none of the {len(names)} files in {META_FOLDER} for it is of {size} bytes like it")

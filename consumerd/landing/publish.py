@@ -64,11 +64,39 @@ _NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINV
 
 
 class Outcome(enum.Enum):
-    """What came of a link."""
+    """Result of giving a file its final name."""
 
     PUBLISHED = "published"
     TAKEN = "taken"
-    """The name is another file's, or the hidden name was removed by somebody who claims the partition."""
+    """The name is another file's. Of a ``HiddenFile`` also: a later claim of the partition has removed the hidden name."""
+    REMOVED = "removed"
+    """The hidden name is gone, and nothing was published."""
+
+
+def create_exclusive(files: FileSystem, hidden: Path, descriptor: int, target: Path) -> Outcome:
+    """Give a durable file its final name, unless that is taken, and make the name durable.
+
+    Args:
+        descriptor: of the file, open.
+
+    Raises OSError, after which the name may be public or not.
+    """
+    try:
+        if failpoints.ENABLED:
+            failpoints.reach("before_link")
+        files.link(hidden, target)
+        if failpoints.ENABLED:
+            failpoints.reach("after_link")
+    except (FileExistsError, FileNotFoundError) as error:
+        # a server that repeats a link whose answer was lost finds the name taken by this very file
+        if not files.is_same(descriptor, target):
+            return Outcome.TAKEN if isinstance(error, FileExistsError) else Outcome.REMOVED
+    if failpoints.ENABLED:
+        failpoints.reach("before_folder_sync")
+    files.sync_folder(target.parent)
+    if failpoints.ENABLED:
+        failpoints.reach("after_folder_sync")
+    return Outcome.PUBLISHED
 
 
 class HiddenFile:
@@ -164,23 +192,11 @@ class HiddenFile:
         if self._doomed.is_set():
             return Outcome.TAKEN
         assert self._descriptor is not None
-        try:
-            if failpoints.ENABLED:
-                failpoints.reach("before_link")
-            self._files.link(self._path, self._target)
-            if failpoints.ENABLED:
-                failpoints.reach("after_link")
-        except (FileExistsError, FileNotFoundError):
-            # A server that repeats a link whose answer was lost finds the name taken by this very file.
-            if not self._files.is_same(self._descriptor, self._target):
-                return Outcome.TAKEN
-        if failpoints.ENABLED:
-            failpoints.reach("before_folder_sync")
-        self._files.sync_folder(self._target.parent)
-        if failpoints.ENABLED:
-            failpoints.reach("after_folder_sync")
+        outcome = create_exclusive(self._files, self._path, self._descriptor, self._target)
+        if outcome is not Outcome.PUBLISHED:
+            return Outcome.TAKEN
         self.discard()
-        return Outcome.PUBLISHED
+        return outcome
 
     def overwrite(self, modified_ns: int) -> Outcome:
         """Put the file in the place of the published one of its name, and make that durable.
@@ -382,7 +398,7 @@ def _find_end(
         return record.origin, False
     path = folder / data_name(newest, record.extension)
     try:
-        metadata = read_metadata(files, folder, newest)
+        metadata = read_metadata(files, folder, newest, files.names(folder / META_FOLDER))
     except MalformedRecord as error:
         raise RetriableSinkError(describe_malformed(f"{path}: its metadata", error)) from error
     if (metadata.position, metadata.topic, metadata.partition) != (newest, partition.topic, partition.partition):

@@ -9,7 +9,6 @@ Blocks; changes nothing, since daemons may be at work.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -28,6 +27,7 @@ from consumerd.landing.chain import (
     parse_data_name,
     partition_folder,
 )
+from consumerd.landing.filesystem import LOCAL_FILES, ReadableFiles
 from consumerd.landing.findings import Finding, FindingKind, Severity
 from consumerd.landing.record_fields import MalformedRecord, describe_malformed
 from consumerd.landing.values import LandedChain, LandedFile, Landing, LandingRoot
@@ -37,31 +37,33 @@ _TOPIC: Final = "topic="
 _PARTITION: Final = "partition="
 
 
-def scan_landing(paths: Sequence[str | Path], *, topics: Collection[str] | None = None) -> Landing:
+def scan_landing(
+    paths: Sequence[str | Path], *, topics: Collection[str] | None = None, files: ReadableFiles = LOCAL_FILES
+) -> Landing:
     """Read the names below one or more roots, of some topics or all.
 
     Raises ConfigError where a path is no landing root, or roots are of different clusters or the same one twice;
     OSError.
     """
-    roots = read_roots(paths)
+    roots = read_roots(paths, files=files)
     findings: list[Finding] = []
     hidden: list[str] = []
     chains = [
         chain
         for root in roots
-        for partition in _partitions(root, topics, findings)
+        for partition in list_partitions(root, topics, findings)
         for chain in _chains(root, *partition, findings, hidden)
     ]
     chains.sort(key=lambda chain: (chain.partition, chain.root.order, chain.number))
     return Landing(roots=roots, chains=tuple(chains), findings=tuple(findings), hidden=tuple(hidden))
 
 
-def read_roots(paths: Sequence[str | Path]) -> tuple[LandingRoot, ...]:
+def read_roots(paths: Sequence[str | Path], *, files: ReadableFiles = LOCAL_FILES) -> tuple[LandingRoot, ...]:
     """Read whose paths these are. Raises ConfigError, OSError."""
     if not paths:
         raise ConfigError("no landing path is given")
     roots = [
-        LandingRoot(path=Path(path).absolute(), record=_read_root(Path(path)), order=order)
+        LandingRoot(path=Path(path).absolute(), record=_read_root(files, Path(path)), order=order, files=files)
         for order, path in enumerate(paths)
     ]
     first = roots[0]
@@ -84,43 +86,41 @@ def list_chain(
 ) -> tuple[LandedChain | None, list[Finding], list[str]]:
     """Read one chain's names: the chain (None where its record is missing or damaged), what is amiss, and hidden names."""
     findings: list[Finding] = []
-    names = _names(folder)
+    names = _names(root, folder)
     hidden = [f"{folder}/{name}" for name in names if is_hidden(name)]
-    record = _read_chain_record(folder, names, partition, number, findings)
+    record = _read_chain_record(root.files, folder, names, partition, number, findings)
     if record is None:
         return None, findings, hidden
-    extension = record.extension
     found: list[tuple[int, str]] = []
     for name in names:
-        position = parse_data_name(name, extension)
+        position = parse_data_name(name, record.extension)
         if position is not None:
             found.append((position, name))
         elif not name.startswith(("_", ".")):
-            findings.append(_foreign(f"{folder}/{name}", f"no .{extension} file of a chain"))
+            findings.append(_foreign(f"{folder}/{name}", f"no .{record.extension} file of a chain"))
     found.sort()
-    ends: list[int | None] = [position for position, _ in found[1:]]
     files = tuple(
         LandedFile(path=f"{folder}/{name}", position=position, name_end=end)
-        for (position, name), end in zip(found, [*ends, None], strict=False)
+        for (position, name), end in zip(found, [*(start for start, _ in found[1:]), None], strict=False)
     )
     chain = LandedChain(root=root, partition=partition, number=number, folder=folder, record=record, files=files)
     return chain, findings, hidden
 
 
-def _read_root(path: Path) -> RootRecord:
+def _read_root(files: ReadableFiles, path: Path) -> RootRecord:
     try:
-        return RootRecord.parse((path / ROOT_RECORD).read_bytes())
+        return RootRecord.parse(files.read(path / ROOT_RECORD))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigError(f"{path} is no landing path: there is no {ROOT_RECORD} (is the volume mounted?)") from error
     except MalformedRecord as error:
         raise ConfigError(describe_malformed(str(path / ROOT_RECORD), error)) from error
 
 
-def _partitions(
+def list_partitions(
     root: LandingRoot, topics: Collection[str] | None, findings: list[Finding]
 ) -> Iterator[tuple[TopicPartition, str]]:
-    """Yield the partitions that have a folder, which is named as a sink would name it."""
-    for topic_name in _names(str(root.path)):
+    """Yield partitions with their folders; a folder that no sink would name so becomes a finding."""
+    for topic_name in _names(root, str(root.path)):
         topic = unquote(topic_name.removeprefix(_TOPIC))
         if topics is not None and topic not in topics:
             continue
@@ -129,7 +129,7 @@ def _partitions(
             if not topic_name.startswith(("_", ".")):
                 findings.append(_foreign(topic_folder, "no topic's folder"))
             continue
-        for name in _names(topic_folder):
+        for name in _names(root, topic_folder):
             folder = f"{topic_folder}/{name}"
             try:
                 partition = TopicPartition(topic, PartitionKey.parse(unquote(name.removeprefix(_PARTITION))))
@@ -145,7 +145,7 @@ def _partitions(
 def _chains(
     root: LandingRoot, partition: TopicPartition, home: str, findings: list[Finding], hidden: list[str]
 ) -> Iterator[LandedChain]:
-    for name in _names(home):
+    for name in _names(root, home):
         number = parse_chain_folder(name)
         if number is None:
             if not name.startswith(("_", ".")):
@@ -159,11 +159,16 @@ def _chains(
 
 
 def _read_chain_record(
-    folder: str, names: Collection[str], partition: TopicPartition, number: int, findings: list[Finding]
+    files: ReadableFiles,
+    folder: str,
+    names: Collection[str],
+    partition: TopicPartition,
+    number: int,
+    findings: list[Finding],
 ) -> ChainRecord | None:
     path = f"{folder}/{CHAIN_RECORD}"
     try:
-        return ChainRecord.parse(Path(path).read_bytes())
+        return ChainRecord.parse(files.read(Path(path)))
     except FileNotFoundError:
         if all(name.startswith((HIDDEN_PREFIX, META_FOLDER)) for name in names):
             return None  # its maker died before it published the record, or is about to
@@ -185,10 +190,10 @@ def _read_chain_record(
     return None
 
 
-def _names(folder: str) -> list[str]:
+def _names(root: LandingRoot, folder: str) -> list[str]:
     try:
-        return os.listdir(folder)  # noqa: PTH208 - of 100,000 names, with no Path made of each
-    except (FileNotFoundError, NotADirectoryError):
+        return root.files.names(Path(folder))
+    except NotADirectoryError:
         return []
 
 

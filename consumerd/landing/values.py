@@ -9,11 +9,12 @@ comparable at all.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NewType
 
 from consumerd.landing.chain import ChainRecord, FileMetadata, RootRecord, chain_folder, partition_folder
+from consumerd.landing.filesystem import LOCAL_FILES, ReadableFiles
 from consumerd.landing.findings import Finding
 from consumerd.landing.ranges import Span
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
@@ -57,11 +58,17 @@ class LogId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandingRoot:
-    """A folder below which one group's daemons land. ``order`` is its place among those of the zone, from 0."""
+    """A folder below which one group's daemons land.
+
+    Attributes:
+        order: place among the roots of the zone, from 0.
+        files: the store that the folder is in.
+    """
 
     path: Path
     record: RootRecord
     order: int
+    files: ReadableFiles = field(default=LOCAL_FILES, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

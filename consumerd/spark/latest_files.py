@@ -55,7 +55,7 @@ class _Places:
     def of(cls, rows: pa.Table) -> _Places:
         broker, partition, offset, index = (_numbers(rows[name]) for name in ("broker", "partition", "offset", "index"))
         cut = _truncations(rows["incarnation"])
-        moment = _numbers(pc.coalesce(*(rows[name].cast(pa.int64()) for name in ("timestamp", "landed"))))
+        moment = _numbers(pc.coalesce(*(_microseconds(rows[name]) for name in ("timestamp", "landed"))))
         return cls((broker, partition), (cut, offset, index), (moment, cut, offset, partition))
 
     def take(self, rows: Numbers) -> _Places:
@@ -83,7 +83,7 @@ class ChangedRows:
         """Return the numbers of the table's rows that are older than a changed row of their key, and of changed rows that
         are not newer than the table's.
         """
-        found = pc.index_in(rows["key"], value_set=self.keys)
+        found = pc.index_in(_cast(rows["key"], self.keys.type), value_set=self.keys)
         hits = np.flatnonzero(pc.is_valid(found).to_numpy())
         changed = found.drop_null().to_numpy().astype(np.int64)
         newer = self.places.take(changed).newer_than(_Places.of(rows.take(pa.array(hits))))
@@ -134,7 +134,7 @@ def make_merger(
         assert rows is not None
         for number, path in enumerate(path for batch in batches for path in batch[0].to_pylist()):
             prefix = f"{attempt}-{task:05d}-{number:05d}"
-            gone, lost = _compare_file(table / path, rows)
+            gone, lost = compare_file(table / path, rows)
             files: list[DataFile] = []
             if len(gone):
                 files = rewrite_without(table / path, gone, staging=staging, prefix=prefix, settings=settings)
@@ -143,11 +143,16 @@ def make_merger(
     return merge
 
 
-def _compare_file(path: Path, changed: ChangedRows) -> tuple[Numbers, Numbers]:
+def compare_file(path: Path, changed: ChangedRows) -> tuple[Numbers, Numbers]:
+    """Compare a file's rows as :meth:`ChangedRows.compare` does, by their numbers in the file.
+
+    Another writer may have written the file. Raises OSError, ArrowException.
+    """
     gone, lost, first = [], [], 0
     with pq.ParquetFile(path) as parquet:
         for number in range(parquet.num_row_groups):
             rows = parquet.read_row_group(number, columns=["key", *_PLACE], use_threads=False).combine_chunks()
+            rows = _complete(rows)
             older, not_newer = changed.compare(rows)
             gone.append(older + first)
             lost.append(not_newer)
@@ -173,6 +178,26 @@ def _encode(replaced: str | None, files: Sequence[DataFile], lost: Numbers) -> I
 
 def _read(path: Path) -> pa.Table:
     return pq.read_table(path, columns=["key", *_PLACE], use_threads=False)
+
+
+def _complete(rows: pa.Table) -> pa.Table:
+    """Return a file's rows with all columns: other writers may leave out those that have nulls alone."""
+    for name in ("key", *_PLACE):
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(len(rows)))
+    return rows
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast a column of a file that another writer may have written.
+
+    Spark's Delta writes timestamps as INT96, which Arrow reads as nanoseconds. They are cut to microseconds, as by Spark.
+    """
+    return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+
+
+def _microseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return _cast(_cast(column, pa.timestamp("us", getattr(column.type, "tz", None))), pa.int64())
 
 
 def _numbers(column: pa.ChunkedArray) -> Numbers:

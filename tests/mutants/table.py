@@ -203,8 +203,8 @@ MUTANTS: Final = (
         name="the-folder-is-not-synced",
         promise=1,
         file="landing/publish.py",
-        old="        self._files.sync_folder(self._target.parent)\n        if failpoints.ENABLED:\n",
-        new="        self._files.names(self._target.parent)\n        if failpoints.ENABLED:\n",
+        old="    files.sync_folder(target.parent)\n    if failpoints.ENABLED:\n",
+        new="    files.names(target.parent)\n    if failpoints.ENABLED:\n",
         tests=(
             "tests/unit/sinks/test_sync_order.py::test_chain_is_sealed_durably_before_the_next_begins_and_begun_durably_before_it_is_written",
         ),
@@ -672,11 +672,8 @@ MUTANTS: Final = (
         name="a-taken-name-counts-as-ours",
         promise=2,
         file="landing/publish.py",
-        old=(
-            "            if not self._files.is_same(self._descriptor, self._target):\n"
-            "                return Outcome.TAKEN\n"
-        ),
-        new=("            if self._descriptor is None:\n                return Outcome.TAKEN\n"),
+        old=("        if not files.is_same(descriptor, target):\n"),
+        new=("        if descriptor is None:\n"),
         tests=("tests/unit/sinks/test_chain_writer.py::test_hidden_leftovers_are_removed_by_the_next_claim",),
     ),
     Mutant(
@@ -985,8 +982,8 @@ MUTANTS: Final = (
         name="a-lease-stops-while-the-machine-sleeps",
         promise=3,
         file="access/opening.py",
-        old="        now=boottime,\n",
-        new="        now=monotonic,\n",
+        old="                now=boottime,\n",
+        new="                now=monotonic,\n",
         tests=("tests/component/access/test_opening.py::test_the_lease_runs_on_a_clock_that_counts_suspension",),
     ),
     Mutant(

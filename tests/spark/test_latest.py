@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from consumerd.spark import latest
 from consumerd.spark.latest import find_latest, refresh
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.files import write_frame
@@ -163,6 +164,15 @@ def _history(seed: int, *, struct: bool) -> Iterator[list[tuple[object, ...]]]:
         yield rows
 
 
+@pytest.fixture(params=["files", "spark"])
+def merges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How changed rows are merged: file by file with Arrow, or by Spark, as those of large runs are."""
+    if request.param == "spark":
+        monkeypatch.setattr(latest, "_BROADCAST", 0)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("merges")
 @pytest.mark.parametrize("struct", [False, True])
 def test_a_table_that_is_refreshed_is_as_one_that_is_made_anew(
     spark: SparkSession, tmp_path: Path, *, struct: bool
@@ -176,6 +186,7 @@ def test_a_table_that_is_refreshed_is_as_one_that_is_made_anew(
         assert count == len(topic.latest())
 
 
+@pytest.mark.usefixtures("merges")
 def test_files_without_a_changed_key_stay_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     """A table of ten million keys is not written anew for one."""
     topic = Topic(spark, tmp_path)
@@ -197,6 +208,7 @@ def test_files_without_a_changed_key_stay_as_they_are(spark: SparkSession, tmp_p
     assert topic.paths() == before
 
 
+@pytest.mark.usefixtures("merges")
 def test_a_key_whose_later_record_is_there_already_stays(spark: SparkSession, tmp_path: Path) -> None:
     """Another root, or a chain that was found late, brings what is older."""
     topic = Topic(spark, tmp_path)

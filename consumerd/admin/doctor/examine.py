@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from consumerd.access.opening import ClusterAccess
 from consumerd.admin.doctor.facts import LandingFacts, RegistryFacts
 from consumerd.admin.doctor.findings import Finding, sort_findings
 from consumerd.admin.doctor.landing_checks import PATH_REFUSED, check_landing
@@ -27,6 +26,7 @@ from consumerd.admin.doctor.surroundings_checks import (
 from consumerd.admin.inspection import inspect, require_group
 from consumerd.aio.threads import WorkThreads
 from consumerd.aio.timeouts import timeout
+from consumerd.client.opening import ClusterAccess
 from consumerd.config.settings import InspectionSettings, Settings
 from consumerd.config.sink_paths import landing_options
 from consumerd.delivery.policy import OffsetPolicy

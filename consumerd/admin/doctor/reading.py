@@ -10,23 +10,24 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
-from consumerd.access.opening import ClusterAccess
 from consumerd.admin.doctor.facts import HiddenLeftover, LandingFacts, LogFacts, PartitionNode, RegistryFacts
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
+from consumerd.client.opening import ClusterAccess
 from consumerd.cluster.generation import read_registered_brokers
 from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.group.admission import describe_cluster, find_our_sessions
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.rights import GroupRights
-from consumerd.landing.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden, partition_folder
+from consumerd.landing.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden
 from consumerd.landing.failures import describe_failure
 from consumerd.landing.filesystem import OsFileSystem
 from consumerd.landing.metadata import find_metadata_reader
 from consumerd.landing.publish import Chain, find_chain, find_root
 from consumerd.landing.record_fields import MalformedRecord
+from consumerd.landing.scan import list_partitions
+from consumerd.landing.values import LandingRoot
 from consumerd.model import PartitionKey, TopicPartition
 from consumerd.offsets.truncations import list_noted_stops
 from consumerd.zk.layout import (
@@ -202,14 +203,15 @@ def read_landing(facts: LandingFacts, extension: str) -> LandingFacts:
     files = ReadingFileSystem()
     facts = read_root(facts)
     read_metadata = find_metadata_reader(extension)
-    if read_metadata is None:
-        return facts  # another distribution's sink
+    if read_metadata is None or facts.root is None:
+        return facts  # nobody's path, or that of another distribution's sink
     chains: dict[TopicPartition, Chain] = {}
     problems: dict[TopicPartition, str] = {}
     leftovers: list[HiddenLeftover] = []
-    for partition, folder in _find_partitions(facts.path) if facts.root is not None else ():
+    root = LandingRoot(path=facts.path, record=facts.root, order=0, files=files)
+    for partition, folder in sorted(list_partitions(root, None, [])):
         try:
-            leftovers += _find_leftovers(partition, folder)
+            leftovers += _find_leftovers(partition, Path(folder))
             chain = find_chain(files, facts.path, partition, extension=extension, read_metadata=read_metadata)
         except (OSError, RetriableSinkError, ConfigError) as error:
             problems[partition] = str(error)
@@ -228,14 +230,6 @@ def read_root(facts: LandingFacts) -> LandingFacts:
         return replace(facts, problem=describe_failure(error, f"read {ROOT_RECORD}", facts.path))
     except RetriableSinkError as error:
         return replace(facts, problem=str(error))
-
-
-def _find_partitions(path: Path) -> Iterator[tuple[TopicPartition, Path]]:
-    for folder in sorted(path.glob("topic=*/partition=*")):
-        topic = unquote(folder.parent.name.partition("=")[2])
-        partition = _parse_partition(topic, unquote(folder.name.partition("=")[2]))
-        if partition is not None and partition_folder(partition) == (folder.parent.name, folder.name):
-            yield partition, folder
 
 
 def _find_leftovers(partition: TopicPartition, folder: Path) -> Iterator[HiddenLeftover]:

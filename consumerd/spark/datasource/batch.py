@@ -70,9 +70,7 @@ def make_partitions(ranges: Sequence[OffsetRange], options: ReadOptions, *, boot
     divided = divide_ranges(
         ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
     )
-    cluster = replace(
-        options.cluster, bootstrap=bootstrap, zookeeper=None, zookeeper_auth_scheme=None, zookeeper_auth_file=None
-    )
+    cluster = replace(options.cluster, bootstrap=bootstrap, zookeeper=None, zookeeper_auth=None)
     tasks = [
         ReadTask(
             range=one,

@@ -12,28 +12,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self, TypeVar, assert_never
 
-from consumerd.aio.clock import boottime
+from consumerd.access.address import ClusterAddress
+from consumerd.access.opening import Brokers, ClusterConnections, ask_brokers, open_cluster
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.client.log_range import LogRangeReader
 from consumerd.client.topics import MetadataDirectory
 from consumerd.cluster.from_brokers import BrokerSource
-from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
-from consumerd.cluster.generation import require_modern
 from consumerd.cluster.view import Broker, ClusterView
-from consumerd.errors import ConfigError, ConnectionLost, CoordinationError, NotFound
+from consumerd.errors import ConfigError, ConnectionLost, NotFound
 from consumerd.group.java_regex import UnsupportedPattern, compile_java
 from consumerd.group.subscription import INTERNAL_TOPICS
 from consumerd.model import LogRange, TopicPartition
-from consumerd.net.pool import ConnectionPool
 from consumerd.offsets.positions import GroupPositions
 from consumerd.offsets.store import Validity
-from consumerd.spark.datasource.connecting import Brokers, ask_brokers, first_brokers, make_pool
 from consumerd.spark.datasource.loop_thread import LoopThread
 from consumerd.spark.datasource.options import (
     EARLIEST_OFFSET,
@@ -44,7 +41,6 @@ from consumerd.spark.datasource.options import (
     AtTimestamp,
     AtTimestamps,
     Bound,
-    ClusterOptions,
     Edge,
     MissingPosition,
     NoLaterRecord,
@@ -53,14 +49,10 @@ from consumerd.spark.datasource.options import (
     Subscribe,
     SubscribePattern,
 )
-from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import group_path, topic_path
-from consumerd.zk.port import ZkClient
 
 T = TypeVar("T")
 
-_FRAME_BYTES: Final = 64 << 20
-"""What an answer to Metadata about all topics of a large cluster takes at most."""
 _SESSION_S: Final = 10.0
 _TRIES: Final = 4
 """How often a topic that is named is looked for: brokers hear of a new one moments after ZooKeeper does."""
@@ -74,10 +66,10 @@ class ClusterLookup:
     BrokerError.
     """
 
-    def __init__(self, cluster: ClusterOptions, *, read_committed: bool = False, timeout_s: float = 60.0) -> None:
+    def __init__(self, address: ClusterAddress, *, read_committed: bool = False, timeout_s: float = 60.0) -> None:
         self._timeout_s = timeout_s
         self._thread = LoopThread(
-            open_connections(cluster, read_committed=read_committed, timeout_s=timeout_s), name="consumerd lookup"
+            open_connections(address, read_committed=read_committed, timeout_s=timeout_s), name="consumerd lookup"
         )
 
     def __enter__(self) -> Self:
@@ -161,7 +153,7 @@ class ClusterLookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """The same on the event loop. ``zk`` is there where ZooKeeper was given.
+    """The same questions on the event loop.
 
     Attributes:
         brokers: found first.
@@ -169,10 +161,8 @@ class Connections:
         patience_s: time that brokers have for an answer before others are looked up.
     """
 
-    cluster: ClusterOptions
+    cluster: ClusterConnections
     brokers: Brokers
-    pool: ConnectionPool
-    zk: AiozkClient | None
     read_committed: bool
     patience_s: float
     seen: list[Broker] = field(default_factory=list)
@@ -218,7 +208,7 @@ class Connections:
 
     async def czxids(self, topics: Collection[str]) -> Mapping[str, int]:
         """Return the topics' czxids; see :meth:`ClusterLookup.czxids`."""
-        zk = self.zk
+        zk = self.cluster.session
         if zk is None:
             return {}
         found = await map_bounded(topics, lambda topic: zk.exists(topic_path(topic)))
@@ -263,16 +253,15 @@ class Connections:
         return view
 
     async def _ask(self, ask: Callable[[Brokers], Awaitable[T]]) -> T:
-        zk = self.zk
-        look_up = None if zk is None else lambda: find_registered(zk, self.cluster)
+        look_up = None if self.cluster.session is None else self.cluster.find_registered
         return await ask_brokers(self.known_brokers(), ask, look_up)
 
     def _source(self, known: Callable[[], Collection[Broker]]) -> BrokerSource:
         return BrokerSource(
-            self.pool,
+            self.cluster.pool,
             known,
             random=random.random,
-            timeout_s=self.cluster.request_timeout_s,
+            timeout_s=self.cluster.address.request_timeout_s,
             patience_s=self.patience_s,
         )
 
@@ -302,11 +291,11 @@ class Connections:
             return leaders
 
         return LogRangeReader(
-            self.pool,
+            self.cluster.pool,
             await self._ask(find_leaders),
             random=random.random,
             read_committed=self.read_committed,
-            request_timeout_s=self.cluster.request_timeout_s,
+            request_timeout_s=self.cluster.address.request_timeout_s,
         )
 
     async def _resolve_edges(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -336,11 +325,12 @@ class Connections:
     async def _resolve_group(
         self, group: str, partitions: Collection[TopicPartition], missing_position: MissingPosition
     ) -> dict[TopicPartition, int]:
-        if self.zk is None:
+        zk = self.cluster.session
+        if zk is None:
             raise ConfigError(f"group:{group} is kept in ZooKeeper; give the option zookeeper")
-        if await self.zk.exists(group_path(group)) is None:
+        if await zk.exists(group_path(group)) is None:
             raise NotFound(f"there is no group {group!r} in ZooKeeper")
-        stored = await GroupPositions(self.zk, group).find(partitions)
+        stored = await GroupPositions(zk, group).find(partitions)
         for one, position in stored.items():
             if position.validity is Validity.MALFORMED:
                 raise ConfigError(f"group {group!r}: its position of {one} is no number: {position.text[:40]!r}")
@@ -361,54 +351,20 @@ _LISTED: Final = 20
 
 @asynccontextmanager
 async def open_connections(
-    cluster: ClusterOptions, *, read_committed: bool, timeout_s: float
+    address: ClusterAddress, *, read_committed: bool, timeout_s: float
 ) -> AsyncIterator[Connections]:
     """Connect to a cluster for the block: find its brokers, and to ZooKeeper where it is given.
 
     Raises ConfigError, CoordinationError, ConnectionLost.
     """
-    async with AsyncExitStack() as stack:
-        zk = None
-        if cluster.zookeeper is not None:
-            zk = await stack.enter_async_context(_make_zookeeper(cluster))
-            try:
-                async with timeout(min(_SESSION_S, timeout_s)):
-                    await zk.wait_connected()
-            except TimeoutError as error:
-                raise CoordinationError(f"ZooKeeper at {cluster.zookeeper} does not answer") from error
-            await require_modern(zk, cluster.zookeeper)
-        brokers: Brokers = () if cluster.bootstrap is None else first_brokers(cluster)
-        if zk is not None and not brokers:
-            brokers = await find_registered(zk, cluster)
-        pool = await stack.enter_async_context(make_pool(cluster, max_frame_bytes=_FRAME_BYTES))
+    async with open_cluster(address, wait_s=min(_SESSION_S, timeout_s)) as cluster:
         yield Connections(
             cluster=cluster,
-            brokers=brokers,
-            pool=pool,
-            zk=zk,
+            brokers=address.first_brokers() or await cluster.find_registered(),
             read_committed=read_committed,
             # the other half is for the brokers that ZooKeeper names instead of those that hang
-            patience_s=timeout_s if zk is None else timeout_s / 2,
+            patience_s=timeout_s if cluster.session is None else timeout_s / 2,
         )
-
-
-async def find_registered(zk: ZkClient, cluster: ClusterOptions) -> Brokers:
-    """Return the brokers that are registered in ZooKeeper. Raises CoordinationError, ConnectionLost if there is none."""
-    view = await ZooKeeperSource(zk, protocol=PLAINTEXT if cluster.tls is None else SSL).read((), leaders=False)
-    if not view.brokers:
-        raise ConnectionLost(f"no broker is registered in ZooKeeper at {cluster.zookeeper}")
-    return tuple(view.brokers.values())
-
-
-def _make_zookeeper(cluster: ClusterOptions) -> AiozkClient:
-    assert cluster.zookeeper is not None
-    auth: tuple[str, bytes] | None = None
-    if cluster.zookeeper_auth_scheme is not None and cluster.zookeeper_auth_file is not None:
-        try:
-            auth = cluster.zookeeper_auth_scheme, cluster.zookeeper_auth_file.read_bytes().strip()
-        except OSError as error:
-            raise ConfigError(f"zookeeper.auth.file: cannot be read: {error}") from error
-    return AiozkClient(cluster.zookeeper, session_timeout_s=_SESSION_S, now=boottime, random=random.random, auth=auth)
 
 
 def _partitions(view: ClusterView, topics: Collection[str]) -> tuple[TopicPartition, ...]:

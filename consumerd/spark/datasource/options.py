@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from consumerd.client.opening import parse_bootstrap
+from consumerd.access.address import ClusterAddress, TlsFiles, ZooKeeperCredential, parse_bootstrap
 from consumerd.errors import ConfigError
 from consumerd.group.java_regex import UnsupportedPattern, compile_java
 from consumerd.model import TopicPartition, find_topic_fault
@@ -156,32 +156,6 @@ class MissingPosition(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
-    """Files in PEM; they must be there on the driver and on every executor."""
-
-    trusted: Path | None = None
-    identity: Path | None = None
-    """Key and certificate in one file."""
-    checks_host: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterOptions:
-    """Where the cluster is. At least one of ``bootstrap`` and ``zookeeper`` is there."""
-
-    bootstrap: str | None = None
-    zookeeper: str | None = None
-    zookeeper_auth_scheme: str | None = None
-    zookeeper_auth_file: Path | None = None
-    tls: TlsOptions | None = None
-    """None is plain text."""
-    broker_version: str = "auto"
-    client_id: str = "consumerd-spark"
-    connect_timeout_s: float = 10.0
-    request_timeout_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
     """How an executor fetches. Sizes in bytes.
 
@@ -205,7 +179,7 @@ class ReadOptions:
     ``ending`` is :attr:`Edge.LATEST` for a stream, which has no end. The three limits of a trigger are None for a batch.
     """
 
-    cluster: ClusterOptions
+    cluster: ClusterAddress
     selection: Selection
     starting: Bound
     ending: Bound = Edge.LATEST
@@ -263,7 +237,7 @@ def _parse(reader: OptionReader, *, streaming: bool) -> ReadOptions:
     return found
 
 
-def parse_cluster(reader: OptionReader) -> ClusterOptions:
+def parse_cluster(reader: OptionReader) -> ClusterAddress:
     """Read where the cluster is, as readers and writers are told it. Raises ConfigError."""
     bootstrap, zookeeper = reader.text("kafka.bootstrap.servers"), _parse_zookeeper(reader)
     if bootstrap is None and zookeeper is None:
@@ -281,12 +255,15 @@ def parse_cluster(reader: OptionReader) -> ClusterOptions:
         parse_broker_version(version)
     except ConfigError as error:
         raise ConfigError(f"brokerVersion: {str(error).removeprefix('cluster.broker_version: ')}") from error
-    defaults = ClusterOptions(bootstrap=bootstrap, zookeeper=zookeeper)
-    return ClusterOptions(
+    auth = None
+    if scheme is not None and file is not None:
+        auth = ZooKeeperCredential(setting="zookeeper.auth.file", scheme=scheme, file=Path(file))
+    defaults = ClusterAddress(client_id="consumerd-spark")
+    return ClusterAddress(
         bootstrap=bootstrap,
         zookeeper=zookeeper,
-        zookeeper_auth_scheme=scheme,
-        zookeeper_auth_file=None if file is None else Path(file),
+        zookeeper_auth=auth,
+        trusts_modern=reader.choice("generation", ["auto", "modern"]) == "modern",
         tls=_parse_tls(reader),
         broker_version=version,
         client_id=reader.text("kafka.client.id") or defaults.client_id,
@@ -392,7 +369,7 @@ def _seconds(milliseconds: int | None, default: float) -> float:
     return default if milliseconds is None else milliseconds / 1000
 
 
-def _parse_tls(reader: OptionReader) -> TlsOptions | None:
+def _parse_tls(reader: OptionReader) -> TlsFiles | None:
     protocol = reader.choice("kafka.security.protocol", ["plaintext", "ssl"])
     files = {}
     for store in ("truststore", "keystore"):
@@ -412,7 +389,9 @@ def _parse_tls(reader: OptionReader) -> TlsOptions | None:
         )
     if protocol == "plaintext":
         return None
-    return TlsOptions(trusted=files["truststore"], identity=files["keystore"], checks_host=not empty)
+    return TlsFiles(
+        setting="kafka.ssl", trusted=files["truststore"], certificate=files["keystore"], check_hostname=not empty
+    )
 
 
 def _parse_fetch(reader: OptionReader) -> FetchOptions:

@@ -23,6 +23,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from consumerd.access.address import ClusterAddress
+from consumerd.access.opening import open_cluster
 from consumerd.aio.clock import monotonic
 from consumerd.aio.tasks import alongside
 from consumerd.aio.timeouts import timeout
@@ -41,9 +43,8 @@ from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
-from consumerd.spark.datasource.connecting import first_brokers, make_pool
 from consumerd.spark.datasource.loop_thread import LoopThread
-from consumerd.spark.datasource.options import ClusterOptions, FetchOptions
+from consumerd.spark.datasource.options import FetchOptions
 from consumerd.spark.datasource.planning import Lost, OffsetRange
 from consumerd.spark.datasource.schema import RowMaker
 from consumerd.telemetry.hooks import Hooks
@@ -70,7 +71,7 @@ class ReadTask:
     """
 
     range: OffsetRange
-    cluster: ClusterOptions
+    cluster: ClusterAddress
     fetch: FetchOptions
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -103,14 +104,15 @@ def report_lost(lost: Lost) -> None:
 async def open_range(task: ReadTask, report: Callable[[Lost], None]) -> AsyncIterator[RangeReader]:
     """Connect, and begin to fetch; the block reads. Raises ConfigError."""
     fetch, partition = task.fetch, task.range.partition
-    pool = make_pool(
-        task.cluster,
-        max_frame_bytes=max(fetch.message_bytes, fetch.partition_bytes) + _FRAME_OVERHEAD_BYTES,
-        receive_buffer_bytes=fetch.receive_buffer_bytes,
-    )
     hooks = _LastError()
-    async with pool:
-        brokers = first_brokers(task.cluster)
+    brokers = task.cluster.first_brokers()
+    async with open_cluster(
+        task.cluster,
+        wait_s=None,
+        max_answer_bytes=max(fetch.message_bytes, fetch.partition_bytes),
+        receive_buffer_bytes=fetch.receive_buffer_bytes,
+    ) as cluster:
+        pool = cluster.pool
         leaders = MetadataDirectory(
             lambda known: BrokerSource(pool, known, random=random.random, timeout_s=task.cluster.request_timeout_s),
             lambda: brokers,

@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from consumerd.access.address import ClusterAddress
+from consumerd.access.opening import Brokers, ask_brokers, open_cluster
 from consumerd.aio.clock import monotonic
 from consumerd.client.accumulator import Written
 from consumerd.client.opening import run_producer
@@ -31,10 +33,7 @@ from consumerd.errors import (
 )
 from consumerd.model import TopicPartition
 from consumerd.net.pool import ConnectionPool, Purpose
-from consumerd.spark.datasource.connecting import Brokers, ask_brokers, first_brokers, make_pool
-from consumerd.spark.datasource.lookup import open_connections
 from consumerd.spark.datasource.loop_thread import LoopThread
-from consumerd.spark.datasource.options import ClusterOptions
 from consumerd.spark.datasource.outgoing import OutgoingColumns, OutgoingRecord
 from consumerd.spark.datasource.write_options import WriteOptions, in_options
 from consumerd.wire.modern.building import NewRecord
@@ -42,9 +41,7 @@ from consumerd.wire.modern.building import NewRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LOOKUP_S: Final = 30.0
-_MAX_FRAME_BYTES: Final = 16 << 20
-"""What an answer to Metadata or Produce takes at most."""
+_SESSION_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +126,10 @@ async def _enqueue(producer: Producer, records: Iterator[OutgoingRecord], first_
 
 @asynccontextmanager
 async def _open_producer(options: WriteOptions, hooks: ProducerHooks) -> AsyncIterator[Producer]:
-    async with make_pool(options.cluster, max_frame_bytes=_MAX_FRAME_BYTES) as pool:
-        brokers = await find_brokers(pool, options.cluster)
+    async with open_cluster(replace(options.cluster, zookeeper=None), wait_s=None) as cluster:
+        brokers = await find_brokers(cluster.pool, options.cluster)
         async with run_producer(
-            pool,
+            cluster.pool,
             lambda: brokers,
             settings=options.settings,
             partitioner=PARTITIONERS[options.partitioner](random.random, monotonic),
@@ -141,16 +138,15 @@ async def _open_producer(options: WriteOptions, hooks: ProducerHooks) -> AsyncIt
             yield producer
 
 
-async def find_brokers(pool: ConnectionPool, cluster: ClusterOptions) -> Brokers:
+async def find_brokers(pool: ConnectionPool, address: ClusterAddress) -> Brokers:
     """Return the brokers whose addresses are given; if none of them answers, those registered in ZooKeeper.
 
     The driver looks addresses up once, when a query begins. Bounded by the connections' time-outs. Raises ProduceError if
     ZooKeeper cannot be asked either.
     """
-    brokers = first_brokers(cluster)
-    if cluster.zookeeper is None:
+    brokers = address.first_brokers()
+    if address.zookeeper is None:
         return brokers
-    alone = replace(cluster, bootstrap=None)
 
     async def connect(brokers: Brokers) -> Brokers:
         for broker in brokers:
@@ -160,8 +156,8 @@ async def find_brokers(pool: ConnectionPool, cluster: ClusterOptions) -> Brokers
         raise ConnectionLost(f"none of {','.join(str(one.address) for one in brokers)} answers")
 
     async def look_up() -> Brokers:
-        async with open_connections(alone, read_committed=False, timeout_s=_LOOKUP_S) as connections:
-            return connections.known_brokers()
+        async with open_cluster(address, wait_s=_SESSION_S) as cluster:
+            return await cluster.find_registered()
 
     try:
         return await ask_brokers(brokers, connect, look_up)

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.access.address import ClusterAddress
 from consumerd.client.partitioner import PARTITIONERS
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.errors import ConfigError
-from consumerd.spark.datasource.options import ClusterOptions, OptionReader, parse_cluster
+from consumerd.spark.datasource.options import OptionReader, parse_cluster
 from consumerd.wire.compression import Codec
 from consumerd.wire.modern.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 
@@ -51,7 +52,7 @@ _TIMES: Final[Mapping[str, str]] = {
 class WriteOptions:
     """Everything that a writer was asked for. ``topic`` is for all rows, None for the column's."""
 
-    cluster: ClusterOptions
+    cluster: ClusterAddress
     topic: str | None = None
     partitioner: str = "murmur2"
     keep_timestamps: bool = False

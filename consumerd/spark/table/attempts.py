@@ -28,7 +28,7 @@ from typing import Final, Self
 
 from consumerd import failpoints
 from consumerd.landing.filesystem import FileSystem
-from consumerd.landing.publish import Outcome
+from consumerd.landing.publish import Outcome, create_exclusive
 from consumerd.spark.table.commit import STAGING_FOLDER
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.snapshot import Snapshot
@@ -85,24 +85,10 @@ class StagedCommit:
         self._files.sync(self._descriptor)
         if failpoints.ENABLED:
             failpoints.reach("after_fsync")
-        if failpoints.ENABLED:
-            failpoints.reach("before_link")
-        try:
-            self._files.link(self._path, target)
-        except (FileExistsError, FileNotFoundError) as error:
-            # a server that repeats a link whose answer was lost finds the name taken by this very file
-            if not self._files.is_same(self._descriptor, target):
-                if isinstance(error, FileExistsError):
-                    return Outcome.TAKEN
-                raise TableConflict(describe_ended(self._path.parent)) from error
-        if failpoints.ENABLED:
-            failpoints.reach("after_link")
-        if failpoints.ENABLED:
-            failpoints.reach("before_folder_sync")
-        self._files.sync_folder(target.parent)
-        if failpoints.ENABLED:
-            failpoints.reach("after_folder_sync")
-        return Outcome.PUBLISHED
+        outcome = create_exclusive(self._files, self._path, self._descriptor, target)
+        if outcome is Outcome.REMOVED:
+            raise TableConflict(describe_ended(self._path.parent))
+        return outcome
 
 
 def describe_ended(staging: Path) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.access.opening import open_access
-from consumerd.aio.clock import boottime
+from consumerd.access.address import ClusterAddress
+from consumerd.access.opening import open_cluster
 from consumerd.aio.timeouts import timeout
+from consumerd.client.opening import open_access
 from consumerd.client.simple_consumer import SimpleConsumer
-from consumerd.config import settings as config
 from consumerd.embedded.broker import BrokerSettings, EmbeddedBroker
 from consumerd.embedded.cluster import EmbeddedCluster
 from consumerd.embedded.full_disk import FillableFiles
@@ -27,10 +27,8 @@ from consumerd.embedded.releases import IMITATIONS
 from consumerd.embedded.storage import Storage
 from consumerd.errors import ConfigError
 from consumerd.model import LogRange, TopicPartition
-from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.metadata import MetadataRequest
-from consumerd.zk.aiozk_client import AiozkClient
 from tests.support.broker_script import T0, records
 from tests.support.raw_client import fetch, produce, raw_client
 
@@ -45,11 +43,8 @@ async def test_our_own_clients_find_partitions_offsets_and_times(release: str, z
         magic = cluster.broker.topics.logs()[0].settings.message_format
         async with raw_client(cluster.broker.port) as client:
             await client.ask(produce("t", records(magic)), 3 if magic == 2 else magic)
-        zk = AiozkClient(cluster.zookeeper, session_timeout_s=6, now=boottime, random=random.random)
-        async with (
-            zk,
-            open_access(zk, config.ClusterSection(zookeeper=cluster.zookeeper), client_id="own", hooks=Hooks()) as own,
-        ):
+        address = ClusterAddress(zookeeper=cluster.zookeeper, client_id="own", session_timeout_s=6)
+        async with open_cluster(address, wait_s=10) as opened, open_access(opened) as own:
             own.directory.follow(["t"])
             assert {PARTITION: LogRange(0, 3)} == await own.ranges.read([PARTITION])
             consumer = SimpleConsumer(own.pool, own.directory, random=random.random, max_message_bytes=1 << 20)

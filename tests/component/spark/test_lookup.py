@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.access.address import ClusterAddress
 from consumerd.errors import ConnectionLost
 from consumerd.model import TopicPartition
 from consumerd.spark.datasource.lookup import ClusterLookup
-from consumerd.spark.datasource.options import ClusterOptions, Subscribe
+from consumerd.spark.datasource.options import Subscribe
 from tests.support.embedded import EmbeddedThread
 from tests.support.zookeeper import run_server
 
@@ -30,7 +31,7 @@ def test_brokers_that_all_were_replaced_are_looked_up_again(tmp_path: Path, zook
     with EmbeddedThread(tmp_path, zookeeper) as first:
         first.create_topic("orders", 1)
         first.produce("orders", b"key\tone\n")
-        given = ClusterOptions(bootstrap=first.bootstrap, zookeeper=zookeeper)
+        given = ClusterAddress(client_id="consumerd-spark", bootstrap=first.bootstrap, zookeeper=zookeeper)
         lookup = ClusterLookup(given).__enter__()
         assert lookup.find_partitions(Subscribe(("orders",))) == (ORDERS,)
     try:
@@ -50,7 +51,9 @@ def test_a_cluster_without_any_broker_is_told_with_both_reasons(tmp_path: Path, 
     with EmbeddedThread(tmp_path, zookeeper):
         pass
     with (
-        ClusterLookup(ClusterOptions(bootstrap="127.0.0.1:1", zookeeper=zookeeper)) as lookup,
+        ClusterLookup(
+            ClusterAddress(client_id="consumerd-spark", bootstrap="127.0.0.1:1", zookeeper=zookeeper)
+        ) as lookup,
         pytest.raises(
             ConnectionLost, match=r"none of 1 brokers answered.*127\.0\.0\.1:1.*cannot be looked up.*no broker"
         ),
@@ -62,6 +65,8 @@ def test_brokers_that_hang_leave_time_to_look_up_others(tmp_path: Path, zookeepe
     """A lost route: connections are taken, and nothing answers."""
     with EmbeddedThread(tmp_path, zookeeper) as broker, socket.create_server(("127.0.0.1", 0)) as silent:
         broker.create_topic("orders", 1)
-        given = ClusterOptions(bootstrap=f"127.0.0.1:{silent.getsockname()[1]}", zookeeper=zookeeper)
+        given = ClusterAddress(
+            client_id="consumerd-spark", bootstrap=f"127.0.0.1:{silent.getsockname()[1]}", zookeeper=zookeeper
+        )
         with ClusterLookup(given, timeout_s=4) as lookup:
             assert lookup.find_partitions(Subscribe(("orders",))) == (ORDERS,)

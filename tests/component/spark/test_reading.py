@@ -19,13 +19,14 @@ _WORKER = """
 import json, os, sys, threading
 from consumerd.errors import OffsetOutOfRange
 from consumerd.model import TopicPartition
-from consumerd.spark.datasource.options import ClusterOptions, FetchOptions
+from consumerd.access.address import ClusterAddress
+from consumerd.spark.datasource.options import FetchOptions
 from consumerd.spark.datasource.planning import OffsetRange
 from consumerd.spark.datasource.reading import ReadTask, read_range
 
 def task(start, end):
     place = OffsetRange(partition=TopicPartition.modern("orders", 0), start=start, end=end)
-    return ReadTask(range=place, cluster=ClusterOptions(bootstrap=sys.argv[1]), fetch=FetchOptions())
+    return ReadTask(range=place, cluster=ClusterAddress(client_id="consumerd-spark", bootstrap=sys.argv[1]), fetch=FetchOptions())
 
 def held():
     return [sorted(os.readlink(f"/proc/self/fd/{one}").split(":")[0] for one in os.listdir("/proc/self/fd") if

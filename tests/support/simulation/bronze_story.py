@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
-import io
 import os
 import random
 import shutil
@@ -23,15 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from consumerd.delivery.policy import OffsetPolicy, OnOutOfRange
 from consumerd.delivery.status import DeliveryState
-from consumerd.landing.chain import FileMetadata, data_name
-from consumerd.landing.filesystem import FileSystem
-from consumerd.landing.metadata import FOOTER_KEY
-from consumerd.landing.record_fields import MalformedRecord
 from consumerd.sinks.files import FileFormat
 from consumerd.sinks.jsonl import JsonlFormat
 from consumerd.sinks.parquet import ParquetFormat
@@ -64,19 +56,6 @@ def _land_stranger() -> Path:
     return land_stranger(folder / "landing")
 
 
-class _DiskParquet(ParquetFormat):
-    """Parquet files whose footers are read from the simulated disk."""
-
-    def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:
-        """See FileFormat."""
-        data = files.read(folder / data_name(position, self.extension))
-        try:
-            footer = pq.read_metadata(io.BytesIO(data)).metadata or {}
-        except pa.ArrowException as error:
-            raise MalformedRecord(f"no Parquet footer: {error}") from error
-        return FileMetadata.parse(footer[FOOTER_KEY])
-
-
 class BronzeStory(Story):
     """A story with a bronze table.
 
@@ -96,7 +75,7 @@ class BronzeStory(Story):
         shared = self.java_too or own.random() < 0.25
         self.configured = self.configured or not shared
         self.judge.several_roots = not shared
-        kind: FileFormat = _DiskParquet("zstd", 1) if own.random() < 0.7 else JsonlFormat()
+        kind: FileFormat = ParquetFormat("zstd", 1) if own.random() < 0.7 else JsonlFormat()
         self.judge.format = kind
         self.setting = replace(
             self.setting,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from consumerd.aio.threads import WorkThreads
 from consumerd.landing.chain import FileId, FileMetadata, data_name
-from consumerd.landing.filesystem import FileSystem
+from consumerd.landing.filesystem import FileSystem, ReadableFiles
 from consumerd.landing.publish import HiddenFile
 from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import TopicPartition
@@ -141,7 +141,13 @@ class ListFormat:
         hidden = HiddenFile(files, folder=folder, name=data_name(position, self.extension), file_id=file_id)
         return hidden, ListEncoder(hidden)
 
-    def read_metadata(self, files: FileSystem, folder: Path, position: int) -> FileMetadata:
+    def read_metadata(
+        self,
+        files: ReadableFiles,
+        folder: Path,
+        position: int,
+        beside: Iterable[str],
+    ) -> FileMetadata:
         """See FileFormat."""
         data = files.read(folder / data_name(position, self.extension))
         if not data:

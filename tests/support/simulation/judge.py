@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 from consumerd.group.assignors import Strategy
 from consumerd.group.identity import consumer_of
 from consumerd.group.plan import GroupSnapshot, GroupTopic, MemberView, Stamp, plan_assignment
-from consumerd.landing.chain import CHAIN_RECORD, ChainRecord, FileMetadata, parse_data_name
+from consumerd.landing.chain import CHAIN_RECORD, META_FOLDER, ChainRecord, FileMetadata, parse_data_name
 from consumerd.model import Claim, ConsumerId, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.files import FileFormat
 from consumerd.wire.records import RecordBatch
@@ -349,7 +349,9 @@ class Judge:
         self._check_deliverer(process, partition, "publishes")
         position = parse_data_name(path.name, self.format.extension)
         assert position is not None
-        metadata = self.format.read_metadata(self.disk, path.parent, position)
+        metadata = self.format.read_metadata(
+            self.disk, path.parent, position, self.disk.names(path.parent / META_FOLDER)
+        )
         records = list(_read_records(self.disk.read(path), self.format.extension))
         self.require(not chain.sealed, f"{path} lies behind the end of a chain")
         self.require(position == chain.end, f"{path} begins at {position}, its chain ends at {chain.end}")

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import structlog.testing
 
+from consumerd.access.address import parse_bootstrap
 from consumerd.aio.timeouts import timeout
 from consumerd.client.accumulator import RECORD_OVERHEAD_BYTES, Written, wire_size
 from consumerd.client.delivery import Delivery, RecordMetadata
-from consumerd.client.opening import parse_bootstrap
 from consumerd.client.partitioner import Candidates
 from consumerd.client.producer import Producer
 from consumerd.client.producer_counts import ProducerCounts

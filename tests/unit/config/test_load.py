@@ -73,7 +73,7 @@ def test_numbers_given_as_text_stay_text_where_text_is_meant(config: Path) -> No
 
     assert (settings.group.id, settings.group.consumer_id) == ("0042", "yes")
     assert settings.cluster.zookeeper_auth is not None
-    assert settings.cluster.zookeeper_auth.read() == ("digest", "12:34")
+    assert settings.cluster.zookeeper_auth.locate().read() == ("digest", b"12:34")
 
 
 def test_a_section_whose_keys_are_all_commented_out_has_its_defaults(config: Path) -> None:
@@ -250,9 +250,9 @@ def test_a_credential_comes_from_the_environment_or_a_file(config: Path, tmp_pat
     by_env = load_settings(config=config, environment={"CONSUMERD_CLUSTER__ZOOKEEPER_AUTH__CREDENTIAL": "user:env"})
 
     assert by_file.cluster.zookeeper_auth is not None
-    assert by_file.cluster.zookeeper_auth.read() == ("digest", "user:from-file")
+    assert by_file.cluster.zookeeper_auth.locate().read() == ("digest", b"user:from-file")
     assert by_env.cluster.zookeeper_auth is not None
-    assert by_env.cluster.zookeeper_auth.read() == ("digest", "user:env")
+    assert by_env.cluster.zookeeper_auth.locate().read() == ("digest", b"user:env")
     assert "user:env" not in repr(by_env)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from consumerd.errors import ConfigError
 from consumerd.landing.findings import FindingKind
+from consumerd.landing.footers import read_all
 from consumerd.landing.scan import scan_landing
+from tests.support.faulty_files import MemoryFileSystem
 from tests.support.landing_zone import LandingZone
 
 
@@ -113,3 +116,23 @@ def test_chain_without_its_record(tmp_path: Path) -> None:
         (FindingKind.CHAIN_RECORD_MISSING, "0"),
         (FindingKind.CHAIN_RECORD_DAMAGED, "1"),
     } == {(finding.kind, finding.partition) for finding in landing.findings}
+
+
+def test_a_zone_in_another_store_reads_as_the_same_on_this_machine(tmp_path: Path) -> None:
+    """Names, records beside the data and footers are read through the port alone."""
+    disk = MemoryFileSystem(random.Random(0))
+    zone = LandingZone(tmp_path / "landing")
+    zone.land("orders", 0, 0, 10)
+    lines = LandingZone(tmp_path / "lines", kind="jsonl")
+    lines.land("orders", 0, 0, 5)
+    for path in sorted(one for one in tmp_path.rglob("*") if one.is_file()):
+        disk.make_folders(Path("/store") / path.parent.relative_to(tmp_path))
+        descriptor = disk.create(Path("/store") / path.relative_to(tmp_path))
+        disk.write(descriptor, path.read_bytes())
+        disk.close(descriptor)
+
+    [here] = read_all(scan_landing([zone.path])).chains
+    [there] = read_all(scan_landing([Path("/store/landing")], files=disk)).chains
+    assert [file.metadata for file in here.files] == [file.metadata for file in there.files]
+    [beside] = read_all(scan_landing([Path("/store/lines")], files=disk)).chains
+    assert [5] == [file.metadata.count for file in beside.files if file.metadata is not None]

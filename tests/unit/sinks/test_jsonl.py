@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.errors import RetriableSinkError
+from consumerd.landing.chain import META_FOLDER
 from consumerd.landing.filesystem import OsFileSystem
 from consumerd.landing.publish import remove_hidden
 from consumerd.model import GapReason
@@ -33,7 +34,9 @@ def chain(rig: SinkRig) -> Path:
 
 
 def read_end(rig: SinkRig, position: int = 0) -> int:
-    return JsonlFormat().read_metadata(OsFileSystem(), chain(rig), position).next_offset
+    files = OsFileSystem()
+    beside = files.names(chain(rig) / META_FOLDER)
+    return JsonlFormat().read_metadata(files, chain(rig), position, beside).next_offset
 
 
 def wait_for_tick(folder: Path) -> None:

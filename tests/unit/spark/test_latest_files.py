@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from consumerd.spark.latest_files import LARGEST_KEYS, read_changed
+from consumerd.spark.latest_files import LARGEST_KEYS, compare_file, read_changed
 
 _PLACE: dict[str, pa.DataType] = {
     "incarnation": pa.string(),
@@ -69,6 +69,40 @@ def test_the_newer_record_of_a_key_wins(
 
     assert gone.tolist() == ([1] if wins else [])
     assert lost.tolist() == ([] if wins else [0])
+
+
+@pytest.mark.parametrize("written", [{"use_deprecated_int96_timestamps": True}, {"coerce_timestamps": "ms"}])
+@pytest.mark.parametrize("late", [True, False])
+def test_times_of_other_writers_count_in_microseconds(tmp_path: Path, written: dict[str, Any], *, late: bool) -> None:
+    """Spark's Delta writes INT96 when it compacts, which Arrow reads as nanoseconds."""
+    changed = rows({"key": "a", "timestamp": 9_000 if late else 7_000})
+    found = read_changed([write(tmp_path / "changed.parquet", changed)])
+    assert found is not None
+    pq.write_table(rows({"key": "a", "partition": 1, "timestamp": 8_000}), tmp_path / "other.parquet", **written)
+
+    gone, lost = compare_file(tmp_path / "other.parquet", found)
+
+    assert (gone.tolist(), lost.tolist()) == (([0], []) if late else ([], [0]))
+
+
+def test_keys_that_are_times_are_found_in_files_of_other_writers(tmp_path: Path) -> None:
+    """In nanoseconds and without a zone, too."""
+    kind = pa.timestamp("us", "UTC")
+    found = read_changed([write(tmp_path / "changed.parquet", rows({"key": 5_000, "offset": 6}, key=kind))])
+    assert found is not None
+    there = rows({"key": 4_000}, {"key": 5_000}, key=kind)
+    pq.write_table(there, tmp_path / "other.parquet", use_deprecated_int96_timestamps=True)
+
+    assert compare_file(tmp_path / "other.parquet", found)[0].tolist() == [1]
+
+
+def test_a_column_that_a_file_lacks_is_null(tmp_path: Path) -> None:
+    """Delta allows it, and some writers leave out columns that have nulls alone."""
+    found = read_changed([write(tmp_path / "changed.parquet", rows({"key": "a", "offset": 6}))])
+    assert found is not None
+    there = rows({"key": "b"}, {"key": "a", "offset": 5}).drop_columns(["broker", "timestamp"])
+
+    assert compare_file(write(tmp_path / "other.parquet", there), found)[0].tolist() == [1]
 
 
 def test_changed_rows_are_numbered_through_all_their_files(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.access.address import TlsFiles
 from consumerd.errors import ConfigError
 from consumerd.model import TopicPartition
 from consumerd.spark.datasource.options import (
@@ -23,7 +24,6 @@ from consumerd.spark.datasource.options import (
     ReadOptions,
     Subscribe,
     SubscribePattern,
-    TlsOptions,
     option_names,
     parse_read_options,
 )
@@ -125,9 +125,17 @@ def test_tls_is_files_in_pem() -> None:
         kafka__ssl__truststore__type="PEM",
         kafka__ssl__truststore__location="/etc/ca.pem",
     )
-    assert options.cluster.tls == TlsOptions(trusted=Path("/etc/ca.pem"))
+    assert options.cluster.tls == TlsFiles(setting="kafka.ssl", trusted=Path("/etc/ca.pem"))
     unchecked = LEAST | {"kafka.security.protocol": "ssl", "kafka.ssl.endpoint.identification.algorithm": ""}
-    assert parse_read_options(unchecked, streaming=False).cluster.tls == TlsOptions(checks_host=False)
+    assert parse_read_options(unchecked, streaming=False).cluster.tls == TlsFiles(
+        setting="kafka.ssl", check_hostname=False
+    )
+
+
+def test_a_cluster_is_taken_for_modern_only_when_the_option_says_so() -> None:
+    """As with ``cluster.generation`` of the settings."""
+    assert not parse().cluster.trusts_modern
+    assert parse(generation="modern").cluster.trusts_modern
 
 
 def test_options_travel_to_executors() -> None:

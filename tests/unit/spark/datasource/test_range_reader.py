@@ -12,11 +12,12 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+from consumerd.access.address import ClusterAddress
 from consumerd.errors import CorruptMessageError, OffsetOutOfRange, RequestTimedOut
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
-from consumerd.spark.datasource.options import ClusterOptions, FetchOptions
+from consumerd.spark.datasource.options import FetchOptions
 from consumerd.spark.datasource.planning import Lost, OffsetRange
 from consumerd.spark.datasource.reading import MessageTooLarge, RangeReader, ReadTask
 from tests.support.fake_broker import FakeCluster
@@ -42,7 +43,7 @@ class World:
         """Read a range; ``most`` is how large a message may be."""
         task = ReadTask(
             range=OffsetRange(partition=P, start=start, end=end),
-            cluster=ClusterOptions(bootstrap="nowhere:1"),
+            cluster=ClusterAddress(client_id="consumerd-spark", bootstrap="nowhere:1"),
             fetch=FetchOptions(patience_s=60, **fetch),
             fail_on_data_loss=strict,
         )

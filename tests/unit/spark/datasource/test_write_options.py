@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from consumerd.access.address import ClusterAddress
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.errors import ConfigError
-from consumerd.spark.datasource.options import ClusterOptions
 from consumerd.spark.datasource.write_options import WriteOptions, in_options, parse_write_options
 from consumerd.wire.compression import Codec
 
@@ -18,7 +18,10 @@ def test_addresses_and_a_topic_are_enough() -> None:
     """All replicas acknowledge by default: a job that succeeds has written its rows."""
     found = parse_write_options({**WHERE, "topic": "orders"})
 
-    assert WriteOptions(cluster=ClusterOptions(bootstrap="localhost:9092"), topic="orders") == found
+    assert (
+        WriteOptions(cluster=ClusterAddress(client_id="consumerd-spark", bootstrap="localhost:9092"), topic="orders")
+        == found
+    )
     assert found.settings.acks == -1
 
 
