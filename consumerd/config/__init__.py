@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: what they are, where they come from, and what is wrong with them."""
+"""Settings: models, sources, validation and warnings."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named warnings: settings that work, and that a user hardly means. Pure but for resolving paths."""
+"""Named warnings about settings that are valid but probably not meant.
+
+Pure but for resolving paths.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,12 @@ class _Found:
 
 
 def find_doubts(settings: Settings, sinks: Mapping[str, object], layers: Layers) -> list[Doubt]:
-    """Return the warnings, each with its key and place.
+    """Return the warnings, each with its key and the place where it is set.
 
     Args:
-        settings: the settings, which are valid.
-        sinks: the options of each sink, as its type has them.
-        layers: where the settings come from.
-
+        settings: Valid settings.
+        sinks: The options of each sink, in the model of its type.
+        layers: The sources of the settings.
     """
     found = [
         *_find_unused(settings),
@@ -90,7 +92,7 @@ def _find_short_rolls(sinks: Mapping[str, object]) -> Iterator[_Found]:
 
 
 def _find_cut_limits(settings: Settings, layers: Layers) -> Iterator[_Found]:
-    """Tell of limits that a smaller one cuts. A default that is cut is no warning: nobody has asked for it."""
+    """Warn of limits that a smaller limit overrides, if they were set explicitly."""
     fetch = settings.fetch
     largest = fetch.largest_unit_bytes
     if largest < fetch.max_message_bytes and layers.find(("fetch", "max_message_bytes")) is not None:
@@ -123,7 +125,10 @@ def _find_cut_limits(settings: Settings, layers: Layers) -> Iterator[_Found]:
 
 
 def _find_strange_topics(settings: Settings) -> Iterator[_Found]:
-    """Tell of topics of the pipeline that resemble a subscribed one. Others may be another daemon's."""
+    """Warn of pipeline topics whose names resemble a subscribed topic.
+
+    Other unknown topics are not reported, since another daemon may deliver them.
+    """
     subscribed = [topic for subscription in settings.subscriptions for topic in subscription.topics]
     pipeline = settings.pipeline
     named: dict[KeyPath, str] = {("pipeline", "silver", "topics", topic): topic for topic in pipeline.silver.topics}

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types that a field of a decoded record may have, written as in Spark's DDL. Pure.
+"""Types of the fields of decoded records, in Spark's DDL notation. Pure.
 
 ::
 
     boolean | int | bigint | float | double | string | binary | date
     decimal(PRECISION,SCALE)
     timestamp           a point in time
-    timestamp_ntz       a time of day on a day, in no zone
+    timestamp_ntz       a date and time of day without a time zone
     epoch_s | epoch_ms | epoch_us
-                        a point in time that is written as a number since 1970
+                        a point in time, written as a number since 1970
     array<TYPE> | map<string,TYPE> | struct<NAME:TYPE,...>
 
-``not null`` behind a type makes a record bad that has none there. Names that are no plain words stand in backquotes.
+``not null`` after a type makes records without a value bad records. Names that are no plain words stand in backquotes.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ _DEEPEST: Final = 32
 
 
 class MalformedType(ValueError):
-    """A text that is no type; the message says where it goes wrong."""
+    """The text is not a type; the message says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldType:
-    """A type. ``kind`` is one of ``SCALARS``, ``decimal``, ``array``, ``map`` or ``struct``.
+    """A type; ``kind`` is one of ``SCALARS``, ``decimal``, ``array``, ``map`` or ``struct``.
 
-    ``element`` is what an array or a map holds; ``fields`` are a struct's, in order; ``required`` is ``not null``.
+    ``element`` is the type of an array's or map's values; ``fields`` are a struct's, in order; ``required`` is ``not
+    null``.
     """
 
     kind: str
@@ -65,7 +66,7 @@ class FieldType:
 
 
 def parse_type(text: str) -> FieldType:
-    """Read a type. Raises MalformedType."""
+    """Parse a type. Raises MalformedType."""
     reader = _Reader(text)
     found = reader.read_type(0)
     reader.expect_end()
@@ -73,7 +74,10 @@ def parse_type(text: str) -> FieldType:
 
 
 def find_name_clash(names: list[str]) -> str | None:
-    """Return a name that another one equals but for case, which Spark does not tell apart; None if there is none."""
+    """Return a name that equals another one but for case, or None.
+
+    Spark does not distinguish such names.
+    """
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
@@ -83,7 +87,7 @@ def find_name_clash(names: list[str]) -> str | None:
 
 
 class _Reader:
-    """Reads a type off a text, token by token."""
+    """Parses the text of a type, token by token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -121,7 +125,7 @@ class _Reader:
         self._mark(")")
         if not 1 <= precision <= _LARGEST_PRECISION or scale > precision:
             raise MalformedType(
-                f"decimal({precision},{scale}): expected a precision of 1 to {_LARGEST_PRECISION} and a scale not above it"
+                f"decimal({precision},{scale}): expected a precision of 1 to {_LARGEST_PRECISION} and no larger scale"
             )
         return FieldType(kind="decimal", precision=precision, scale=scale, required=self._not_null())
 

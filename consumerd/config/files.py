@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders that settings name: whether they are there, and are what is meant. Reads, and changes nothing."""
+"""Checks the files and folders that settings name; read-only."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from consumerd.net.tls import make_context
 from consumerd.sinks.options import ChainOptions
 
 _SHOWN: Final = 100
-"""Longest part of a path that a message repeats."""
+"""Characters of a path that a message repeats, at most."""
 
 
 def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterator[SettingFault]:
-    """Yield what is wrong with files and folders.
+    """Yield the faults of files and folders.
 
     Args:
-        settings: the settings, valid in themselves.
-        sinks: the options of each sink, as its type has them.
-
+        settings: Settings that are valid in themselves.
+        sinks: The options of each sink, in the model of its type.
     """
     yield from _check_tls(settings.cluster.tls)
     if settings.cluster.zookeeper_auth is not None:
@@ -36,7 +35,7 @@ def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterato
         if (fault := _find_folder_fault(folder)) is not None:
             yield SettingFault((path,), fault)
     for path, file in _list_files(settings):
-        # one that is not there yet is written by the job, or is looked for when it starts
+        # a missing file is no fault here: the job creates it, or checks it at its start
         with contextlib.suppress(OSError):
             if stat.S_ISDIR(file.stat().st_mode):
                 yield SettingFault((path,), _describe_folder(file))
@@ -107,7 +106,10 @@ def _describe_folder(path: Path) -> str:
 
 
 def _find_folder_fault(path: Path) -> str | None:
-    """Say what keeps a path from being a folder. One that is not there yet is none: it is made, or mounted later."""
+    """Return why a path cannot be a folder, or None.
+
+    A path that does not exist is no fault: the folder is created, or mounted later.
+    """
     for part in (path, *path.parents):
         try:
             mode = part.stat().st_mode
@@ -144,7 +146,7 @@ def _list_folders(settings: Settings, sinks: Mapping[str, object]) -> Iterator[t
         ("stats", "path"): pipeline.stats.path,
     }
     for path, place in tables.items():
-        # a URL is judged by the job
+        # URLs are checked by the job
         if place is not None and not place.startswith("file:") and "://" not in place:
             yield ("pipeline", *path), Path(place)
     for key, folder in (

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Java consumer's own ``consumer.properties``, mapped onto our settings.
 
-Every key of the high-level consumer (kafka.consumer.ConsumerConfig and kafka.utils.ZKConfig, 0.7 to 1.1) is either
-mapped, or accepted at the one value that means what we do anyway, or refused with the reason. Of other keys those of
-Kafka's newer consumer are refused, since whoever sets them relies on them. Keys of neither (a team's own, serializers,
-metrics reporters) are ignored and named, as Java does (kafka.utils.VerifiableProperties), unless they look misspelled.
+Each key of the high-level consumer (kafka.consumer.ConsumerConfig and kafka.utils.ZKConfig, 0.7 to 1.1) is mapped, or
+accepted at the one value that matches our behaviour, or refused with a reason. Keys of Kafka's newer consumer are
+refused, since a file with them relies on their effect. Other keys (a team's own, serializers, metrics reporters) are
+ignored and listed, as Java does (kafka.utils.VerifiableProperties), unless they look misspelled.
 
 Numbers are Kafka's: milliseconds and bytes without units.
 """
@@ -46,7 +46,7 @@ def _assignor(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Mapped:
-    """The key sets one or more of our keys."""
+    """A key that sets one or more of our keys."""
 
     keys: tuple[str, ...]
     convert: Convert = int
@@ -54,7 +54,7 @@ class _Mapped:
 
 @dataclass(frozen=True, slots=True)
 class _Only:
-    """The key is accepted at the values that change nothing, refused at others, for ``reason``."""
+    """A key accepted at values that change nothing, and refused at others, for ``reason``."""
 
     accepted: tuple[str, ...]
     reason: str
@@ -124,7 +124,7 @@ LEGACY_NAMES: Final[Mapping[str, str]] = {
     "fetcher.backoff.ms": "fetch.wait.max.ms",
     "autooffset.reset": "auto.offset.reset",
 }
-"""Names of 0.7, and what they became in 0.8."""
+"""Names of 0.7, with their names from 0.8 on."""
 
 
 NEWER_NAMES: Final = frozenset({
@@ -145,21 +145,21 @@ _NEWER_ADVICE: Final[Mapping[str, str]] = {
     "request.timeout.ms": "write socket.timeout.ms",
     "session.timeout.ms": "write zookeeper.session.timeout.ms",
 }
-"""What to write instead of a key of the newer consumer. Of the others: nothing."""
+"""The replacement for a key of the newer consumer, if it has one."""
 _PREFIX_ADVICE: Final[Mapping[str, str]] = {
     "sasl.": "SASL is not supported yet: only listeners without it (PLAINTEXT, SSL) can be used",
     "ssl.": "TLS is set in the YAML file: cluster.tls.enabled, ca_file, certificate_file and key_file (PEM, not JKS)",
 }
 _CLOSE_KEY: Final = 0.85
-"""Similarity from which an unknown key passes for a misspelling. A team's own keys may resemble Kafka's a little."""
+"""Similarity from which an unknown key counts as misspelled. A team's own keys may resemble Kafka's a little."""
 
 
 def read_properties(path: Path) -> Layer:
-    """Return our settings as the file gives them, and all of its mistakes.
+    """Return our settings as the file gives them, with all of its mistakes.
 
-    A file without ``auto.offset.reset`` means ``largest`` to the Java consumer, so it does here, for a missing offset;
-    an offset out of range still stops the partition, unless the file says what to do. Raises ConfigError for a file
-    that cannot be read.
+    A file without ``auto.offset.reset`` means ``largest``, as for the Java consumer, if there is no committed offset. A
+    committed offset that is out of range stops the partition, unless the file sets a policy. Raises ConfigError for a
+    file that cannot be read.
     """
     try:
         with path.open(encoding="latin-1") as file:
@@ -193,7 +193,7 @@ class _Reader:
         self._unknown: dict[str, int] = {}
 
     def add(self, key: str, text: str, number: int) -> None:
-        """Take one line."""
+        """Add one line."""
         if key in self._lines:
             earlier = self._lines[key].number
             message = f"{key} is given twice, here and in line {earlier}: Java takes the last; remove one"
@@ -202,8 +202,8 @@ class _Reader:
             self._lines[key] = _Line(text, number)
 
     def finish(self) -> Layer:
-        """Return the settings, in the order in which later keys win."""
-        # no line says so: what Java does without the key
+        """Return the settings; of keys that set the same setting, the later in ``KEYS`` wins."""
+        # Java's default, which no line of the file sets
         flat: dict[str, object] = {"offsets.on_missing": "latest"}
         places: dict[tuple[str, ...], str] = {
             ("offsets", "on_missing"): f"{self._path}, as Java's default of auto.offset.reset"
@@ -268,7 +268,7 @@ class _Reader:
 
 
 def _find_ours(key: str) -> Sequence[KeyPath]:
-    """Return the settings that a key of Kafka's sets."""
+    """Return the settings that a Kafka key sets."""
     rule = KEYS.get(key)
     return [tuple(ours.split(".")) for ours in rule.keys] if isinstance(rule, _Mapped) else []
 

@@ -23,9 +23,10 @@ _FILE_SINKS: Final = ("parquet", "jsonl")
 
 
 class JobSettings(BaseModel):
-    """The sections of the settings file that jobs read. Other sections are ignored.
+    """The sections of the settings file that jobs read; others are ignored.
 
-    ``cluster`` and ``group`` are optional: without them ``audit`` compares no positions, and ``replay`` names its target.
+    ``cluster`` and ``group`` are optional: without them ``audit`` compares no positions, and ``replay`` has to be given
+    its target.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -51,12 +52,10 @@ class JobSettings(BaseModel):
         return frozenset(self.pipeline.landing.topics) or None
 
     def location(self, table: TableName, topic: str | None = None) -> str:
-        """Return a table's path or URL, as Spark takes it.
+        """Return a table's path or URL for Spark. Raises ConfigError if none is set.
 
         Args:
-            topic: for a table that is one per topic (``silver``, ``latest``).
-
-        Raises ConfigError if no path is set.
+            topic: For tables that are one per topic (``silver``, ``latest``).
         """
         place = self._given(table)
         if place is None:
@@ -71,16 +70,19 @@ class JobSettings(BaseModel):
     def folder(self, table: TableName, topic: str | None = None) -> Path:
         """Return a table's absolute folder.
 
-        Raises ConfigError if no path is set, or if it is no mounted file system: tables need links and fsync.
+        Raises ConfigError if no path is set, or if it is not on a mounted file system: tables need links and fsync.
         """
         return _to_folder(self.location(table, topic), f"table {table}")
 
     def tables_root(self) -> Path | None:
-        """Return the absolute folder ``pipeline.path``, None if it is not set. Raises ConfigError for other URLs."""
+        """Return the absolute folder ``pipeline.path``, or None if it is not set.
+
+        Raises ConfigError if it is a URL of another scheme than ``file``.
+        """
         return None if self.pipeline.path is None else _to_folder(self.pipeline.path, "pipeline.path")
 
     def tables(self, kinds: Collection[TableName] = get_args(TableName)) -> Mapping[str, Path]:
-        """Return the folders of the pipeline's tables, whether they exist or not, by name.
+        """Return the folders of the pipeline's tables by name, existing or not.
 
         Names are ``bronze``, ``quarantine``, ``stats``, ``silver/TOPIC`` and ``latest/TOPIC``. Raises ConfigError if a
         table of these kinds has no path; without a path there are no ``stats``.

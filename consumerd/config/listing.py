@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The effective settings as a list: key, value and origin, for ``check-config``. Secrets are left out."""
+"""The effective settings as a list of key, value and origin, for ``check-config``.
+
+Secrets are left out.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from consumerd.config.load import Loaded
 from consumerd.config.origins import DEFAULT, KeyPath, render_key
 
 HIDDEN: Final = "(not shown)"
-"""Stands in for a secret."""
+"""The text shown instead of a secret."""
 _SECRET_NAME: Final = re.compile(
     r"password|passwd|secret|token|credential$|access[._-]?key|api[._-]?key", re.IGNORECASE
 )
-"""Names of options of foreign sinks, and of Spark's settings, whose values are secrets."""
+"""Names of options, of foreign sinks and of Spark, whose values are secrets."""
 _URL_PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """One setting as it is used."""
+    """One setting in effect."""
 
     key: str
     value: object
@@ -49,14 +52,14 @@ def list_effective(loaded: Loaded) -> list[Effective]:
 
 
 def list_shown(loaded: Loaded) -> list[Effective]:
-    """Return the settings that people look at: those of the jobs only if any of them is set."""
+    """Return the settings to show; those of jobs only if one is set."""
     everything = list_effective(loaded)
     has_pipeline = loaded.layers.find(("pipeline",)) is not None
     return [one for one in everything if has_pipeline or not one.key.startswith("pipeline.")]
 
 
 def render_value(value: object) -> str:
-    """Return a value as it could be written in YAML."""
+    """Return a value in YAML notation."""
     return value if isinstance(value, str) and value != "" else json.dumps(value, ensure_ascii=False)
 
 
@@ -74,7 +77,7 @@ def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
 
 
 def _fields(model: BaseModel) -> dict[str, object]:
-    """Return the values of a model, those that its ``extra`` allows among them."""
+    """Return all values of a model, including extra fields."""
     return {name: getattr(model, name) for name in type(model).model_fields} | dict(model.model_extra or {})
 
 

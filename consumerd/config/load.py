@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads settings: reads all sources, merges them, checks the result, and reports every mistake with its place.
+"""Loads settings: reads, merges and checks all sources, and reports every mistake.
 
-Later wins: defaults, defaults of the image (``CONSUMERD_DEFAULT__HTTP__LISTEN``), ``consumer.properties``, the YAML
-file, the environment (``CONSUMERD_GROUP__ID``), command line (``--set group.id=...``). Opens no connection.
+Later sources win: defaults, defaults of the image (``CONSUMERD_DEFAULT__HTTP__LISTEN``), ``consumer.properties``, the
+YAML file, the environment (``CONSUMERD_GROUP__ID``), the command line (``--set group.id=...``). Opens no connection.
+
+Example: the YAML file has ``fetch.max_wait_ms: 100``, the environment has ``CONSUMERD_FETCH__MAX_WAIT_MS=200``: 200 is
+in effect, and ``check-config`` names the variable as its origin.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _OPTIONS: Final[Mapping[tuple[type[BaseModel], KeyPath], str]] = {
     (JobSettings, ("cluster", "zookeeper")): "--zookeeper CONNECT",
     (JobSettings, ("group", "id")): "--group ID",
 }
-"""Options of the command line that set what nobody would give with ``--set``, or that are shorter."""
+"""Command-line options for settings that are awkward to give with ``--set``."""
 _CREDENTIAL: Final[KeyPath] = ("cluster", "zookeeper_auth", "credential")
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -47,14 +50,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Settings, and what is known of them.
+    """Settings, with their origins and warnings.
 
     Args:
-        settings: the settings.
-        layers: where they come from.
-        sinks: the options of each sink, as its type has them.
-        doubts: named warnings.
-
+        settings: The settings.
+        layers: Their sources.
+        sinks: The options of each sink, in the model of its type.
+        doubts: Named warnings.
     """
 
     settings: Settings
@@ -71,20 +73,24 @@ def load(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> Loaded:
-    """Read, merge and check all settings of a daemon, and keep where they come from.
+    """Read, merge and check all settings of a daemon, and keep their origins.
 
-    ``overrides`` are ``key=value`` texts, ``extra`` nested values of the command line; ``environment`` is the process's
-    unless given. Raises ConfigError with one line for each thing that is wrong.
+    Raises ConfigError with one line per mistake.
+
+    Args:
+        overrides: Texts ``key=value``, of ``--set``.
+        environment: Environment variables; by default, those of the process.
+        extra: Nested values of other command-line options.
     """
     layers = _read_layers(config, properties, overrides, environment, extra)
     settings, problems = _merge(Settings, layers)
-    # a person mends all of it at once, so that sinks are checked even where the rest is wrong
+    # all mistakes are reported together, so sinks are checked even if other settings are invalid
     sinks, wrong = _check_sinks(settings.sinks if settings is not None else _read_sinks(layers), layers)
     problems += wrong
     if settings is not None and not wrong:
         problems += [_render_fault(fault, (), layers) for fault in find_file_faults(settings, sinks)]
     _raise_problems(problems)
-    assert settings is not None  # else there was a problem
+    assert settings is not None  # otherwise a problem was raised above
     doubts = [*layers.doubts, *find_doubts(settings, sinks, layers)]
     return Loaded(settings=settings, layers=layers, sinks=sinks, doubts=doubts)
 
@@ -97,7 +103,7 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> Settings:
-    """Do as ``load``, and log its warnings. Raises ConfigError."""
+    """Load the settings and log the warnings. Raises ConfigError."""
     loaded = load(config=config, properties=properties, overrides=overrides, environment=environment, extra=extra)
     log_doubts(loaded.doubts)
     return loaded.settings
@@ -111,7 +117,7 @@ def load_inspection_settings(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> InspectionSettings:
-    """Read what a one-shot command needs, from the same sources. Raises ConfigError."""
+    """Load the settings of a one-shot command from the same sources. Raises ConfigError."""
     settings, problems = _merge(InspectionSettings, _read_layers(config, properties, overrides, environment, extra))
     _raise_problems(problems)
     assert settings is not None
@@ -125,9 +131,9 @@ def load_job_settings(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> JobSettings:
-    """Read what a job of the pipeline needs, from the same sources, and log its warnings.
+    """Load the settings of a pipeline job from the same sources, and log the warnings.
 
-    Of the daemon's sections that it does not need only the names are looked at. Raises ConfigError.
+    Of the daemon's sections that a job does not need, only the names are checked. Raises ConfigError.
     """
     layers = _read_layers(config, None, overrides, environment, extra)
     settings, problems = _merge(JobSettings, layers)
@@ -151,7 +157,10 @@ def _read_layers(
     environment: Mapping[str, str] | None,
     extra: Mapping[str, object] | None,
 ) -> Layers:
-    """Return the sources, the one that wins first. Raises ConfigError for files that cannot be read at all."""
+    """Read all sources, and return them in order of precedence, highest first.
+
+    Raises ConfigError for files that cannot be read at all.
+    """
     given, image = read_environment(os.environ if environment is None else environment, Settings)
     ordered = [read_command_line(overrides, extra or {}, Settings), given]
     unreadable = []
@@ -168,7 +177,7 @@ def _read_layers(
 
 
 def _merge(model: type[Model], layers: Layers) -> tuple[Model | None, list[Problem]]:
-    """Return the settings, None if they are wrong, and all problems that are found on the way."""
+    """Return the merged settings, or None if they are invalid, and all problems found."""
 
     merged: dict[str, object] = {}
     for layer in reversed(layers.ordered):
@@ -180,7 +189,7 @@ def _merge(model: type[Model], layers: Layers) -> tuple[Model | None, list[Probl
 
 
 def _lay_over(merged: dict[str, object], values: Mapping[str, object]) -> None:
-    """Set ``values`` in ``merged``, key by key; a list is set as a whole."""
+    """Overwrite ``merged`` with ``values``, key by key; a list is replaced as a whole."""
     for key, value in values.items():
         below = merged.get(key)
         if isinstance(value, Mapping):
@@ -197,7 +206,7 @@ def _raise_problems(problems: Sequence[Problem]) -> None:
 
 
 def _read_sinks(layers: Layers) -> dict[str, SinkSettings]:
-    """Return the sinks as far as they can be read where the settings as a whole cannot."""
+    """Return the sinks that can be read although the settings as a whole are invalid."""
     merged: dict[str, dict[str, object]] = {}
     for layer in reversed(layers.ordered):
         sinks = layer.values.get("sinks")
@@ -206,13 +215,13 @@ def _read_sinks(layers: Layers) -> dict[str, SinkSettings]:
                 merged.setdefault(name, {}).update(sink)
     read: dict[str, SinkSettings] = {}
     for name, options in merged.items():
-        with contextlib.suppress(ValidationError):  # told already, of the settings as a whole
+        with contextlib.suppress(ValidationError):  # reported already, for the settings as a whole
             read[name] = SinkSettings.model_validate(options)
     return read
 
 
 def _check_sinks(sinks: Mapping[str, SinkSettings], layers: Layers) -> tuple[dict[str, BaseModel], list[Problem]]:
-    """Return the options of each sink by its type's own model, and what is wrong with them."""
+    """Return each sink's options in the model of its type, and all problems."""
     read: dict[str, BaseModel] = {}
     problems = []
     for name, sink in sinks.items():
@@ -244,15 +253,15 @@ def _refuse_secrets(layers: Layers) -> None:
 def _explain(
     error: ValidationError, layers: Layers, prefix: KeyPath = (), model: type[BaseModel] = Settings
 ) -> list[Problem]:
-    """Return what pydantic has found, in our words.
+    """Return pydantic's errors as problems in our own words.
 
-    ``prefix`` is the path of ``model`` where it is not the settings as a whole: the options of a sink.
+    ``prefix`` is the path of ``model``, if that is the options of a sink.
     """
     problems = []
     items = error.errors(include_url=False)
     for item in items:
         if item["type"] == "too_short" and any(one["loc"][:-1][: len(item["loc"])] == item["loc"] for one in items):
-            continue  # pydantic does not count entries that are wrong themselves
+            continue  # pydantic leaves invalid entries out of the count, and they are reported anyway
         location = tuple(part for part in item["loc"] if part != "[key]")
         path = (*prefix, *location)
         faults = item.get("ctx", {}).get("error")
@@ -279,7 +288,7 @@ def _render_fault(fault: SettingFault, prefix: KeyPath, layers: Layers) -> Probl
 
 
 def _render_unknown(location: KeyPath, model: type[BaseModel], layers: Layers, prefix: KeyPath = ()) -> Problem:
-    """Describe a key that no model has. Keys of the same name in other sections are suggested, too."""
+    """Describe an unknown key, and suggest similar keys, also of other sections."""
     path = (*prefix, *location)
     name = str(location[-1])
     known = list_keys(model, location)
@@ -295,7 +304,10 @@ def _render_unknown(location: KeyPath, model: type[BaseModel], layers: Layers, p
 
 
 def _needed(model: type[BaseModel], path: KeyPath) -> list[KeyPath]:
-    """Return what must be set where ``path`` is missing: of a section its keys without a default."""
+    """Return the keys that have to be set because ``path`` is missing.
+
+    For a section, these are its keys without a default.
+    """
     field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
     section = field.annotation if field is not None else None
     if not is_section(section):
@@ -314,7 +326,11 @@ def _find_sinks(layers: Layers) -> list[str]:
 
 
 def _ways(model: type[BaseModel], path: KeyPath, layers: Layers) -> str:
-    """Say how a missing key can be set: within something that is given (a subscription, a sink), there."""
+    """Say how a missing key can be set.
+
+    A key of a subscription or sink is to be written there; others can also come from the environment or the command
+    line.
+    """
     if len(path) > 2:
         section, name, key = path[0], path[1], path[-1]
         if (section, key) == ("sinks", "path") and layers.find(path[:-1]) == COMMAND_LINE:

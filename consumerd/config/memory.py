@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the memory budget is shared out between sinks, and for each of them between fetching, files, and libraries.
+"""Divides the memory budget between sinks, and for each between fetching, files and libraries.
 
-Each sink has a part of its own: what it fetches, what it has not acknowledged, and what it keeps in open files count against
-that alone. A sink that hangs fills its part and stops there; the others have what they would have beside a sink that works.
-Parts are not lent. What is lent to a sink that hangs comes back when it answers, which may be never.
+Each sink has a share of its own, for records that are fetched or not acknowledged yet, and for open files. A sink that
+hangs fills its share and stops there; the others keep the memory that they would have beside a working sink. Shares are
+not lent: memory lent to a sink that hangs might never come back.
+
+Example: a budget of 256 MiB and two parquet sinks with ``memory_share`` 1 and 3, whose libraries take at most 128 MiB:
+the sinks get 32 MiB and 96 MiB, of which open files may take a quarter, 8 MiB and 24 MiB.
 """
 
 from __future__ import annotations
@@ -16,14 +19,18 @@ from consumerd.fetch.buffer import Kind, MemoryBudget
 from consumerd.sinks.registry import load_sink
 
 SINK_SHARE: Final = 4
-"""All open writers together may hold one part in so many of what is left, so that they never starve the fetching."""
+"""All open writers of a sink may hold one part in this many of its share, so they never starve its fetching."""
 
 _LIBRARY_SHARE: Final = 2
-"""Libraries are set aside one part in so many of the budget at most: there is to be something left to work with."""
+"""At most one part in this many of the budget is set aside for libraries, so that the rest is left for records."""
 
 
 def plan_budgets(settings: Settings) -> dict[str, MemoryBudget]:
-    """Return each used sink's account: its part of what the sinks' libraries leave of the budget, half of it at least."""
+    """Return the memory account of each sink in use.
+
+    The sinks' libraries are subtracted from the budget first, up to half of it; the rest is divided by
+    ``memory_share``.
+    """
     whole = settings.fetch.memory_budget_bytes
     _, libraries = _library_bytes(settings)
     left = max(whole - libraries, whole - whole // _LIBRARY_SHARE)
@@ -38,9 +45,10 @@ def find_used(settings: Settings) -> set[str]:
 
 
 def find_largest_unit(settings: Settings, budgets: Mapping[str, MemoryBudget]) -> int:
-    """Return the largest message or batch, in bytes, whose copies the smallest part of the memory can hold.
+    """Return the largest message or batch, in bytes, that the smallest share can hold.
 
-    One sink alone may have what the settings promise, whatever libraries take.
+    Room for several copies of it is needed. A sole sink gets the size that the settings promise, independently of its
+    libraries.
     """
     largest = settings.fetch.largest_unit_bytes
     if len(budgets) == 1:
@@ -49,26 +57,27 @@ def find_largest_unit(settings: Settings, budgets: Mapping[str, MemoryBudget]) -
 
 
 def explain_small_budget(settings: Settings) -> str | None:
-    """Return what is wrong with a budget of which the sinks' libraries take more than is set aside for them, else None."""
+    """Return a warning if the sinks' libraries take more than is set aside for them."""
     libraries, _ = _library_bytes(settings)
     whole = settings.fetch.memory_budget_bytes
     if libraries * _LIBRARY_SHARE <= whole:
         return None
     return (
-        f"fetch.memory_budget_bytes is {whole}, and the libraries of the sinks (Arrow) take {libraries} beside all records: "
-        f"the process will need more than the budget and its constant; give it {libraries * _LIBRARY_SHARE} or more"
+        f"fetch.memory_budget_bytes is {whole}, and the libraries of the sinks (Arrow) take {libraries} beside "
+        f"all records: the process will need more than the budget and its constant; "
+        f"give it {libraries * _LIBRARY_SHARE} or more"
     )
 
 
 def held_by_kind(settings: Settings, budgets: Mapping[str, MemoryBudget]) -> dict[str, int]:
-    """Return what all sinks together hold now, and by what; with what is set aside for libraries."""
+    """Return the bytes that all sinks together hold now, by kind, including libraries."""
     held = {kind.value: sum(budget.held_by_kind[kind] for budget in budgets.values()) for kind in Kind}
     parts = sum(budget.limit_bytes for budget in budgets.values())
     return held | {Kind.LIBRARIES.value: settings.fetch.memory_budget_bytes - parts}
 
 
 def _library_bytes(settings: Settings) -> tuple[int, int]:
-    """Return the least and the most that the libraries of the sinks in use take."""
+    """Return the minimum and maximum bytes that the libraries of used sinks take."""
     types = {settings.sinks[name].type for name in find_used(settings)}
     sizes = [getattr(load_sink(one), "LIBRARY_BYTES", (0, 0)) for one in types]
     return sum(least for least, _ in sizes), sum(most for _, most in sizes)

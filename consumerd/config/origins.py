@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Origins of settings: which source sets a key, and the file and line where it does.
+"""Origins of settings: the source, file and line that sets a key.
 
-Each source (command line, environment, files, defaults of an image) is read into one ``Layer``. ``Layers`` orders
-them, the one that wins first. Error messages and the list of ``check-config`` both ask ``Layers.find`` where a key is
-set.
+Each source (command line, environment, files, defaults of an image) is read into one ``Layer``. ``Layers`` orders them
+by precedence, highest first. Error messages and the list of ``check-config`` use ``Layers.find`` to name the origin of
+a key.
 
-Example: ``config.yaml`` has ``group: {id: lake}`` in line 2, and ``--set group.id=try`` is given.
-``find(("group", "id"))`` is
-``--set group.id``; ``find(("group",))`` is the same, since the command line is the first layer that sets something
-below it.
+Example: ``config.yaml`` has ``group: {id: lake}`` in line 2, and ``--set group.id=try`` is given. ``find(("group",
+"id"))`` is ``--set group.id``. ``find(("group",))`` is the same, since the command line is the first layer that sets
+something below it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 
 KeyPath = tuple[str | int, ...]
 DEFAULT = "default"
-"""Origin of a setting that no source gives."""
+"""Origin of a setting that no source sets."""
 
 
 def render_key(path: KeyPath) -> str:
@@ -28,18 +27,18 @@ def render_key(path: KeyPath) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One mistake, in words for the user."""
+    """One mistake, described for the user."""
 
     text: str
     path: KeyPath = ()
     missing: bool = False
     explains: tuple[KeyPath, ...] = ()
-    """Keys that this mistake was probably meant to set. That they are missing is not reported as well."""
+    """Keys that this mistake was probably meant to set. They are not reported as missing too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """A named warning: settings that work, and that are probably not meant."""
+    """A named warning: settings that are valid but probably not meant."""
 
     name: str
     text: str
@@ -50,12 +49,11 @@ class Layer:
     """One source of settings.
 
     Args:
-        name: how messages call the source as a whole.
-        values: the settings, nested.
-        places: where each key is set. Parts of paths are texts here, indexes of lists, too.
-        problems: mistakes in the source itself, such as a key given twice.
-        doubts: warnings about the source itself.
-
+        name: Name of the source as a whole in messages.
+        values: The settings, nested.
+        places: The place where each key is set. All parts of a path are texts here, also the indexes of lists.
+        problems: Mistakes in the source itself, such as a key given twice.
+        doubts: Warnings about the source itself.
     """
 
     name: str
@@ -65,7 +63,10 @@ class Layer:
     doubts: Sequence[Doubt] = ()
 
     def find(self, path: KeyPath) -> str | None:
-        """Return where ``path`` is set here, or None. Keys within a value that is given as a whole have its place."""
+        """Return the place where this layer sets ``path``, or None.
+
+        Keys inside a value that is given as a whole have the place of that value.
+        """
         if not _is_set(self.values, path):
             return None
         known = tuple(str(part) for part in path)
@@ -79,20 +80,21 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """All sources, the one that wins first."""
+    """All sources in order of precedence, highest first."""
 
     ordered: Sequence[Layer]
 
     def find(self, path: KeyPath) -> str | None:
-        """Return where the value of ``path`` comes from, or None for a default."""
+        """Return the origin of the value of ``path``, or None for a default."""
         if not path:
             return None
         return next((place for one in self.ordered if (place := one.find(path)) is not None), None)
 
     def locate(self, *paths: KeyPath) -> str:
-        """Return the places of ``paths`` in brackets, as messages end with them; empty if all are defaults.
+        """Return the places of ``paths`` in brackets, to end a message with.
 
-        Where none of them is set the place is that of the section, the sink, or the topic that contains the first.
+        If none of them is set, this is the place of the section, sink or topic that contains the first one; empty if
+        that is a default too.
         """
         places = dict.fromkeys(place for path in paths if (place := self.find(path)) is not None)
         if not places and paths and len(paths[0]) > 1:
@@ -100,7 +102,7 @@ class Layers:
         return f" ({' and '.join(places)})" if places else ""
 
     def locate_message(self, message: str) -> str:
-        """Add the place of the key that a message of another layer begins with (``sinks.lake.path: ...``)."""
+        """Append the place of the key that begins a message, such as ``sinks.lake.path: ...``."""
         key, separator, _ = message.partition(": ")
         if not separator or " " in key:
             return message
@@ -108,7 +110,7 @@ class Layers:
 
     @property
     def problems(self) -> list[Problem]:
-        """Mistakes in the sources themselves. Those of files, which are read from top to bottom, come first."""
+        """Mistakes in the sources themselves; those of files come first."""
         return [problem for one in reversed(self.ordered) for problem in one.problems]
 
     @property
@@ -118,7 +120,10 @@ class Layers:
 
 
 def select_problems(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems to report: each text once, and no key as missing that another problem explains."""
+    """Return the problems to report.
+
+    Each text is reported once. A missing key is left out if another problem explains it.
+    """
     explained = [path for problem in problems for path in problem.explains]
     reported: dict[str, Problem] = {}
     for problem in problems:
@@ -135,7 +140,7 @@ def _is_set(value: object, path: KeyPath) -> bool:
                 return False
             value = value[part]
         elif isinstance(value, (list, tuple)):
-            # an index of pydantic's is a number, one of a message is a text
+            # pydantic gives indexes as numbers, messages as texts
             if not str(part).isdigit() or int(part) >= len(value):
                 return False
             value = value[int(part)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The section ``pipeline``: settings of the jobs of ``consumerd-spark``.
 
-Models only. ``config.job`` adds the other sections that a job reads, and finds the tables' paths. The daemon checks the
-section, and reads nothing of it.
+Models only. ``config.job`` adds the other sections that jobs read, and finds the tables' paths. The daemon validates
+this section, and does not use it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Compression = Literal["zstd", "snappy", "none"]
 
 
 def _check_scheme(value: str) -> str:
-    """Tables need links and fsync, which object stores do not have."""
+    """Refuse URLs of object stores: tables need links and fsync."""
     scheme, separator, _ = value.partition("://")
     if separator and scheme != "file":
         raise ValueError(f"{value!r}: expected a folder of a mounted file system, not a URL")
@@ -42,7 +42,7 @@ def _check_scheme(value: str) -> str:
 
 
 Place = Annotated[str, BeforeValidator(read_place), AfterValidator(_check_scheme)]
-"""A folder, or its URL with ``file:``."""
+"""A folder, or its ``file:`` URL."""
 
 
 class LandingSection(Section):
@@ -73,7 +73,7 @@ class Audit(Section):
 
 
 class Bronze(Section):
-    """The table that holds each record once."""
+    """The bronze table, which holds each record once."""
 
     path: Place | None = Field(default=None, description="The table's folder; none: `bronze` below pipeline.path.")
     compression: Compression = "zstd"
@@ -119,7 +119,7 @@ class Compact(Section):
 
 
 class Retention(Section):
-    """Age at which the job ``retention`` removes landed files and rows; null keeps them for ever."""
+    """Ages at which the job ``retention`` removes landed files and rows; null: never."""
 
     landing_ms: Milliseconds | None = Field(
         default=None, description="Landed files that bronze has, and that are not the newest of their chain."
@@ -166,7 +166,10 @@ def _check_hexadecimal(value: str) -> str:
 
 
 class ReplaySection(Section):
-    """Records that the job ``replay`` sends to a topic. Nothing is sent without a target."""
+    """Records that the job ``replay`` sends to a topic.
+
+    Nothing is sent without a target.
+    """
 
     source: Literal["bronze", "quarantine"] = "bronze"
     topic: TopicName | None = Field(default=None, description="The topic whose records are sent.")
@@ -223,7 +226,7 @@ class ReplaySection(Section):
 class Erase(Section):
     """Records that the job ``erase`` removes.
 
-    Exactly one of key, key_hex, keys_file and where says which.
+    Exactly one of key, key_hex, keys_file and where selects them.
     """
 
     topic: str | None = Field(default=None, description="The topic whose records are erased.")
@@ -270,14 +273,14 @@ def _check_memory(value: str) -> str:
 
 
 def _write_as_spark(value: object) -> object:
-    """Turn a number or a boolean of YAML's into the text that Spark reads."""
+    """Turn a number or boolean of YAML into the text that Spark reads."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, (int, float)) else value
 
 
 class SessionSection(Section):
-    """The Spark session that a job starts where none is given to it (by ``spark-submit``)."""
+    """The Spark session of a job that is not started by ``spark-submit``."""
 
     master: str | None = Field(default=None, description="None: what spark-submit says, else local[*].")
     driver_memory: Annotated[str, AfterValidator(_check_memory)] = "1g"
@@ -314,7 +317,7 @@ class JobMetrics(Section):
 
 
 class Pipeline(Section):
-    """Everything that the jobs go by."""
+    """All settings of the jobs."""
 
     path: Place | None = Field(default=None, description="The folder of all tables that have no path of their own.")
     landing: LandingSection = LandingSection()

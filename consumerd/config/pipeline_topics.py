@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a topic's records are decoded into its silver table: the values of ``pipeline.silver.topics``.
+"""Decoding of topics into silver tables: the values of ``pipeline.silver.topics``.
 
-Models only, as in ``settings``. Whether a schema's file can be read, and what is in it, is found when a job starts.
+Models only, as in ``settings``. Files of schemas are read and checked when a job starts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TypeText = Annotated[str, AfterValidator(_check_type)]
 
 
 class Decoding(Section):
-    """How a key or a value is decoded.
+    """The decoding of a key or a value.
 
-    One model for all formats, so that an error names the key by the place where it stands.
+    One model for all formats, so that errors name the key by its path.
     """
 
     format: Format = Field("raw", description="raw: the bytes; utf8: text; json: an object of fields; avro: a datum.")
@@ -86,7 +86,7 @@ class Decoding(Section):
 
     @property
     def struct(self) -> FieldType:
-        """The fields of ``json`` as one type."""
+        """The fields of format ``json`` as one type."""
         fields = {} if self.fields is None else self.fields
         return FieldType(kind="struct", fields=tuple((name, parse_type(text)) for name, text in fields.items()))
 
@@ -96,7 +96,7 @@ def _read_short_form(value: object) -> object:
 
 
 DecodingOrFormat = Annotated[Decoding, BeforeValidator(_read_short_form)]
-"""A decoding, for which the name of a format will do: ``key: utf8``."""
+"""A decoding, or only the name of its format, as in ``key: utf8``."""
 
 
 def _check_path(value: str) -> str:
@@ -146,7 +146,10 @@ class SilverTopic(Section):
 
 
 def _find_time_fault(event_time: str, struct: FieldType, path: list[str]) -> str | None:
-    """Say why the path leads to no point in time, None if it does. Of an Avro schema the job finds out."""
+    """Return why the path does not lead to a point in time, or None.
+
+    Fields of an Avro schema are checked by the job.
+    """
     at = struct
     for name in path:
         below = dict(at.fields).get(name)
@@ -160,10 +163,10 @@ def _find_time_fault(event_time: str, struct: FieldType, path: list[str]) -> str
 
 
 def check_topic_names(topics: dict[str, SilverTopic]) -> dict[str, SilverTopic]:
-    """Return ``topics`` as it is. Raises Faults for names that no topic can have."""
+    """Return ``topics`` unchanged. Raises SettingFaults for illegal topic names."""
     refuse(SettingFault(((name,),), f"topic {name!r}: {fault}") for name in topics if (fault := find_topic_fault(name)))
     return topics
 
 
 SilverTopics = Annotated[dict[str, SilverTopic], AfterValidator(check_topic_names)]
-"""What ``pipeline.silver.topics`` holds, by topic. A topic that is not named has no silver table."""
+"""The values of ``pipeline.silver.topics``, by topic. Other topics have no silver table."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys that the models of settings have: what stands beside an unknown one, and what type a key takes. Pure."""
+"""Keys and types of the settings models: similar keys, and types of values. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pydantic import BaseModel, SecretStr
 from consumerd.config.origins import KeyPath
 
 _CLOSE: Final = 0.72
-"""Similarity, from 0 to 1, from which a name passes for a misspelling of another."""
+"""Similarity, from 0 to 1, from which a name counts as a misspelling of another."""
 _ZOOKEEPER: Final[KeyPath] = ("cluster", "zookeeper")
 _OTHER_NAMES: Final[Mapping[str, KeyPath]] = {
     "bootstrap_servers": _ZOOKEEPER, "brokers": _ZOOKEEPER, "hosts": _ZOOKEEPER, "servers": _ZOOKEEPER,
     "connect": _ZOOKEEPER, "zookeeper_connect": _ZOOKEEPER, "group_id": ("group", "id"),
 }  # fmt: skip
-"""Names of other programs for keys of ours."""
+"""Names that other programs use for our keys."""
 
 
 def guess(word: str, choices: Iterable[str], *, cutoff: float = _CLOSE) -> str | None:
-    """Return the name that ``word`` was probably meant to be, or None."""
+    """Return the name that ``word`` is probably a misspelling of, or None."""
     known = {_plain(choice): choice for choice in choices}
     plain = _plain(word)
     if plain in known:
@@ -33,7 +33,7 @@ def guess(word: str, choices: Iterable[str], *, cutoff: float = _CLOSE) -> str |
 
 
 def list_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
-    """Return the keys that exist beside the last of ``path``, sorted."""
+    """Return the keys beside the last part of ``path``, sorted."""
     annotation: object = model
     for part in path[:-1]:
         annotation = _step(annotation, part)
@@ -42,7 +42,10 @@ def list_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
 
 
 def list_leaves(model: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the paths of all settings whose names are fixed. A mapping by name (sinks, topics) is one leaf."""
+    """Yield the paths of all settings with fixed names.
+
+    A mapping by name (sinks, topics) is one leaf.
+    """
     for name, field in model.model_fields.items():
         inner = _model_in(field.annotation) if get_origin(_bare(field.annotation)) is None else None
         if inner is None:
@@ -52,12 +55,18 @@ def list_leaves(model: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPat
 
 
 def takes_text(model: type[BaseModel], path: KeyPath) -> bool:
-    """Return whether the value of ``path`` is text, which the environment gives without YAML's quotes."""
+    """Return True if the value of ``path`` is text.
+
+    The environment gives such values without YAML's quotes.
+    """
     return any(one in (str, Path, SecretStr) for one in _alternatives(_follow(model, path)))
 
 
 def is_secret(model: type[BaseModel], path: KeyPath) -> bool:
-    """Return whether the value of ``path`` must not be shown: a secret, or given in place of a section with one."""
+    """Return True if the value of ``path`` must not be shown.
+
+    That is a secret, or any value given in place of a section that has one.
+    """
     annotation = _follow(model, path)
     section = _model_in(annotation)
     fields = section.model_fields.values() if section is not None else ()
@@ -65,17 +74,17 @@ def is_secret(model: type[BaseModel], path: KeyPath) -> bool:
 
 
 def find_elsewhere(model: type[BaseModel], path: KeyPath) -> KeyPath | None:
-    """Return the key that a name means which stands in the wrong section, or that other programs use for it."""
+    """Return the key of this name in another section, or ours for another program's name."""
     name = str(path[-1])
     if name in _OTHER_NAMES and path[0] != "pipeline":
         return _OTHER_NAMES[name]
-    # a key of the daemon's is not one of the jobs', and the other way round
+    # keys of the daemon and keys of the jobs are never suggested for one another
     same_kind = (leaf for leaf in list_leaves(model) if (leaf[0] == "pipeline") == (path[0] == "pipeline"))
     return next((leaf for leaf in same_kind if leaf[-1] == name), None)
 
 
 def is_section(annotation: object) -> bool:
-    """Return whether an annotation is a model, perhaps an optional one."""
+    """Return True if an annotation is a model or an optional one."""
     return _model_in(annotation) is not None and get_origin(_bare(annotation)) is None
 
 
@@ -120,5 +129,8 @@ def _bare(annotation: Any) -> Any:
 
 
 def _plain(word: str) -> str:
-    """Return a name in the form in which spellings are compared: ``maxMessage-Bytes`` as ``maxmessagebytes``."""
+    """Return a name in the form that spellings are compared in.
+
+    Example: ``maxMessage-Bytes`` becomes ``maxmessagebytes``.
+    """
     return "".join(one for one in word.lower() if one.isalnum())

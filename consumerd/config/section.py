@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class and common types of all models of settings, and the errors that their validators raise."""
+"""Base class, common types and validation errors of the settings models."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SettingFault:
-    """One mistake that a validator finds: the keys that take part, and what to write.
+    """One mistake found by a validator: the keys involved, and advice.
 
-    Keys are relative to the model whose validator raises; the first is the one that the message begins with. A key is a
-    text (``tls.ca_file``), or a path where names may have dots in them.
+    Keys are relative to the validator's model; the first one begins the message. A key is a text (``tls.ca_file``), or
+    a path if names may contain dots.
     """
 
     keys: tuple[str | KeyPath, ...]
@@ -61,7 +61,7 @@ class SettingFault:
 
 
 class SettingFaults(ValueError):
-    """All mistakes that one validator finds, so that they are reported together."""
+    """All mistakes found by one validator, to be reported together."""
 
     def __init__(self, found: Iterable[SettingFault]) -> None:
         self.found: Final = tuple(found)
@@ -69,13 +69,16 @@ class SettingFaults(ValueError):
 
 
 def refuse(found: Iterable[SettingFault]) -> None:
-    """Raise Faults if there are any."""
+    """Raise SettingFaults if there are any."""
     if faults := tuple(found):
         raise SettingFaults(faults)
 
 
 def in_our_words(check: Callable[[str], object], prefix: str = "") -> AfterValidator:
-    """Use a check of a lower layer, which raises ConfigError that begins with ``prefix``, as a validator of a text."""
+    """Return a validator of texts that uses a check which raises ConfigError.
+
+    The message's ``prefix`` is removed, since the key is named anyway.
+    """
 
     def validate(value: str) -> str:
         try:
@@ -88,7 +91,7 @@ def in_our_words(check: Callable[[str], object], prefix: str = "") -> AfterValid
 
 
 def _check_topic(value: str) -> None:
-    """Check a topic's name. Two mistakes are more frequent than wrong letters: a list in one text, and a pattern."""
+    """Check a topic name, with special advice for lists and patterns."""
     if "," in value:
         raise ConfigError(f"{value!r} is not a legal topic: write several as a list, [{value.replace(' ', '')}]")
     if any(mark in value for mark in "*+?|()[]\\^$"):
@@ -97,17 +100,17 @@ def _check_topic(value: str) -> None:
 
 
 Name = Annotated[str, in_our_words(lambda value: validate_name("name", value), "name")]
-"""A name as Java's check of group and client ids accepts it (kafka.common.Config)."""
+"""A legal group or client id in Java (kafka.common.Config)."""
 TopicName = Annotated[str, in_our_words(_check_topic, "topic")]
 
 WireBytes = Annotated[int, BeforeValidator(read_bytes), Field(gt=0, le=INT32_MAX)]
-"""A size that a request carries as a signed 32-bit number."""
+"""A size that requests carry as a signed 32-bit number."""
 WireMilliseconds = Annotated[int, BeforeValidator(read_milliseconds), Field(gt=0, le=INT32_MAX)]
-"""A duration that a request carries as a signed 32-bit number."""
+"""A duration that requests carry as a signed 32-bit number."""
 
 
 class Section(BaseModel):
-    """A part of the settings. Unknown keys are refused, values do not change."""
+    """A section of the settings. Unknown keys are refused; values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

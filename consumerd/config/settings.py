@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting there is, with its default; ``config.example.yaml`` documents each one.
+"""All settings of the daemon with their defaults; ``config.example.yaml`` documents each one.
 
-Models only: where values come from is ``config.load``. Unknown keys are refused, and so is a value whose feature this
-release does not have.
+Models only; ``config.load`` reads the sources. Unknown keys are refused, and so are values whose feature this release
+does not have.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SUPPORTED: Final = {
     "membership": (("zookeeper",), "groups with members in ZooKeeper can be joined, those that brokers keep cannot"),
     "storage": (("zookeeper",), "positions are kept in ZooKeeper; those in Kafka cannot be read or written"),
 }
-"""Keys whose other values name features that this release does not have: values that work, and why others do not."""
+"""Keys with values that name missing features: the supported values, and the reason why others are refused."""
 
 
 def _refuse_missing_feature(value: object, info: ValidationInfo) -> object:
@@ -63,8 +63,8 @@ def _refuse_missing_feature(value: object, info: ValidationInfo) -> object:
     return value
 
 
-#: No message may be larger than one part in so many of the memory budget
 LARGEST_SHARE = 4
+"""A message may take at most one part in this many of the memory budget."""
 
 
 class TlsSection(Section):
@@ -79,7 +79,7 @@ class TlsSection(Section):
     @model_validator(mode="after")
     def _files_are_used(self) -> Self:
         named = [name for name in ("ca_file", "certificate_file", "key_file") if getattr(self, name) is not None]
-        # one message, whatever else is wrong with files that nothing reads
+        # one message only: these files are not read, so their own faults do not matter
         if not self.enabled and (named or not self.check_hostname):
             unused = (*named, *(() if self.check_hostname else ("check_hostname",)))
             message = (
@@ -108,7 +108,7 @@ class TlsSection(Section):
 
 
 class ZookeeperAuthSection(Section):
-    """Digest authentication with ZooKeeper: ``user:password``, from a file or from the environment, never in clear."""
+    """Digest authentication with ZooKeeper: ``user:password``, from a file or the environment only."""
 
     scheme: Literal["digest"] = "digest"
     credential: SecretStr | None = None
@@ -136,13 +136,13 @@ class ZookeeperAuthSection(Section):
 
 
 def is_credential(text: str) -> bool:
-    """Return whether a text is a user and a password, as ZooKeeper's scheme ``digest`` has them."""
+    """Return True if a text has the form ``user:password`` of ZooKeeper's scheme ``digest``."""
     user, colon, password = text.strip().partition(":")
     return bool(user and colon and password)
 
 
 class ClusterSection(Section):
-    """Where the cluster is, and how its brokers are spoken to."""
+    """The address of the cluster, and the connections to its brokers."""
 
     zookeeper: Annotated[str, in_our_words(parse_connect_string)]
     generation: Annotated[Literal["auto", "modern"], BeforeValidator(_refuse_missing_feature)] = "auto"
@@ -174,7 +174,7 @@ SessionTimeout = Annotated[int, BeforeValidator(read_milliseconds), Field(ge=100
 
 
 class GroupSection(Section):
-    """Which group this process is a member of, and how."""
+    """The group that this process is a member of, and its membership."""
 
     id: Name
     membership: Annotated[Literal["zookeeper"], BeforeValidator(_refuse_missing_feature)] = "zookeeper"
@@ -185,7 +185,7 @@ class GroupSection(Section):
 
 
 class RebalanceSection(Section):
-    """How a rebalance goes; the defaults stay inside a Java member's default patience of 6 s."""
+    """Timing of rebalances; the defaults fit into a Java member's default patience of 6 s."""
 
     settle_ms: Milliseconds = 200
     max_retries: WholeNumber = Field(4, ge=1)
@@ -203,7 +203,10 @@ Expression = Annotated[str, in_our_words(_check_expression, "expression")]
 
 
 class SubscriptionSection(Section):
-    """Topics by name, by a pattern, or all but those of a black list, and the sink they go to."""
+    """Subscribed topics and their sink.
+
+    Topics are given by name, by a pattern, or as all but those of a black list.
+    """
 
     topics: tuple[TopicName, ...] = ()
     pattern: Expression | None = None
@@ -243,7 +246,7 @@ class SubscriptionSection(Section):
 
 
 class SinkSettings(BaseModel):
-    """A destination: its ``type``, its part of the memory, and the options of that type.
+    """A sink: its ``type``, its share of the memory, and the options of that type.
 
     ``memory_share`` is relative to those of the other sinks in use.
     """
@@ -261,18 +264,21 @@ class SinkSettings(BaseModel):
 
     @property
     def options(self) -> dict[str, object]:
-        """What only the sinks of its ``type`` have."""
+        """The options that only sinks of this ``type`` have."""
         return dict(self.model_extra or {})
 
     @property
     def on_rejected(self) -> UnitPolicy:
-        """The one option that delivery goes by, which every type has; its type's own model checks it."""
+        """The policy for rejected records, an option of every sink type.
+
+        The type's own model checks the value.
+        """
         chosen = self.options.get("on_rejected")
         return "skip" if chosen == "skip" else "quarantine" if chosen == "quarantine" else "stop"
 
 
 class OffsetsSection(Section):
-    """Where positions are kept, and what to do where there is none or it is out of range."""
+    """Storage of positions, and policies for missing or out-of-range positions."""
 
     storage: Annotated[Literal["zookeeper"], BeforeValidator(_refuse_missing_feature)] = "zookeeper"
     commit_interval_ms: PositiveMilliseconds = 5000
@@ -282,7 +288,7 @@ class OffsetsSection(Section):
 
 
 class FetchSection(Section):
-    """How records are fetched, and how much memory they may take."""
+    """Fetching, and its memory limits."""
 
     memory_budget_bytes: Bytes = 268435456
     max_partition_bytes: WireBytes = 8388608
@@ -319,12 +325,15 @@ class FetchSection(Section):
 
     @property
     def largest_unit_bytes(self) -> int:
-        """The largest message or batch, fetched or decompressed, whose copies the budget can hold."""
+        """The largest message or batch whose copies fit into the budget, in bytes.
+
+        It applies to its size both as fetched and decompressed.
+        """
         return min(self.max_message_bytes, self.memory_budget_bytes // LARGEST_SHARE)
 
 
 class QuarantineSection(Section):
-    """Where what a policy of ``quarantine`` passes over is kept."""
+    """The folder of units that a policy ``quarantine`` passes over."""
 
     path: Folder | None = None
 
@@ -334,7 +343,7 @@ _LAST_PORT: Final = 65535
 
 
 class HttpSection(Section):
-    """Where metrics, health and the status page are served; ``off`` serves none."""
+    """The address that serves metrics, health and the status page; ``off`` for none."""
 
     listen: str = "127.0.0.1:9309"
 
@@ -370,24 +379,26 @@ class HttpSection(Section):
 
 
 class LogSection(Section):
-    """What is logged, on stderr. ``auto``: for people on a terminal, JSON elsewhere."""
+    """Logging to stderr; ``auto`` is for people on a terminal, JSON elsewhere."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "console"] = "auto"
 
 
 class Shutdown(Section):
-    """How long a stop may take before it is cut short."""
+    """Time limit of an orderly shutdown."""
 
     timeout_ms: PositiveMilliseconds = 20000
 
 
 _JAVA_PATIENCE_MS: Final = 5000
-"""Longest drain for which a Java member with default settings waits: 4 retries of 2 s, less what a rebalance takes."""
+"""Longest handover that a Java member with default settings waits for: 4 tries, 2 s apart, less the time of a
+rebalance.
+"""
 
 
 class Settings(Section):
-    """Everything. Made by :func:`consumerd.config.load.load_settings`."""
+    """All settings. Created by :func:`consumerd.config.load.load_settings`."""
 
     cluster: ClusterSection
     group: GroupSection
@@ -448,7 +459,7 @@ class Settings(Section):
             )
 
     def quarantining(self) -> list[str]:
-        """Return the keys of the policies that are ``quarantine``."""
+        """Return the keys of all policies that are ``quarantine``."""
         policies = {
             "fetch.on_corrupt": self.fetch.on_corrupt,
             "fetch.on_oversized": self.fetch.on_oversized,
@@ -499,7 +510,7 @@ def _find_twins(subscriptions: tuple[SubscriptionSection, ...]) -> Iterator[Sett
 
 
 class InspectionGroup(BaseModel):
-    """What a one-shot command needs of ``group``; the rest may stand in the file and is not looked at."""
+    """The part of ``group`` that one-shot commands use; other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -509,7 +520,7 @@ class InspectionGroup(BaseModel):
 
 
 class InspectionSettings(BaseModel):
-    """What a one-shot command needs of the settings: the cluster, and perhaps a group."""
+    """The settings that one-shot commands use: the cluster, and perhaps a group."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

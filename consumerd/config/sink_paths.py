@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of the sinks that land files, and the rule that keeps them apart."""
+"""Folders of the sinks that land files, and the check that keeps them apart."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def landing_options(settings: Settings) -> dict[str, ChainOptions]:
 
 
 def check_paths(settings: Settings) -> None:
-    """Refuse sink and quarantine paths that are equal, or of which one contains another. Raises ConfigError.
+    """Refuse sink and quarantine paths that are equal or nested. Raises ConfigError.
 
-    Each takes everything below its path for its own. Symbolic links are followed.
+    Each owner treats everything below its path as its own. Symbolic links are followed.
     """
     paths: dict[str, tuple[str, Path]] = {}
     for name, options in landing_options(settings).items():

@@ -24,7 +24,7 @@ from consumerd.config.schema import guess, is_secret, list_leaves, takes_text
 PREFIX: Final = "CONSUMERD_"
 IMAGE_PREFIX: Final = "CONSUMERD_DEFAULT__"
 COMMAND_LINE: Final = "command line"
-"""The place of values that options give, but for ``--set``, which has its own."""
+"""The place of values given by options other than ``--set``, which names its own."""
 SWITCHES: Final = frozenset({
     # of the program
     "FAIL_POINTS", "JAVA", "KERNEL", "UVLOOP",
@@ -33,17 +33,17 @@ SWITCHES: Final = frozenset({
     "REQUIRE_KERNEL", "REQUIRE_TOOLS", "RUN", "SCREENSHOTS", "SEED", "SIMULATION_SEEDS", "VERIFICATION",
     "ZOOKEEPER_OF",
 })  # fmt: skip
-"""Variables of the prefix that are no settings. A test finds those that are missing here."""
+"""Variables with our prefix that are not settings. A test finds missing ones."""
 
 _OFF_ALONE: Final = frozenset({"KERNEL", "UVLOOP"})
-"""Those of them that have one value, ``off``."""
+"""Of these, the variables whose only value is ``off``."""
 
 _SERVICE_LINK: Final = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 """Variables that Kubernetes sets in each pod for a Service named consumerd, such as CONSUMERD_PORT_9309_TCP."""
 _CLOSE_VARIABLE: Final = 0.85
-"""Similarity from which a variable passes for the misspelling of a setting's."""
+"""Similarity from which a variable counts as a misspelling of a setting's variable."""
 
 
 def render_variable(path: KeyPath) -> str:
@@ -52,7 +52,10 @@ def render_variable(path: KeyPath) -> str:
 
 
 def read_environment(environment: Mapping[str, str], model: type[BaseModel]) -> tuple[Layer, Layer]:
-    """Return the settings of the environment, and the defaults of the image. ``model`` is that of all settings."""
+    """Return the settings of the environment, and the defaults of the image.
+
+    ``model`` is the model of all settings.
+    """
     given, image = _Texts(model), _Texts(model)
     doubts: list[Doubt] = []
     for variable, text in sorted(environment.items()):
@@ -98,7 +101,7 @@ def read_environment(environment: Mapping[str, str], model: type[BaseModel]) -> 
 
 
 def read_command_line(overrides: Sequence[str], extra: Mapping[str, object], model: type[BaseModel]) -> Layer:
-    """Return the settings of ``--set`` and, as ``extra``, of options that are short for settings."""
+    """Return the settings given by ``--set`` and, as ``extra``, by other options."""
     texts = _Texts(model, extra)
     for override in overrides:
         key, separator, text = override.partition("=")
@@ -112,7 +115,7 @@ def read_command_line(overrides: Sequence[str], extra: Mapping[str, object], mod
 
 
 class _Texts:
-    """Collects settings that are given as texts."""
+    """Collects settings given as texts."""
 
     def __init__(self, model: type[BaseModel], values: Mapping[str, object] | None = None) -> None:
         self.problems: list[Problem] = []
@@ -121,7 +124,7 @@ class _Texts:
         self._places: dict[tuple[str, ...], str] = {}
 
     def put(self, path: tuple[str, ...], text: str, place: str) -> None:
-        """Add one setting. A mistake in it is a problem."""
+        """Add one setting; a mistake in it becomes a problem."""
         if not all(path):
             self.problems.append(Problem(text=f"{place}: expected section and key, such as {PREFIX}GROUP__ID"))
             return
@@ -153,21 +156,21 @@ class _Texts:
         self._places[path] = place
 
     def layer(self, name: str, doubts: Sequence[Doubt] = ()) -> Layer:
-        """Return what was collected."""
+        """Return the collected settings."""
         return Layer(name=name, values=self._values, places=self._places, problems=self.problems, doubts=doubts)
 
     def _read(self, path: tuple[str, ...], text: str) -> object:
-        """Read a value as YAML has it, so that numbers, lists and booleans are written as in the file. Raises
-        YAMLError.
+        """Parse a value in YAML notation, as in the file. Raises YAMLError.
 
-        Text stays text, whatever YAML makes of it: the group ``42``, the release ``0.10``, the password ``u:12``.
+        Values of text settings stay text, even if YAML would read a number: the group ``42``, the release ``0.10``, the
+        password ``u:12``.
         """
         if is_secret(self._model, path):
             return text
         is_text = takes_text(self._model, path)
         try:
             value: object = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError):  # ValueError: a date that is none
+        except (yaml.YAMLError, ValueError):  # ValueError: an impossible date
             if is_text:
                 return text
             raise yaml.YAMLError from None
@@ -177,7 +180,7 @@ class _Texts:
 
 
 def _find_meant(name: str, model: type[BaseModel]) -> KeyPath | None:
-    """Return the setting that a variable with single underscores probably means, such as GROUP_ID."""
+    """Return the setting that a variable with single underscores means, such as GROUP_ID."""
     by_name = {render_variable(path).removeprefix(PREFIX): path for path in list_leaves(model)}
     found = guess(name, by_name, cutoff=_CLOSE_VARIABLE)
     return None if found is None else by_name[found]

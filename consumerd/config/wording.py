@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for what pydantic finds: one line a mistake, with the value that was given and what to write instead."""
+"""Descriptions of pydantic's errors: one line each, with the value and advice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from consumerd.config.schema import guess
 
 _SHOWN: Final = 60
-"""Longest part of a value that a message repeats."""
+"""Characters of a value that a message repeats, at most."""
 
 _OTHER_WORDS: Final[Mapping[str, str]] = {
     "smallest": "earliest", "beginning": "earliest", "first": "earliest",
@@ -18,7 +18,7 @@ _OTHER_WORDS: Final[Mapping[str, str]] = {
     "warn": "warning", "err": "error", "critical": "error", "trace": "debug", "text": "console", "plain": "console",
     "drop": "skip", "ignore": "skip", "fail": "stop", "gz": "gzip", "zst": "zstd",
 }  # fmt: skip
-"""Words of other programs, and ours for them."""
+"""Values that other programs use, and ours for them."""
 
 _Describe = Callable[[str, Mapping[str, Any]], str]
 _DESCRIPTIONS: Final[Mapping[str, _Describe]] = {
@@ -50,12 +50,11 @@ _TIME_TYPES: Final = ("datetime_", "date_", "timezone_")
 
 
 def describe(item: Mapping[str, Any], *, secret: bool = False) -> str:
-    """Return the words for one error of ``ValidationError.errors()``.
+    """Describe one error of ``ValidationError.errors()``.
 
     Args:
-        item: the error, with its input and context.
-        secret: the value must not be repeated.
-
+        item: The error, with its input and context.
+        secret: True if the value must not be repeated.
     """
     kind, value, context = item["type"], item.get("input"), item.get("ctx", {})
     shown = "a value" if secret else show(value)
@@ -82,13 +81,16 @@ def describe(item: Mapping[str, Any], *, secret: bool = False) -> str:
 
 
 def describe_unknown(key: str, known: list[str], suggestion: str | None) -> str:
-    """Return the words for a key that no model has."""
+    """Describe an unknown key."""
     hint = f"; did you mean {suggestion}?" if suggestion is not None else ""
     return f"unknown key{hint}; there is {', '.join(known)}" if known else f"unknown key {key!r}{hint}"
 
 
 def show(value: object) -> str:
-    """Return a value as YAML would have it, shortened; a list or mapping only by its kind."""
+    """Return a value in YAML notation, shortened.
+
+    Of a list or mapping, only the kind is shown.
+    """
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -116,5 +118,5 @@ def _describe_choice(value: object, shown: str, expected: str) -> str:
     meant = _OTHER_WORDS.get(word)
     suggestion = meant if meant in choices else guess(word, choices)
     if suggestion is not None and sum(choice.startswith(word) for choice in choices) > 1:
-        suggestion = None  # roundrobin is as much the one of 0.8 as that of 1.0
+        suggestion = None  # ambiguous: roundrobin may mean roundrobin-0.8 or roundrobin-1.0
     return f"expected {listed}, got {shown}" + (f"; did you mean {suggestion}?" if suggestion is not None else "")

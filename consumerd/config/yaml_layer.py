@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings from a YAML file, with the line of each key. A key that is given twice is an error, not the last one's."""
+"""Settings from a YAML file, with the line of each key.
+
+A key that is given twice is an error; in plain YAML, the last one would win.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ _HINTS: Final = {
     "but found another document": "a second document begins here (---): one file holds one",
     "mapping values are not allowed here": "a colon where no key can stand: check indentation, quote texts with ': '",
 }
-"""What the parser says of frequent mistakes, and our words for them."""
+"""The parser's messages for frequent mistakes, and our words for them."""
 
 
 def read_yaml(path: Path) -> Layer:
-    """Return the settings of a file, with all keys that are given twice as problems.
+    """Return the settings of a file, with duplicate keys as problems.
 
-    Of a section that is given twice both are read, so that no key is reported as missing that one of them has.
-    Raises ConfigError for a file that is no mapping in YAML.
+    If a section is given twice, both are read, so that none of their keys is reported as missing. Raises ConfigError if
+    the file is not a YAML mapping.
     """
     document = _Document(path)
     try:
@@ -44,7 +47,7 @@ def read_yaml(path: Path) -> Layer:
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
         problem = str(getattr(error, "problem", None) or error)
         raise ConfigError(f"{where}: not YAML: {_HINTS.get(problem, problem)}") from None
-    except ValueError as error:  # a date or number that looks like one and is none
+    except ValueError as error:  # an impossible date or number
         raise ConfigError(f"{path}: not YAML: {error}") from None
     if values is None:
         values = {}
@@ -53,23 +56,23 @@ def read_yaml(path: Path) -> Layer:
     for key in [key for key in values if not isinstance(key, str)]:
         document.report(str(key).lower(), f"expected the name of a section, got {key!r}")
         del values[key]
-    # a section whose keys are all commented out says nothing
+    # a section whose keys are all commented out sets nothing
     given = {key: value for key, value in values.items() if value is not None}
     return Layer(name=str(path), values=given, places=document.places, problems=document.problems)
 
 
 class _Document:
-    """Lines of the keys of one file."""
+    """The line of each key of one file."""
 
     def __init__(self, path: Path) -> None:
         self.places: dict[tuple[str, ...], str] = {}
         self.problems: list[Problem] = []
         self._path = path
         self._open: set[int] = set()
-        """Nodes that contain the one that is looked at. An alias may stand within what it names."""
+        """Nodes that contain the current one. An alias may refer to one of them."""
 
     def mark(self, node: yaml.Node, path: tuple[str, ...] = ()) -> None:
-        """Remember the line of every key below ``node``, and join sections that are given twice."""
+        """Record the line of each key below ``node``, and merge duplicate sections."""
         if id(node) in self._open:
             line = node.start_mark.line + 1
             raise ConfigError(
@@ -86,7 +89,7 @@ class _Document:
         self._open.discard(id(node))
 
     def report(self, key: str, message: str) -> None:
-        """Add a problem of a key."""
+        """Add a problem with a key."""
         place = self.places.get((key,), str(self._path))
         self.problems.append(Problem(text=f"{key}: {message} ({place})"))
 
@@ -115,7 +118,7 @@ class _Document:
 
 
 def _line(node: yaml.Node) -> int:
-    """Return the line at which a node starts, counted from 1, as editors do."""
+    """Return the line at which a node starts, counted from 1 as in editors."""
     return int(node.start_mark.line) + 1
 
 

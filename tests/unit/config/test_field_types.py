@@ -41,7 +41,7 @@ def test_types_nest_and_say_where_null_is_refused() -> None:
         ("array<int", "expected '>' at the end"),
         ("decimal(3)", "expected ',' at ')'"),
         ("decimal(39,2)", "a precision of 1 to 38"),
-        ("decimal(4,5)", "a scale not above it"),
+        ("decimal(4,5)", "no larger scale"),
         ("varchar", "'varchar' is no type; there is array<>, bigint"),
         ("int int", "'int' stands behind the type int; only 'not null' may"),
         ("decimal(3,2) not", "'not' stands behind the type decimal(3,2); only 'not null' may"),
