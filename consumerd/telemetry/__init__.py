@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks, metrics and logs: how what happens inside becomes visible."""
+"""Telemetry: hooks, metrics and logs."""

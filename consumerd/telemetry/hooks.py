@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens inside, told to whoever measures or logs it.
+"""Hooks: the events that components report to metrics, logs and the status page.
 
-Components call hooks; ``telemetry.metrics`` turns them into Prometheus series and ``daemon`` into the status page, so
-that no component knows either. Every hook returns at once and never raises. :class:`Hooks` does nothing: subclass it
-and override what is wanted.
+Components call hooks; ``telemetry.metrics`` turns them into Prometheus series and ``daemon`` into the status page, and
+components know neither. Every hook returns at once and never raises. :class:`Hooks` does nothing: subclass it and
+override the hooks of interest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from consumerd.model import BrokerId, Gap, SessionEpoch, TopicPartition
 
 
 class Trouble(enum.StrEnum):
-    """What may go wrong that has no hook of its own; each is the name of the log event that is written with it."""
+    """Faults without a hook of their own, named after the log event written with them."""
 
     # -- ZooKeeper and the cluster
     ZOOKEEPER_UNUSABLE = "zookeeper_unusable"
@@ -71,18 +71,18 @@ class Trouble(enum.StrEnum):
 
 
 def find_landing_delay(timestamp_ms: int, now_s: float) -> float:
-    """Return the time in seconds from a record's timestamp to its landing at ``now_s``, a wall clock.
+    """Return the seconds from a record's timestamp to its landing at ``now_s``.
 
-    It is 0 where the producer's clock is ahead.
+    ``now_s`` is calendar time. The delay is 0 if the producer's clock is ahead.
     """
     return max(0.0, now_s - timestamp_ms / 1000)
 
 
 class Hooks:
-    """No-op hooks, and the list of all there are. Durations in seconds, sizes in bytes."""
+    """No-op hooks, the complete list. Durations are in seconds, sizes in bytes."""
 
     def trouble(self, kind: Trouble, detail: str, partition: TopicPartition | None = None) -> None:
-        """Something went wrong that is logged as a warning or an error, and that no other hook tells of."""
+        """A warning or error was logged that no other hook reports."""
 
     # -- ZooKeeper session and membership
 
@@ -95,16 +95,16 @@ class Hooks:
         """A rebalance pass ended; ``phases`` are seconds by name (snapshot, drain, release, claim)."""
 
     def assignment_changed(self, *, desired: int, owned: int) -> None:
-        """How many partitions this process should own, and does."""
+        """The number of assigned or owned partitions of this process changed."""
 
     def claim_conflicted(self, partition: TopicPartition, holder: str) -> None:
-        """An owner node that we want is held by ``holder``."""
+        """The owner node of a partition granted to us is held by ``holder``."""
 
     def group_disagreed(self, kind: str, detail: str) -> None:
-        """Members of the group may compute different assignments; ``kind`` is from a small set."""
+        """Members may compute different assignments; ``kind`` is one of a small set."""
 
     def ownership_lost(self, partition: TopicPartition, reason: str) -> None:
-        """A claim ended without our wish."""
+        """A claim ended involuntarily."""
 
     # -- brokers
 
@@ -118,7 +118,7 @@ class Hooks:
         """A broker asked us to wait."""
 
     def metadata_refreshed(self, source: str, *, failed: bool) -> None:
-        """The cluster's view was read again, or could not be."""
+        """The cluster was read again, or could not be read."""
 
     # -- data
 
@@ -126,48 +126,62 @@ class Hooks:
         """A record set was decoded."""
 
     def fetch_error(self, partition: TopicPartition, error: str) -> None:
-        """A partition's fetch failed; ``error`` is a name from a small set."""
+        """The fetch of a partition failed; ``error`` is one of a small set of names."""
 
     def batch_delivered(self, partition: TopicPartition, *, records: int, size: int, position: int) -> None:
-        """A sink took a batch; ``position`` is the next offset to be delivered."""
+        """A sink accepted a batch; ``position`` is the next offset to be delivered."""
 
     def position_acknowledged(self, partition: TopicPartition, position: int) -> None:
         """Everything below ``position`` is safe at the sink."""
 
     def batches_landed(self, sink: str, timestamps_ms: Sequence[int]) -> None:
-        """Batches are safe at a sink: the timestamp of the first record of each, in ms since the epoch."""
+        """Batches are safe at a sink.
+
+        ``timestamps_ms`` has the timestamp of the first record of each batch, in ms since the epoch.
+        """
 
     def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
-        """Offsets were passed over that hold no delivered record."""
+        """Offsets without a delivered record were passed over."""
 
     def unit_passed(self, partition: TopicPartition, *, cause: str, kept: bool) -> None:
-        """A policy passed over a unit (``corrupt``, ``oversized``, ``rejected``); ``kept``: it is in quarantine."""
+        """A policy passed over a unit; ``kept`` if it is in quarantine.
+
+        ``cause`` is ``corrupt``, ``oversized`` or ``rejected``.
+        """
 
     def committed_behind(self, partition: TopicPartition, *, committed: int, landed: int) -> None:
-        """A claim found the committed position below what the sink has landed: a commit was lost, or rewound by hand."""
+        """A claim found the committed position below the landed one.
+
+        A commit was lost, or the position was set back by hand.
+        """
 
     def position_reset(self, partition: TopicPartition, *, before: int, after: int, reason: str) -> None:
-        """A position was moved: by a policy, since the broker does not hold it, by an operator's request, or since the topic
-        was made again; ``reason`` says which.
+        """A position was moved, for ``reason``.
+
+        A policy moves positions that the broker does not hold; an operator's request, or the re-creation of the topic,
+        move them too.
         """
 
     def sink_failed(self, partition: TopicPartition, sink: str, *, retriable: bool) -> None:
         """A sink refused a write or flush."""
 
     def file_published(self, sink: str, *, name: str, records: int, size: int) -> None:
-        """A file sink linked a file to its final name; ``name`` is its path below the sink's."""
+        """A file was linked to its final name, ``name`` below the sink's path."""
 
     def open_files_changed(self, sink: str, count: int) -> None:
-        """A file sink has so many files that are being filled."""
+        """The number of files that a sink is writing changed."""
 
     def sink_relieved(self, sink: str, action: str) -> None:
-        """A file sink wrote a row group, or ended a file (``row_group``, ``file``), early, for want of memory."""
+        """A file sink wrote a row group or ended a file early, to free memory.
+
+        ``action`` is ``row_group`` or ``file``.
+        """
 
     def partition_stopped(self, partition: TopicPartition, reason: str) -> None:
-        """A policy ``stop`` halted the partition until somebody acts."""
+        """A policy ``stop`` halted the partition until an operator acts."""
 
     def partition_resumed(self, partition: TopicPartition) -> None:
-        """A stopped or failing partition goes on."""
+        """A stopped or failing partition continues."""
 
     def partition_released(self, partition: TopicPartition) -> None:
         """The partition left this process; its label sets can be dropped."""
@@ -178,14 +192,17 @@ class Hooks:
         """The store holds ``position``."""
 
     def commit_failed(self, partition: TopicPartition, error: str) -> None:
-        """A commit was not written; it is tried again with the newest position."""
+        """A commit was not written; the next one carries the newest position."""
 
     def foreign_commit(self, partition: TopicPartition, position: int) -> None:
-        """Somebody else wrote the position of a partition that we own; ``position`` is ours, written over theirs."""
+        """Another process wrote the position of a partition that we own.
+
+        ``position`` is ours, written over it.
+        """
 
 
 def _forward(targets: tuple[Hooks, ...], name: str) -> Callable[..., None]:
-    """Return what tells those of the targets that listen to one hook; the base class's own does nothing."""
+    """Return a function that calls one hook of all targets that override it."""
     silent = getattr(Hooks, name)
     told = [getattr(one, name) for one in targets]
     listeners = [one for one in told if getattr(one, "__func__", None) is not silent]
@@ -200,7 +217,10 @@ def _forward(targets: tuple[Hooks, ...], name: str) -> Callable[..., None]:
 
 
 class FanOutHooks(Hooks):
-    """Tells every hook to several listeners, in order. Who listens to what is found out once: some are told of every request."""
+    """Calls every hook of several targets, in order.
+
+    The targets that override a hook are determined once, since some hooks are called for every request.
+    """
 
     def __init__(self, *targets: Hooks) -> None:
         for name in vars(Hooks):

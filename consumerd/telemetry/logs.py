@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logging: structlog on stderr; JSON in a container, readable on a terminal.
 
-Standard-library loggers (aiohttp, aiozk) go the same way. Event names are ``noun_verbed`` constants, data are keys.
+Standard-library loggers (aiohttp, aiozk) use the same output. Event names are ``noun_verbed`` constants, data are keys.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def configure_logging(
     *,
     always: Mapping[str, str] | None = None,
 ) -> None:
-    """Set up logging for the process; called once, by the command line.
+    """Set up logging for the process. Called once, by the command line.
 
     Args:
         level: The least severe level that is written.
-        style: For people or for programs; ``auto`` is for people on a terminal.
-        stream: Where lines go; None is stderr.
-        always: Fields of every line, those of other libraries' loggers and of other threads included.
+        style: ``console`` for people, ``json`` for programs; ``auto`` is ``console`` on a terminal.
+        stream: The output; None is stderr.
+        always: Fields of every line, including those of other libraries and threads.
     """
 
     def add_always(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -62,7 +62,7 @@ def configure_logging(
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[level])
     for noisy in ("aiohttp.access", "aiozk", "asyncio"):
-        # their reports are ours to make: a lost session is one line, not one for each layer
+        # we report these ourselves: a lost session is one line, not one per layer
         logging.getLogger(noisy).setLevel(max(_LEVELS[level], logging.WARNING))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus series, fed by the hooks; the registry is made here and passed on, never the library's global one.
+"""Prometheus metrics, fed by the hooks, in a registry of the process's own.
 
-Counters and histograms count what the hooks tell. Gauges are not kept: each scrape reads them from a status snapshot,
-so that none can outlive its partition. ``docs/metrics.md`` lists every series.
+The registry is created here and passed on; the library's global one is not used. Hooks increment counters and
+histograms. Gauges are not stored: each scrape reads them from a status snapshot, so none can outlive its partition.
+``docs/metrics.md`` lists every series.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PARTITION: Final = ("topic", "partition")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One gauge's value at the moment of a scrape; NaN where it is unknown."""
+    """The value of one gauge at the time of a scrape; NaN if unknown."""
 
     name: str
     value: float
@@ -36,7 +37,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class GaugeSpec:
-    """A gauge that exists: its name, help text and label names."""
+    """A gauge: its name, help text and label names."""
 
     name: str
     help: str
@@ -97,7 +98,7 @@ GAUGES: Final[tuple[GaugeSpec, ...]] = (
 
 
 class _Readings(Collector):
-    """Turns readings into gauges, for one scrape."""
+    """Converts readings into gauges, for one scrape."""
 
     def __init__(self, readings: Iterable[Reading]) -> None:
         self._readings = readings
@@ -111,31 +112,34 @@ class _Readings(Collector):
 
 
 class _WithoutCreated(Collector):
-    """A registry's families without their ``_created`` samples, for one scrape.
+    """The families of a registry without their ``_created`` samples, for one scrape.
 
-    The library adds the time of creation of each counter and histogram, which doubles the number of series. Its own
-    switch is a global of the library; the samples are left out here instead.
+    The library adds the creation time of each counter and histogram, which doubles the number of series. Its own switch
+    is a global variable, so the samples are left out here instead.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Return every family of the registry; each was made for this call."""
+        """Return every family of the registry; each was created for this call."""
         for family in self._registry.collect():
             family.samples = [one for one in family.samples if not one.name.endswith("_created")]
             yield family
 
 
 def make_registry() -> CollectorRegistry:
-    """Make a registry that has the ``process_*`` series: memory, CPU, file descriptors and start time."""
+    """Create a registry with the ``process_*`` series: memory, CPU, file descriptors, start time."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     return registry
 
 
 def write_metrics(registry: CollectorRegistry, readings: Iterable[Reading]) -> bytes:
-    """Return a scrape: the registry's series and these gauges. May be called in a thread while things are counted."""
+    """Return a scrape: the registry's series and these gauges.
+
+    May be called in a thread while hooks count.
+    """
     scrape = CollectorRegistry(auto_describe=False)
     scrape.register(_WithoutCreated(registry))
     scrape.register(_Readings(readings))
@@ -144,7 +148,7 @@ def write_metrics(registry: CollectorRegistry, readings: Iterable[Reading]) -> b
 
 _UNKNOWN: Final = "UNKNOWN"
 _UNKNOWN_CODE: Final = re.compile(r"UNKNOWN_-?[0-9]+")
-"""Name of an error code that the table of codes lacks."""
+"""Name of an error code that is missing in the table of codes."""
 
 
 def _by_partition(partition: TopicPartition) -> tuple[str, str]:
@@ -152,10 +156,10 @@ def _by_partition(partition: TopicPartition) -> tuple[str, str]:
 
 
 class MetricsHooks(Hooks):
-    """Counts what happens.
+    """Counts events.
 
     Args:
-        wall: The calendar time in seconds since the epoch, which timestamps of records are compared with.
+        wall: Calendar time in seconds since the epoch, compared with the timestamps of records.
     """
 
     def __init__(self, registry: CollectorRegistry, wall: Callable[[], float] = time.time) -> None:
@@ -181,7 +185,8 @@ class MetricsHooks(Hooks):
         )
         self._resets = Counter(
             "consumerd_position_resets_total",
-            "Positions moved: by a policy since the broker did not hold them, by an operator's request, or since the topic was made again.",
+            "Positions moved: by a policy since the broker did not hold them, by an operator's request, "
+            "or since the topic was made again.",
             (*_PARTITION, "reason"),
             registry=registry,
         )
@@ -276,14 +281,14 @@ class MetricsHooks(Hooks):
             registry=registry,
         )
         self._labelled: Final = (self._fetched, self._delivered, self._delivered_bytes)
-        # kept, since to look them up takes as long as to count
+        # cached, since a look-up takes as long as an increment
         self._by_batch: dict[TopicPartition, tuple[Counter, Counter, Counter]] = {}
         self._by_api: dict[str, Histogram] = {}
         self._by_sink: dict[str, Histogram] = {}
         self._seen_extra: dict[tuple[str, str], set[tuple[MetricWrapperBase, tuple[str, ...]]]] = {}
 
     def _count_batches(self, partition: TopicPartition) -> tuple[Counter, Counter, Counter]:
-        """Return what counts a partition's records fetched, records delivered, and bytes delivered."""
+        """Return the partition's counters of fetched records, delivered records and bytes."""
         found = self._by_batch.get(partition)
         if found is None:
             fetched, delivered, delivered_bytes = self._labelled
@@ -337,7 +342,7 @@ class MetricsHooks(Hooks):
         fetched.inc(records)
 
     def fetch_error(self, partition: TopicPartition, error: str) -> None:
-        # A broker may answer with any of 65,536 codes; those that we have no name for share a series.
+        # a broker may return any of 65,536 codes; those without a name share one series
         known = _UNKNOWN_CODE.fullmatch(error) is None
         self._count_extra(self._fetch_errors, partition, error if known else _UNKNOWN)
 
@@ -386,7 +391,7 @@ class MetricsHooks(Hooks):
         self._foreign.inc()
 
     def partition_released(self, partition: TopicPartition) -> None:
-        """Drop the partition's label sets, so that a process that has seen many does not carry them for ever."""
+        """Drop the partition's label sets, so that they do not accumulate."""
         key = _by_partition(partition)
         if self._by_batch.pop(partition, None) is not None:
             for counter in self._labelled:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values in rows and columns, for people. Pure."""
+"""Text tables for terminals. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def render_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return an aligned table; numbers to the right, None as a dash."""
+    """Return an aligned table; numbers are right-aligned, None is a dash."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(head), *(len(row[at]) for row in cells)) if cells else len(head) for at, head in enumerate(heads)]
     right = [all(isinstance(row[at], (int, float, type(None))) for row in rows) for at in range(len(heads))]
@@ -32,9 +32,9 @@ def _cell(value: object) -> str:
 
 
 def escape_unprintable(text: str) -> str:
-    """Return a text on one line that moves no cursor: control characters, and what is no text, as Python escapes them.
+    """Return a text on one line, with control characters escaped as in Python.
 
-    Names come from registries and brokers; a terminal would obey the sequences in them.
+    Names come from registries and brokers, and a terminal would obey escape sequences in them.
     """
     if text.isprintable():
         return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers, lists and times as texts for people. Pure."""
+"""Numbers, lists and times as text. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from functools import lru_cache
 
 
 def counted(count: int, noun: str) -> str:
-    """Return the number with its noun (one whose plural is made with an s): ``1 member``, ``2 members``."""
+    """Return a number with its noun: ``1 member``, ``2 members``.
+
+    The plural is formed with an s.
+    """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def format_time(time_ms: int) -> str:
-    """Return a time in ms since the epoch as ISO 8601 in UTC, in whole seconds: ``2026-11-22T10:00:00+00:00``.
+    """Return a time in ms since the epoch as ISO 8601, in UTC.
 
-    A time that no calendar has (a damaged record may hold one) is returned as a number with its unit.
+    Rounded down to seconds: ``2026-11-22T10:00:00+00:00``. A time outside the calendar (from a damaged record) is
+    returned as a number with its unit.
     """
     try:
         return _format_second(time_ms // 1000)
@@ -30,7 +34,7 @@ def _format_second(time_s: int) -> str:
 
 
 def join_shown(items: Iterable[object], at_most: int) -> str:
-    """Return the first ``at_most`` of many, and how many more there are."""
+    """Return the first ``at_most`` items, and the number of the others."""
     every = [str(item) for item in items]
     more = len(every) - at_most
     return ", ".join(every[:at_most]) + (f" and {more} more" if more > 0 else "")
