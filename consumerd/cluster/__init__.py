@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brokers, topics and leaders there are, from ZooKeeper and from the brokers themselves."""
+"""Brokers, topics and leaders of a cluster, read from ZooKeeper and from the brokers."""

@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everybody in the process believes of the cluster, and how it is kept true.
+"""The cluster directory: the process's view of the cluster, and its refreshing.
 
-Owns the one :class:`~consumerd.cluster.view.ClusterView`, and the only task that reads it anew: every few minutes, when
-ZooKeeper says that brokers or followed topics changed, and when somebody meets a sign that it is out of date (a broker
-that is not the leader, a connection that broke).
+Owns the :class:`~consumerd.cluster.view.ClusterView`, and the only task that refreshes it: every few minutes, when
+ZooKeeper reports changed brokers or followed topics, and when a component sees that the view is out of date (a broker
+that is not the leader, a broken connection).
 
 Invariants:
 
-- Refreshing is single-flight. Requests that come during a refresh are served by one more, since it may have read
-  already what they complain about; :meth:`ClusterDirectory.refresh` returns only after one that began later than it.
-- Refreshes that follow each other closely are spaced by a growing backoff with jitter, whoever asks for them and however
-  often: a thousand partitions that lose their leader cost as many reads as one. The backoff grows slowly, so that a new
-  leader is found within about a third of the time that it took to be elected. A view that changed, and news from
-  ZooKeeper, are progress and start it over.
-- An unsettled view (a followed partition without a leader, or with one that has no address; ZooKeeper and Metadata at
-  odds) is read again by itself, with the same backoff.
-- Each source may be away. While ZooKeeper is, its last account stays and leaders are Metadata's; while all brokers are,
-  leaders and addresses are ZooKeeper's. The view is never emptied by a failure.
-- Metadata is asked of registered brokers alone, as long as ZooKeeper can be read.
+- Refreshes are single-flight. Requests during a refresh are served by one more, since the current one may have read the
+  outdated state already; :meth:`ClusterDirectory.refresh` returns only after a refresh that began later than the call.
+- Refreshes in quick succession are spaced by a growing backoff with jitter, for all requests together: a thousand
+  partitions that lose their leader cost as many reads as one. The backoff grows slowly, so that a new leader is found
+  within about a third of the time that its election took. A changed view, and news from ZooKeeper, reset it.
+- An unsettled view is refreshed on its own, with the same backoff. It is unsettled if a followed partition has no
+  leader or one without an address, or if ZooKeeper and Metadata differ.
+- Each source may be unavailable. Without ZooKeeper, its last view stays, and leaders come from Metadata; without
+  brokers, leaders and addresses come from ZooKeeper. A failure never empties the view.
+- Only registered brokers are asked for Metadata, as long as ZooKeeper can be read.
+
+Example: broker 1, the leader of 1,000 partitions, dies.
+
+1. Their fetches fail, and each requests a refresh; one runs. ZooKeeper still has leader 1, so the view is unsettled.
+2. It is refreshed after about 0.2 s, 0.26 s, 0.34 s, ... (less jitter).
+3. ZooKeeper reports the new leaders. The view changes, the backoff starts over, and fetching continues.
 """
 
 from __future__ import annotations
@@ -49,20 +54,21 @@ T = TypeVar("T")
 _BACKOFF_FACTOR: Final = 1.3
 
 _LARGE_VIEW: Final = 20_000
-"""Brokers and partitions of both accounts above which they are merged and compared in a thread."""
+"""Brokers and partitions of both views above which they are merged and compared in a thread."""
 
 _FIRST_CONNECTION_S: Final = 2.0
-"""For how long a new directory waits for ZooKeeper before it reports that it cannot be read."""
+"""Time, in seconds, that a new directory waits for ZooKeeper before it reports that ZooKeeper cannot be read."""
 
 _PERSISTENT_S: Final = 10.0
-"""For how long two sources may differ before it is worth a line in the log: elections take less."""
+"""Time, in seconds, after which a difference between the sources is logged: elections take less."""
 
 
 class ClusterDirectory:
-    """The cluster, kept up to date while :meth:`run` runs.
+    """The view of the cluster, refreshed while :meth:`run` runs.
 
-    ``from_brokers`` makes the source that asks the brokers which this directory knows. ``refresh_interval_s`` is the
-    longest time between two refreshes.
+    Args:
+        from_brokers: Creates the source that asks the brokers which this directory knows.
+        refresh_interval_s: Longest time between two refreshes, in seconds.
     """
 
     def __init__(
@@ -99,14 +105,15 @@ class ClusterDirectory:
         self._news = asyncio.Event()
         self._reason = "started"
         self._doubted = False
-        """Whether somebody has found that the view is wrong, or that it cannot be told whether it is right."""
+        """True if the leaders in the view were reported as wrong, or as unverifiable."""
         self._about: frozenset[str] | None = None
-        """The topics that were read last."""
+        """The topics of the last refresh."""
         self._due = True
-        """Whether the view is to be read even if what is watched has not changed."""
+        """True if the view is to be refreshed even if no watched node has changed."""
         self._counters: Mapping[str, tuple[int, int] | None] | None = None
-        """What the last account of ZooKeeper was made of: each watched node's creation and version of what is watched; None
-        where that was not read before it."""
+        """Versions of the watched nodes at ZooKeeper's last view: creation transaction and version. None if they were
+        not read before it.
+        """
         self._begun = 0
         self._done = Cell(0)
         self._ended_at = -self._calm_s
@@ -119,17 +126,17 @@ class ClusterDirectory:
 
     @property
     def view(self) -> ClusterView:
-        """The cluster as believed now; replaced, never changed. Wait for changes with ``views``."""
+        """The current view; replaced, never mutated. Wait for changes with ``views``."""
         return self.views.value
 
     def find_leader(self, partition: TopicPartition) -> Broker | None:
-        """Return the broker to ask for a partition, as believed now."""
+        """Return the partition's leader in the current view, or None."""
         return self.view.find_leader(partition)
 
     # -- keeping it true
 
     def follow(self, topics: Collection[str]) -> None:
-        """Keep the view about these topics from now on, and no others."""
+        """Restrict the view to these topics from now on."""
         if frozenset(topics) == self._topics:
             return
         self._topics = frozenset(topics)
@@ -137,7 +144,10 @@ class ClusterDirectory:
         self._want("other topics are followed", due=True)
 
     def request_refresh(self, reason: str) -> None:
-        """Have the view read again soon, leaders by both accounts if it is about these topics yet; returns at once."""
+        """Request a refresh, and return at once.
+
+        If the view is about the present topics already, leaders are then read from both sources.
+        """
         self._doubted = self._doubted or self._about == self._topics
         self._want(reason, due=True)
 
@@ -148,9 +158,10 @@ class ClusterDirectory:
             self._wanted.set()
 
     async def refresh(self, reason: str) -> ClusterView:
-        """Have the view read again, and return it when a refresh that began after this call has ended.
+        """Refresh, and return the view after a refresh that began later than this call.
 
-        The refresh may have failed, and the view be what it was. Unbounded while :meth:`run` does not run; cancel freely.
+        The refresh may fail and leave the view unchanged. Unbounded while :meth:`run` does not run; it can be cancelled
+        at any time.
         """
         target = self._begun + 1
         self.request_refresh(reason)
@@ -180,7 +191,10 @@ class ClusterDirectory:
                     state = await self._zk.wait_state(state)
 
     def _set_watches(self) -> None:
-        """Watch the brokers' parent and each followed topic's node, which changes when partitions are added."""
+        """Watch the brokers' parent, and each followed topic's node.
+
+        A topic's node changes when partitions are added.
+        """
         if self._watches is None:
             return
         wanted = {BROKER_IDS: WatchKind.CHILDREN} | {topic_path(topic): WatchKind.DATA for topic in self._topics}
@@ -190,13 +204,13 @@ class ClusterDirectory:
             self._watches[path] = self._zk.watch(path, wanted[path], self._hear_news)
 
     def _hear_news(self) -> None:
-        """Have the view read at once if something did change, whatever was in vain so far."""
+        """Refresh soon if a node has changed, without backoff."""
         self._backoff.reset()
         self._news.set()
         self._want("ZooKeeper changed", due=False)
 
     async def _wait_due(self) -> None:
-        """Wait until somebody asks, or the interval is over; and then until the last refresh is long enough ago."""
+        """Wait for a request or the interval, and then for the end of the backoff."""
         with contextlib.suppress(TimeoutError):
             async with timeout(self._refresh_interval_s):
                 await self._wanted.wait()
@@ -211,7 +225,10 @@ class ClusterDirectory:
             await asyncio.sleep(self._ended_at + self._least_s - self._now())
 
     async def _refresh(self) -> None:
-        """Read both sources and publish each account as it comes in. Bounded by the sources. Raises nothing of theirs."""
+        """Read both sources, and publish each view as it arrives.
+
+        Bounded by the sources. Their errors are not raised.
+        """
         self._wanted.clear()
         self._news.clear()
         self._begun += 1
@@ -220,18 +237,18 @@ class ClusterDirectory:
         leaders, self._doubted = self._doubted, False
         counters = None if due else await self._read_counters()
         if counters is not None and counters == self._counters and not self._unsettled:
-            # a watch is told now and then, and after each reconnect, that it may have missed something; thousands of
-            # partitions need not be read for that
+            # watches also fire from time to time, and after each reconnect, in case a change was missed; without a
+            # change, thousands of partitions need not be read
             self._ended_at = self._now()
             self._done.set(self._begun)
             return
         self._counters = counters
         async with asyncio.TaskGroup() as tasks:
-            # who leads is a read a partition in ZooKeeper: Metadata tells it, unless that is in doubt
+            # leaders cost one read per partition in ZooKeeper, so they come from Metadata unless they are in doubt
             registry = partial(self._from_zookeeper.read, topics, leaders=leaders)
             reading = tasks.create_task(self._read(self._zookeeper, registry), name="read the cluster from ZooKeeper")
             if not before.brokers:
-                await asyncio.wait([reading])  # bounded by the source; it names the brokers that there are to ask
+                await asyncio.wait([reading])  # bounded by the source; it returns the brokers to ask for Metadata
             if self.view.brokers:
                 await self._read(self._metadata, partial(self._from_brokers.read, topics))
         await self._compare()
@@ -246,7 +263,7 @@ class ClusterDirectory:
         self._done.set(self._begun)
 
     async def _read_counters(self) -> Mapping[str, tuple[int, int] | None] | None:
-        """Read what would tell of a change of what is watched; None where it cannot be had now."""
+        """Read the versions of the watched nodes; None if they cannot be read now."""
         if not self._zk.state.connected:
             return None
         paths = [BROKER_IDS, *(topic_path(topic) for topic in sorted(self._topics))]
@@ -261,9 +278,9 @@ class ClusterDirectory:
 
     async def _read(self, account: _Account, reading: Callable[[], Awaitable[ClusterView]]) -> None:
         await account.read(reading)
-        # also after a failure: whom to believe has changed
+        # merge after a failure too: it changes which source is preferred
         zookeeper, metadata = self._zookeeper, self._metadata
-        # the other account may come in while a large one is merged: the later merge must be the later view
+        # the other view may arrive while a large one is merged: the merge that begins later must be published later
         async with self._merging:
             merge = partial(
                 merge_views,
@@ -275,18 +292,18 @@ class ClusterDirectory:
             self.views.set(await self._compute(merge))
 
     async def _compute(self, function: Callable[[], T]) -> T:
-        """Return what a pure function over both accounts returns, without holding the loop for a large one."""
+        """Run a pure function on both views, in a thread if they are large."""
         views = (self._zookeeper.view, self._metadata.view)
         if sum(view.size for view in views if view is not None) <= _LARGE_VIEW:
             return function()
         return await asyncio.to_thread(function)
 
     def _known_brokers(self) -> Collection[Broker]:
-        """Return the brokers to ask for Metadata: those that are registered, if ZooKeeper can say."""
+        """Return the brokers to ask for Metadata: the registered ones, if known."""
         known = self.view.brokers
         if self._zookeeper.view is None or self._zookeeper.failing:
             return known.values()
-        # a broker that has left the cluster may answer for ever, and its response names itself
+        # a broker that has left the cluster may go on responding, and its response lists itself
         return [one for broker, one in known.items() if broker in self._zookeeper.view.brokers] or known.values()
 
     @property
@@ -295,7 +312,7 @@ class ClusterDirectory:
         return failed or bool(self._odds) or self.view.has_leaderless or not self.view.brokers
 
     async def _compare(self) -> None:
-        """Keep since when the two accounts differ, and log what does not pass."""
+        """Track how long the two views have differed, and log lasting differences."""
         found: list[MetadataDisagreement] = []
         zookeeper, metadata = self._zookeeper, self._metadata
         if zookeeper.view and metadata.view and not (zookeeper.failing or metadata.failing):
@@ -323,7 +340,7 @@ class ClusterDirectory:
 
 
 class _Account:
-    """One source's last account of the cluster, and whether it can be had now."""
+    """The last view of one source, and whether it fails now."""
 
     def __init__(self, name: str, hooks: Hooks) -> None:
         self.view: ClusterView | None = None
@@ -333,7 +350,10 @@ class _Account:
         self._log = structlog.get_logger(__name__).bind(source=name)
 
     async def read(self, reading: Callable[[], Awaitable[ClusterView]]) -> None:
-        """Read again, and keep the last account if that fails. Logs the first failure and the recovery."""
+        """Read again, keeping the last view on failure.
+
+        Logs the first failure and the recovery.
+        """
         try:
             view = await reading()
         except (CoordinationError, ConnectionLost) as error:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster as a broker tells it: Metadata.
+"""Reads the cluster from a broker, by Metadata requests.
 
-Topics are never named where that could make one: up to version 3, a broker with ``auto.create.topics.enable`` (its
-default) creates what it is asked about, so that a topic that was just deleted would come back. Up to then all topics are
-asked for, and what was not wanted is dropped; from version 4 on they are named, with creation forbidden. Producers alone
-name them so that they are made.
+A request must not create topics. Up to version 3, a broker with ``auto.create.topics.enable`` (the default) creates
+every topic named in a request, so a topic that was just deleted would be re-created. So up to version 3 all topics are
+requested, and the unwanted ones dropped; from version 4 on topics are named, with creation forbidden. Only producers
+name topics in order to create them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _FIRST_WITHOUT_CREATION: Final = 4
 _FIRST_WITH_EMPTY_LIST: Final = 1
 _LAST_PORT: Final = 65535
 _LONGEST_HOST: Final = 255
-"""Characters of a host name; RFC 1035 allows no more."""
+"""Longest host name, in characters (RFC 1035)."""
 _LARGE_RESPONSE: Final = 20_000
-"""Brokers and partitions of a response above which its view is made in a thread."""
+"""Brokers and partitions of a response above which its view is built in a thread."""
 
 
 def plan_request(topics: Collection[str] | None, version: int) -> MetadataRequest:
-    """Return the request that learns of ``topics`` (None: of all) and creates none of them."""
+    """Return a request for ``topics``, or with None for all, that creates none."""
     if topics is None:
         return MetadataRequest(topics=None, allow_auto_topic_creation=version < _FIRST_WITHOUT_CREATION)
     if version >= _FIRST_WITHOUT_CREATION:
@@ -45,8 +45,9 @@ def plan_request(topics: Collection[str] | None, version: int) -> MetadataReques
 
 
 def plan_creating_request(topics: Collection[str], version: int) -> MetadataRequest:
-    """Return the request that learns of ``topics``, and has the broker make those that are not there, if it does such a
-    thing; of nothing but the brokers where there are none.
+    """Return a request for ``topics`` that lets the broker create missing ones.
+
+    Whether it does depends on its settings. Without topics, only the brokers are requested.
     """
     if not topics:
         return plan_request(topics, version)
@@ -54,7 +55,10 @@ def plan_creating_request(topics: Collection[str], version: int) -> MetadataRequ
 
 
 def make_view(response: MetadataResponse, topics: Collection[str] | None, *, tls: bool) -> ClusterView:
-    """Make a view of an answer, of the topics asked for alone; ``tls`` is whether it came over TLS."""
+    """Build the view of the requested topics from a response.
+
+    ``tls`` is true if the response came over TLS.
+    """
     brokers = {
         BrokerId(one.node_id): Broker(id=BrokerId(one.node_id), host=one.host, port=one.port, tls=tls, rack=one.rack)
         for one in response.brokers
@@ -87,13 +91,17 @@ def _as_broker(number: int) -> BrokerId | None:
 
 
 class BrokerSource:
-    """Asks one of the brokers that are known; the next one if that one fails, and besides it if it is slow.
+    """Reads from one known broker; tries the next one if it fails or is slow.
 
-    A broker that stalls (a paused machine, a lost route) is often the very one whose partitions need another leader, so
-    nobody waits for its answer alone.
+    A broker that hangs (a paused machine, a lost route) is often the very one whose partitions need a new leader, so
+    its response is never waited for alone.
 
-    ``known`` gives the brokers to ask; ``timeout_s`` bounds each request and ``patience_s`` all of them together. After
-    ``alone_s`` without an answer the next one is asked too. ``creates``: topics that are not there are to be made.
+    Args:
+        known: Returns the brokers to ask.
+        timeout_s: Time limit of each request, in seconds.
+        patience_s: Time limit of all requests together, in seconds.
+        alone_s: Time without a response, in seconds, after which the next broker is asked too.
+        creates: True if missing topics are to be created.
     """
 
     def __init__(
@@ -117,8 +125,8 @@ class BrokerSource:
         self._log = structlog.get_logger(__name__)
 
     async def read(self, topics: Collection[str] | None) -> ClusterView:
-        """Read the cluster from any broker. Raises ConnectionLost when none answers."""
-        # those that fail come last, the others in random order, so that the members of a group spread
+        """Read the cluster from any broker. Raises ConnectionLost if none responds."""
+        # failing brokers come last, others in random order, which spreads the members of a group over the brokers
         candidates = sorted(self._known(), key=lambda broker: (self._pool.waits_s(broker), self._random()))
         try:
             async with timeout(self._patience_s):
@@ -132,7 +140,7 @@ class BrokerSource:
     async def _ask_in_turn(
         self, candidates: Collection[Broker], topics: Collection[str] | None
     ) -> ClusterView | Exception:
-        """Return the first answer, or the last failure. Cancel freely."""
+        """Return the first view, or the last failure. Can be cancelled at any time."""
         failure: ClusterView | Exception = ConnectionLost("no broker is known")
         rest, asked = deque(candidates), set[asyncio.Task[ClusterView | Exception]]()
         async with asyncio.TaskGroup() as tasks:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster as ZooKeeper has it: registered brokers, topics, partitions, leaders.
+"""Reads the cluster from ZooKeeper: registered brokers, topics, partitions, leaders.
 
 Reads ``/brokers/ids/*``, ``/brokers/topics/T`` and ``/brokers/topics/T/partitions/P/state`` ("Kafka 0.10
-implementation", ZooKeeper Directories), in parallel and bounded. A topic's incarnation is the ``czxid`` of its node.
+implementation", ZooKeeper Directories), with a bounded number of reads in parallel. A topic's incarnation is the
+``czxid`` of its node.
 
-Nodes that cannot be understood are left out, with one warning each: what other nodes say is still true.
+Nodes that cannot be parsed are left out, with one warning each; the content of other nodes stays valid.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ SSL: Final = "SSL"
 class ZooKeeperSource:
     """Reads the cluster through a ZooKeeper session.
 
-    ``protocol`` is the security protocol of the listeners that we want, PLAINTEXT or SSL; brokers without one are left
-    out. At most ``parallel`` reads are in flight.
+    Args:
+        protocol: Security protocol of the wanted listeners, PLAINTEXT or SSL. Brokers without one are left out.
+        parallel: Largest number of concurrent reads.
     """
 
     def __init__(
@@ -58,12 +60,12 @@ class ZooKeeperSource:
         self._complaints: set[tuple[str, str]] = set()
 
     async def read(self, topics: Collection[str] | None, *, leaders: bool = True) -> ClusterView:
-        """Read the cluster; without ``leaders``, not who leads its partitions, which is a read each.
+        """Read the cluster; without ``leaders``, skip the read per partition for its leader.
 
-        Each ZooKeeper call bounds itself. Raises CoordinationError.
+        Each ZooKeeper call is bounded. Raises CoordinationError.
         """
         if not self._zk.state.connected:
-            # the session waits for a server; whoever asks has Metadata to go by meanwhile
+            # do not wait for a server: callers can use Metadata meanwhile
             raise NotConnected("ZooKeeper: not connected")
         ids = [broker for name in await self._children(BROKER_IDS) if (broker := find_broker_id(name)) is not None]
         names = sorted(await self._children(BROKER_TOPICS) if topics is None else topics)
@@ -132,7 +134,7 @@ class ZooKeeperSource:
         return TopicView(name=name, partitions=partitions, incarnation=Incarnation(node[1].czxid))
 
     def _parse(self, nodes: _Nodes, path: str, parse: Callable[[bytes], T]) -> T | None:
-        """Return what a node says, or None for one that is not there or makes no sense."""
+        """Return the parsed content of a node, or None if it is missing or malformed."""
         node = nodes[path]
         if node is None:
             return None
@@ -154,8 +156,8 @@ class ZooKeeperSource:
         try:
             return (await self._zk.children(path))[0]
         except NoNode:
-            return []  # a cluster that has never had a broker, or a chroot that nobody uses
+            return []  # a cluster that has never had a broker, or an unused chroot
 
     async def _find_all(self, paths: Iterable[str]) -> _Nodes:
-        """Read nodes in parallel. The first failure ends the whole of it. Raises CoordinationError."""
+        """Read nodes in parallel; the first failure ends all. Raises CoordinationError."""
         return await map_bounded(paths, self._zk.find, in_flight=self._parallel)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generation of a cluster, by the brokers that are registered in ZooKeeper.
+"""The generation of a cluster, found from the brokers registered in ZooKeeper.
 
-Kafka 0.6/0.7 and Kafka 0.8+ keep groups, owners and positions under the same paths in different forms. A member of one
-generation that registers in a group of the other stops every rebalance of that group, since no member can read all
-registrations. So the generation is found here before anything is written, from ``/brokers/ids/*``: that is the one place
-where each broker says in its own form that it is there. Topics say less: their nodes outlive the brokers.
+Kafka 0.6/0.7 and Kafka 0.8+ keep groups, owners and positions under the same paths in different formats. A member of
+one generation that registers in a group of the other stops every rebalance of that group, since no member can read all
+registrations. So the generation is determined before anything is written, from ``/brokers/ids/*``, where each broker is
+registered in the format of its generation. Topics are less reliable: their nodes outlive the brokers.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from consumerd.zk.znodes import MalformedZnode, find_broker_id, find_generation
 
 _SHOWN: Final = 3
 _LONGEST_QUOTE: Final = 80
-"""Characters of a registration that a message quotes."""
+"""Characters of a registration that a message quotes, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredBrokers:
-    """Registrations under ``/brokers/ids`` by generation, each as its path and what stands there."""
+    """Registrations under ``/brokers/ids`` by generation: paths, with their content."""
 
     modern: frozenset[str] = frozenset()
     legacy: Mapping[str, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Registrations of neither generation, with what is wrong with each."""
+    """Registrations of neither generation, each with its fault."""
 
     @property
     def generation(self) -> Generation | None:
-        """Generation of the cluster; None while no broker is registered that can be read.
+        """The cluster's generation; None while no readable broker is registered.
 
-        One legacy registration makes the cluster legacy, whatever stands beside it: two generations under one chroot are
-        a mistake in some broker's settings, and a group there may be of either.
+        One legacy registration makes the cluster legacy: two generations under one chroot are a mistake in the settings
+        of some broker, and a group there may be of either one.
         """
         if self.legacy:
             return Generation.LEGACY
@@ -52,7 +52,7 @@ class RegisteredBrokers:
 
         Args:
             address: The connect string, for the message.
-            trusted: The settings say that the cluster is modern: legacy brokers beside modern ones are passed over.
+            trusted: The settings say that the cluster is modern: legacy brokers beside modern ones are ignored.
         """
         if not self.legacy or (trusted and self.modern):
             return
@@ -61,15 +61,16 @@ class RegisteredBrokers:
         if self.modern:
             beside = f" Brokers of 0.8 or later are registered beside them ({join_shown(sorted(self.modern), _SHOWN)})."
         raise UnsupportedGeneration(
-            f"cluster.zookeeper: brokers of Kafka 0.6 or 0.7 are registered at {address}: {seen}.{beside} consumerd reads "
-            "brokers of 0.8 and later only, and has written nothing there: a registration of ours would stop the rebalances "
-            "of the groups' Java members. Name the ZooKeeper (and chroot) of a cluster of 0.8 or later. Where both "
-            "generations share a chroot and this group has no member of 0.7, set cluster.generation to modern"
+            f"cluster.zookeeper: brokers of Kafka 0.6 or 0.7 are registered at {address}: {seen}.{beside} consumerd "
+            "reads brokers of 0.8 and later only, and has written nothing there: a registration of ours would stop the "
+            "rebalances of the groups' Java members. Name the ZooKeeper (and chroot) of a cluster of 0.8 or later. "
+            "Where both generations share a chroot and this group has no member of 0.7, set cluster.generation to "
+            "modern"
         )
 
 
 async def read_registered_brokers(zk: ZkClient) -> RegisteredBrokers:
-    """Read all registrations of brokers, and tell them by generation. Raises CoordinationError."""
+    """Read all broker registrations, by generation. Raises CoordinationError."""
     ids = [broker for name in await list_names(zk, BROKER_IDS) if (broker := find_broker_id(name)) is not None]
     nodes = await map_bounded(sorted(map(broker_path, ids)), zk.find)
     modern: set[str] = set()
@@ -91,5 +92,8 @@ async def read_registered_brokers(zk: ZkClient) -> RegisteredBrokers:
 
 
 async def require_modern(zk: ZkClient, address: str, *, trusted: bool = False) -> None:
-    """Check before anything is read by modern rules. Raises UnsupportedGeneration, CoordinationError."""
+    """Check the generation before anything is read by modern rules.
+
+    Raises UnsupportedGeneration, CoordinationError.
+    """
     (await read_registered_brokers(zk)).require_modern(address, trusted=trusted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to whoever can tell what a cluster is made of."""
+"""The port of sources of the cluster's view."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from consumerd.cluster.view import ClusterView
 
 
 class ClusterSource(Protocol):
-    """ZooKeeper, or the brokers."""
+    """A source of the cluster's view: ZooKeeper, or the brokers."""
 
     async def read(self, topics: Collection[str] | None) -> ClusterView:
-        """Read the brokers, and the topics named, or all of them for None. A topic that is not there is left out.
+        """Read the brokers and the named topics, or with None all topics.
 
-        Bounded. Raises CoordinationError (ZooKeeper) or ConnectionLost (brokers) when nothing could be read.
+        Topics that do not exist are left out. Bounded. Raises CoordinationError (ZooKeeper) or ConnectionLost (brokers)
+        if nothing could be read.
         """
 
 
 class RegistrySource(ClusterSource, Protocol):
-    """ZooKeeper, where who leads a partition costs a read each."""
+    """ZooKeeper as a source, where each partition's leader costs one read."""
 
     async def read(self, topics: Collection[str] | None, *, leaders: bool = True) -> ClusterView:
-        """As of any source; without ``leaders``, partitions are told with nothing known of who leads them."""
+        """Read as any source; without ``leaders``, partitions come without leaders."""

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster as values: brokers, topics, partitions, leaders; and how two accounts of it are merged and compared.
+"""The view of a cluster: brokers, topics, partitions, leaders; merging and comparing two views.
 
-Pure. Two sources tell about a cluster, and they differ for moments, on every change:
+Pure. Two sources describe a cluster, and differ briefly after every change:
 
-- **ZooKeeper** is what the brokers themselves act upon: the controller writes a leader there first and tells the
-  brokers then. It alone knows a topic's incarnation. But it names a leader before that broker serves the partition, and
-  of a broker with several listeners it cannot say which of them we can reach.
-- **Metadata** is what one broker was last told by the controller. It knows the listener that we came by. A broker that
-  is cut off from its controller goes on telling what was true before.
+- **ZooKeeper** is authoritative for the brokers: the controller writes a new leader there first, and then informs the
+  brokers. Only ZooKeeper has a topic's incarnation. But it names a leader before that broker serves the partition, and
+  of a broker with several listeners it cannot tell which one we can reach.
+- **Metadata** is one broker's knowledge, last updated by the controller. It has the listener that our request came
+  through. A broker that is cut off from the controller keeps returning old state.
 
-So addresses are Metadata's as long as a broker answers, topics and incarnations ZooKeeper's, and leaders ZooKeeper's as
-long as it can be read.
+So addresses are taken from Metadata as long as a broker responds; topics and incarnations from ZooKeeper; and leaders
+from ZooKeeper as long as it can be read.
+
+Example: ZooKeeper says that broker 2 leads T/0, Metadata says broker 1. In the merged view broker 2 leads, at the
+address that Metadata has for it.
 """
 
 from __future__ import annotations
@@ -25,14 +28,14 @@ from consumerd.net.address import Address
 from consumerd.telemetry.wording import join_shown
 
 _NAMED: Final = 20
-"""Brokers or partitions that a disagreement names; the others are counted."""
+"""Brokers or partitions named in a disagreement, at most; others are counted."""
 NO_EPOCH: Final = -1
 NO_ERROR: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A broker, and the listener by which we reach it."""
+    """A broker, with the listener through which we reach it."""
 
     id: BrokerId
     host: str
@@ -42,7 +45,7 @@ class Broker:
 
     @property
     def address(self) -> Address:
-        """The listener."""
+        """The address of the listener."""
         return Address(host=self.host, port=self.port, tls=self.tls)
 
     def __str__(self) -> str:
@@ -51,7 +54,10 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition; ``leader`` is None while there is none. ``error`` is Metadata's code, 0 where it has none."""
+    """One partition; ``leader`` is None if it has none.
+
+    ``error`` is Metadata's error code, 0 for none.
+    """
 
     leader: BrokerId | None
     leader_epoch: int = NO_EPOCH
@@ -62,7 +68,10 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic. ``incarnation`` is None where only Metadata tells of it; ``error`` is Metadata's code for the topic."""
+    """One topic; ``incarnation`` is None if only Metadata knows it.
+
+    ``error`` is Metadata's error code of the topic, 0 for none.
+    """
 
     name: str
     partitions: Mapping[PartitionKey, PartitionView] = field(default_factory=dict)
@@ -72,7 +81,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """What is known of a cluster at one moment; a topic that is not listed is not there, or was not asked about."""
+    """A cluster's state at one moment; topics not listed are missing or not requested."""
 
     brokers: Mapping[BrokerId, Broker] = field(default_factory=dict)
     topics: Mapping[str, TopicView] = field(default_factory=dict)
@@ -80,12 +89,12 @@ class ClusterView:
     controller: BrokerId | None = None
 
     def find_partition(self, partition: TopicPartition) -> PartitionView | None:
-        """Return what is known of a partition."""
+        """Return the view of a partition, or None."""
         topic = self.topics.get(partition.topic)
         return topic.partitions.get(partition.partition) if topic else None
 
     def find_leader(self, partition: TopicPartition) -> Broker | None:
-        """Return the broker to ask for a partition; None while it has no leader, or one whose address is unknown."""
+        """Return the partition's leader, or None without a leader with known address."""
         known = self.find_partition(partition)
         return None if known is None else self._find_leader(known)
 
@@ -94,17 +103,17 @@ class ClusterView:
 
     @property
     def leaderless(self) -> tuple[TopicPartition, ...]:
-        """The partitions that cannot be read now, in order."""
+        """The partitions that cannot be read now, sorted."""
         return tuple(sorted(self._find_leaderless()))
 
     @property
     def has_leaderless(self) -> bool:
-        """Whether any partition cannot be read now."""
+        """True if a partition cannot be read now."""
         return next(self._find_leaderless(), None) is not None
 
     @property
     def size(self) -> int:
-        """The number of brokers and partitions."""
+        """Number of brokers and partitions."""
         return len(self.brokers) + sum(len(topic.partitions) for topic in self.topics.values())
 
     def _find_leaderless(self) -> Iterator[TopicPartition]:
@@ -118,7 +127,7 @@ EMPTY_VIEW: Final = ClusterView()
 
 
 class Aspect(enum.StrEnum):
-    """What two accounts disagree about."""
+    """The subject of a disagreement."""
 
     BROKERS = "brokers"
     TOPIC = "topic"
@@ -128,7 +137,7 @@ class Aspect(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetadataDisagreement:
-    """One difference between ZooKeeper and Metadata; ``subject`` is a topic or a partition, as text."""
+    """One difference between ZooKeeper and Metadata; ``subject`` is a topic or partition."""
 
     aspect: Aspect
     subject: str
@@ -146,15 +155,15 @@ def merge_views(
     stale_zookeeper: bool = False,
     stale_metadata: bool = False,
 ) -> ClusterView:
-    """Make one view of two accounts, either of which may be missing.
+    """Merge two views, either of which may be missing.
 
     Args:
-        zookeeper: The account of ZooKeeper.
-        metadata: The account of a broker.
-        stale_zookeeper: ZooKeeper cannot be read now. Leaders are Metadata's then, and topics that only Metadata knows
-            are kept.
-        stale_metadata: No broker answers now. Brokers are those that ZooKeeper registers then, at the addresses that
-            they registered: all may have moved, and an address of an older response would never be left.
+        zookeeper: The view of ZooKeeper.
+        metadata: The view of a broker.
+        stale_zookeeper: ZooKeeper cannot be read now. Then leaders come from Metadata, and topics that only Metadata
+            knows are kept.
+        stale_metadata: No broker responds now. Then brokers are those registered in ZooKeeper, at their registered
+            addresses: all may have moved, and an address of an old response would never be given up.
     """
     if zookeeper is None or metadata is None:
         return zookeeper or metadata or EMPTY_VIEW
@@ -183,19 +192,23 @@ def _merge_topic(name: str, zookeeper: TopicView | None, metadata: TopicView | N
 
 
 def _merge_partition(zookeeper: PartitionView | None, metadata: PartitionView | None, *, stale: bool) -> PartitionView:
-    """Choose; ``stale`` says which is to be believed. At least one is there, since a key comes from one of the two."""
+    """Return the view to use: Metadata's if ``stale``, else ZooKeeper's.
+
+    At least one is given, since the key comes from one of the two.
+    """
     preferred, other = (metadata, zookeeper) if stale else (zookeeper, metadata)
     if preferred is None or (other is not None and preferred.leader is None and preferred.leader_epoch == NO_EPOCH):
-        # not "there is no leader", but "nothing is known of one": the other may have been read a moment later
+        # the leader is unknown, rather than missing: the other view may have it
         preferred = other
     assert preferred is not None
     return preferred
 
 
 def compare_views(zookeeper: ClusterView, metadata: ClusterView) -> list[MetadataDisagreement]:
-    """List the differences that matter to a consumer, in a fixed order. Both must be about the same topics.
+    """List the differences that matter to a consumer, sorted.
 
-    A broker that lists no brokers at all is not taken at its word: 0.8 does so until the first topic is made.
+    Both views must be about the same topics. A response without any broker is ignored: 0.8 returns one until the first
+    topic is created.
     """
     found = []
     if metadata.brokers and set(zookeeper.brokers) != set(metadata.brokers):
