@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Supervised tasks, backoff, clocks, and values to wait on."""
+"""Supervised tasks, backoff, clocks, and observable values."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exponential backoff with jitter; the random source is given."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Delays that grow from ``initial_s`` to ``maximum_s``; each is drawn from the upper ``jitter`` part of its step.
+    """Delays that grow from ``initial_s`` to ``maximum_s`` seconds, with jitter.
 
-    ``random`` returns floats in [0, 1), so that tests are deterministic.
+    Each delay is drawn from the upper ``jitter`` part of its step. Example with ``initial_s`` 0.2, factor 2 and jitter
+    0.5: 0.1-0.2 s, 0.2-0.4 s, 0.4-0.8 s, ... ``random`` returns floats in [0, 1).
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Backoff:
 
     @property
     def attempts(self) -> int:
-        """How many delays were drawn since the last reset."""
+        """Number of delays drawn since the last reset."""
         return self._attempts
 
     def next(self) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value that others wait on: the last state wins, no change is missed, none is queued."""
+"""An observable value: waiters see the latest state; no change is missed, none is queued."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class Cell(Generic[T]):
-    """Holds one value; :meth:`wait` returns the first value that satisfies a predicate, at once if it does now.
+    """An observable value, for use on one event loop.
 
-    For use on one event loop. Values are replaced, never mutated.
+    Values are replaced, never mutated.
     """
 
     def __init__(self, value: T) -> None:
@@ -22,11 +22,11 @@ class Cell(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The value now."""
+        """The current value."""
         return self._value
 
     def set(self, value: T) -> None:
-        """Replace the value and wake who waits, unless it is equal."""
+        """Replace the value and wake all waiters, unless it is equal."""
         if value == self._value:
             return
         self._value = value
@@ -34,7 +34,10 @@ class Cell(Generic[T]):
         self._changed = asyncio.Event()
 
     async def wait(self, satisfies: Callable[[T], bool]) -> T:
-        """Wait until the value satisfies the predicate. Unbounded; cancel freely."""
+        """Return the first value that satisfies the predicate, at once if the current one does.
+
+        Unbounded; it can be cancelled at any time.
+        """
         while not satisfies(self._value):
             await self._changed.wait()
         return self._value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clocks, as functions to be passed in. Seconds, as floats; never the calendar."""
+"""Clocks to be passed in as functions: seconds as floats, never calendar time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import time
 
 
 def boottime() -> float:
-    """Seconds since boot, counting time in suspend: what leases run on, so that a laptop lid or a paused virtual
-    machine cannot stretch one. Where the system has no such clock, the monotonic one.
+    """Return seconds since boot, including time in suspend.
+
+    Leases use this clock, so that a closed laptop lid or a paused virtual machine cannot extend one. Systems without
+    such a clock use the monotonic one.
     """
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)

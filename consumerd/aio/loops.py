@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which event loop ``consumerd run`` runs on: uvloop where it is installed (extra ``speed``), asyncio's own otherwise.
+"""The event loop of ``consumerd run``: uvloop if it is installed, otherwise asyncio's own.
 
-The environment variable ``CONSUMERD_UVLOOP`` switches uvloop off by the value ``off``. Everything works on either.
+The extra ``speed`` installs uvloop; ``CONSUMERD_UVLOOP=off`` in the environment switches it off. Everything works on
+both.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 def find_uvloop(environment: Mapping[str, str] = os.environ) -> NewLoop | None:
-    """Return what makes uvloop's loops, or None where it is switched off or cannot be had: asyncio makes its own then."""
+    """Return uvloop's factory of event loops, or None if it is off or not installed."""
     found = _import_uvloop()
     if _is_off(environment) or not isinstance(found, ModuleType):
         return None
@@ -30,7 +31,7 @@ def find_uvloop(environment: Mapping[str, str] = os.environ) -> NewLoop | None:
 
 
 def describe_loop(loop: asyncio.AbstractEventLoop) -> str:
-    """Say which loop this is."""
+    """Return the name of a loop's implementation."""
     found = _import_uvloop()
     if isinstance(found, ModuleType) and isinstance(loop, found.Loop):
         return f"uvloop {found.__version__}"
@@ -38,7 +39,7 @@ def describe_loop(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def explain_loop(environment: Mapping[str, str] = os.environ) -> str:
-    """Say which loop ``consumerd run`` would have now, and why it is not uvloop."""
+    """Return the loop that ``consumerd run`` would use now, and why it is not uvloop."""
     found = _import_uvloop()
     if _is_off(environment):
         return f"asyncio: {SWITCH}=off"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small reads or writes at once, but not too many."""
+"""Concurrent calls with a limit on their number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 from consumerd.errors import ConsumerdError
 
 IN_FLIGHT: Final = 64
-"""Requests to ZooKeeper at a time: enough to hide the round trip, few enough to leave it to others."""
+"""Concurrent requests to ZooKeeper: enough to hide the round trip, and few enough to leave capacity to other clients.
+"""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -21,7 +22,7 @@ async def map_bounded(
 ) -> dict[K, V]:
     """Return ``work``'s result for each key, in the order of the keys.
 
-    Raises the first ConsumerdError; what has not begun by then does not begin. Bounded by what ``work`` is.
+    Raises the first ConsumerdError; calls that have not begun by then are not made. Bounded if ``work`` is.
     """
     ordered = list(keys)
     results: dict[K, V] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One read for all who ask for the same thing at the same time."""
+"""Coalescing of concurrent reads: one read serves all callers with the same key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 @dataclass(eq=False)
 class _Round(Generic[Q, V]):
-    """What is asked in one read, and by it answered; ``outcome`` is empty until it has ended."""
+    """The questions of one shared read, and its result; ``outcome`` is empty until it ends."""
 
     asked: dict[Q, None] = field(default_factory=dict)
     outcome: list[Mapping[Q, V] | ConsumerdError] = field(default_factory=list)
@@ -26,17 +26,21 @@ class _Round(Generic[Q, V]):
 
 @dataclass(eq=False)
 class _Turn(Generic[Q, V]):
-    """The reads of one key, one after the other; ``next`` is the round that has not begun."""
+    """The reads of one key, in sequence; ``next`` is the round to come."""
 
     reading: asyncio.Event | None = None
-    """Set when the read that is under way has ended."""
+    """Set when the current read has ended; None while there is none."""
     next: _Round[Q, V] = field(default_factory=_Round)
 
 
 class SharedBatches(Generic[K, Q, V]):
-    """Answers what is asked of a key by a read that began after the call, as a read of its own would have; but calls of one
-    key that wait for the same moment have all that they ask read together, and share a failure. There is one read of
-    a key at a time. A call that is cancelled leaves the read to the others.
+    """Answers each call by a read that began after it; concurrent calls share reads.
+
+    For each key, there is one read at a time. Calls that wait for the next read of a key have their questions read
+    together, and share a failure. A cancelled call leaves the read to the others.
+
+    Example: A asks key k for question 1, and its read begins. B asks for 2 and C for 3 meanwhile. When A's read ends,
+    one more read serves B and C, with the questions 2 and 3.
     """
 
     def __init__(self, read: Callable[[K, Sequence[Q]], Awaitable[Mapping[Q, V]]]) -> None:
@@ -44,7 +48,10 @@ class SharedBatches(Generic[K, Q, V]):
         self._turns: WeakValueDictionary[K, _Turn[Q, V]] = WeakValueDictionary()
 
     async def __call__(self, key: K, asked: Iterable[Q]) -> Mapping[Q, V]:
-        """Return what is read: the answers to what was asked, and maybe more. Bounded by two reads. Raises what reading raises."""
+        """Return the answers to ``asked``, and maybe more.
+
+        Bounded by two reads. Raises what the read raises.
+        """
         turn = self._turns.get(key)
         if turn is None:
             turn = self._turns[key] = _Turn()
@@ -57,26 +64,26 @@ class SharedBatches(Generic[K, Q, V]):
                 await turn.reading.wait()
         (outcome,) = ours.outcome
         if isinstance(outcome, ConsumerdError):
-            raise outcome.with_traceback(None)  # or it would grow by the stack of each of thousands
+            raise outcome.with_traceback(None)  # otherwise each of thousands of callers would add its stack
         return outcome
 
     async def _read_round(self, key: K, turn: _Turn[Q, V], ours: _Round[Q, V]) -> None:
         turn.reading = ended = asyncio.Event()
         try:
-            await asyncio.sleep(0)  # for those that have been woken by what has woken us
+            await asyncio.sleep(0)  # let callers join that were woken by the same event
             if turn.next is ours:
-                turn.next = _Round()  # who asks from now on is to be told what is read from then on
+                turn.next = _Round()  # calls from now on need a read that begins later
             try:
                 ours.outcome.append(await self._read(key, tuple(ours.asked)))
             except ConsumerdError as error:
                 ours.outcome.append(error)
         finally:
             turn.reading = None
-            ended.set()  # all at once: what they ask next, they ask together
+            ended.set()  # wakes all waiters at once, so that their next questions share a read too
 
 
 class SharedReads(Generic[K, V]):
-    """:class:`SharedBatches` where a key is all that is asked."""
+    """Coalesced reads of keys alone: :class:`SharedBatches` without questions."""
 
     def __init__(self, read: Callable[[K], Awaitable[V]]) -> None:
         async def read_one(key: K, _asked: Sequence[None]) -> Mapping[None, V]:
@@ -85,5 +92,5 @@ class SharedReads(Generic[K, V]):
         self._batches = SharedBatches(read_one)
 
     async def __call__(self, key: K) -> V:
-        """Return what is read. Bounded by two reads. Raises what reading raises."""
+        """Return what was read. Bounded by two reads. Raises what the read raises."""
         return (await self._batches(key, (None,)))[None]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGINT, SIGTERM and SIGHUP (a terminal that was closed) as an event, for commands that clean up before they end."""
+"""SIGINT, SIGTERM and SIGHUP as an event, for commands that clean up before they end.
+
+A terminal sends SIGHUP when it is closed.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignal:
-    """Whether we were told to end, and by which signal (the first one)."""
+    """The first stop signal received, if any."""
 
     def __init__(self) -> None:
         self.told = asyncio.Event()
         self.number: int | None = None
 
     def tell(self, number: int) -> None:
-        """Take a signal; those after the first change nothing, so that they do not disturb the clean-up."""
+        """Note a signal; later ones are ignored, so that they do not disturb the clean-up."""
         if self.number is None:
             self.number = number
         self.told.set()
@@ -28,9 +31,9 @@ class StopSignal:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopSignal]:
-    """Take these signals while the block runs, which must be in the main thread's loop.
+    """Handle stop signals while the block runs. Needs the main thread's event loop.
 
-    SIGHUP is left alone where it is ignored: whoever starts a command with ``nohup`` means it to go on.
+    SIGHUP is not handled if it is ignored: a command under ``nohup`` is meant to go on.
     """
     stop = StopSignal()
     loop = asyncio.get_running_loop()

@@ -2,8 +2,8 @@
 """Supervised tasks: a TaskGroup for work that comes and goes by key.
 
 ``asyncio.TaskGroup`` covers work that lives as long as a block. :class:`TaskSet` covers work that is started and ended
-one by one (a pipeline a partition, a loop a broker) while every failure still reaches an owner: the ``async with``
-block that the set was entered in.
+individually (a pipeline per partition, a loop per broker), while every failure still reaches an owner: the ``async
+with`` block of the set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TaskSet(Generic[K]):
     """Tasks by key, owned by the block that entered the set.
 
     A task that raises cancels the block and its siblings, and the block raises an ExceptionGroup, as TaskGroup does.
-    Leaving the block by an exception (cancellation included) cancels what runs; leaving it normally waits for it.
+    Leaving the block by an exception (cancellation included) cancels running tasks; leaving it normally waits for them.
     """
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class TaskSet(Generic[K]):
 
     @property
     def keys(self) -> frozenset[K]:
-        """The keys of what runs now."""
+        """The keys of running tasks."""
         return frozenset(self._tasks)
 
     def start(self, key: K, work: Coroutine[object, object, None], *, name: str) -> None:
-        """Run ``work`` under ``key``. Raises KeyError if something runs under it already."""
+        """Run ``work`` under ``key``. Raises KeyError if the key is in use."""
         if key in self._tasks:
             work.close()
             raise KeyError(f"{key} runs already")
@@ -62,7 +62,7 @@ class TaskSet(Generic[K]):
             del self._tasks[key]
 
     async def cancel(self, key: K) -> None:
-        """Cancel what runs under ``key`` and wait until it has ended; unbounded, as clean-up bounds itself."""
+        """Cancel the task of ``key`` and wait until it ends. Unbounded: clean-up bounds itself."""
         task = self._tasks.get(key)
         if task is None:
             return
@@ -70,25 +70,26 @@ class TaskSet(Generic[K]):
         await self.join(key)
 
     def cancel_soon(self, key: K) -> None:
-        """Ask what runs under ``key`` to end, and wait for nothing; asking again does not disturb its clean-up."""
+        """Cancel the task of ``key`` without waiting. A second call does not disturb its clean-up."""
         task = self._tasks.get(key)
-        # not by ``task.cancelling()``: a timeout inside the task that has just expired counts there too, and takes its
-        # own request back a moment later, so that none would be left
+        # ``task.cancelling()`` does not tell: it also counts a timeout inside the task that has just expired, and that
+        # takes its request back a moment later, so that the task would not be cancelled at all
         if task is not None and task not in self._ending:
             self._ending.add(task)
             task.cancel()
 
     async def join(self, key: K) -> None:
-        """Wait until what runs under ``key`` has ended, however it ends; its failure goes to the owning block."""
+        """Wait until the task of ``key`` ends. Its failure goes to the owning block."""
         task = self._tasks.get(key)
         if task is not None:
             await asyncio.wait([task])
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
-    """Do ``work``; if ``stop`` is set before it ends, cancel it and return None. Raises what ``work`` raises.
+    """Run ``work``; if ``stop`` is set first, cancel it and return None.
 
-    Bounded by ``work`` or ``stop``. A work that has ended when ``stop`` is set has its result returned.
+    Bounded by ``work`` or ``stop``. Raises what ``work`` raises. If ``work`` has ended when ``stop`` is set, its result
+    is returned.
     """
     task: asyncio.Task[T]
     try:
@@ -99,7 +100,7 @@ async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T |
             stopping.cancel()
             task.cancel()
     except BaseExceptionGroup as failures:
-        # one task can fail only: the other one waits for an event
+        # only one task can fail: the other one waits for an event
         raise failures.exceptions[0] from None
     return None if task.cancelled() else task.result()
 
@@ -108,7 +109,8 @@ async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T |
 async def alongside(work: Coroutine[object, object, None], *, name: str) -> AsyncIterator[None]:
     """Run ``work`` while the block runs, and cancel it at the block's end.
 
-    A failure of the block comes out as it is; a failure of ``work`` cancels the block and comes out in an ExceptionGroup.
+    A failure of the block is raised unchanged; a failure of ``work`` cancels the block and is raised in an
+    ExceptionGroup.
     """
     failure: Exception | None = None
     async with asyncio.TaskGroup() as group:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads for work that blocks on a disk or a pipe.
 
-Each sink has its own few, so that a destination that hangs stalls no other sink and none of what the process does in
-the event loop's own executor. They are daemon threads: one that is stuck in a system call (a dead NFS server, a pipe
-that nobody reads) cannot keep the process from ending, which is harmless, as nothing that a thread does counts before it
-has been acknowledged on the loop.
+Each sink has a few of its own, so that a destination that hangs blocks neither other sinks nor the event loop's default
+executor. They are daemon threads: one stuck in a system call (a dead NFS server, a pipe without a reader) cannot keep
+the process from ending. That is harmless, since a thread's work counts only once it is acknowledged on the event loop.
 """
 
 from __future__ import annotations
@@ -24,7 +23,10 @@ T = TypeVar("T")
 
 
 class SideThread:
-    """Does one piece of work at a time beside the thread that gives it. Used by one thread at a time, but for ``busy``."""
+    """Runs one piece of work at a time in another thread.
+
+    For use by one thread at a time, except for ``busy``.
+    """
 
     def __init__(self, *, name: str) -> None:
         self._name = name
@@ -33,14 +35,15 @@ class SideThread:
 
     @property
     def busy(self) -> bool:
-        """Whether a piece of work is being done."""
-        thread = self._thread  # which whoever waits takes away
+        """True while a piece of work runs."""
+        thread = self._thread  # a local copy, since wait() in another thread resets it
         return thread is not None and thread.is_alive()
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin a piece of work, once the one before is done. Blocks as :meth:`wait`, and raises what it raises.
+        """Begin a piece of work, once the previous one has ended.
 
-        Where the system gives no more threads the work is done when this returns; its failure is told in the same way.
+        Blocks and raises as :meth:`wait`. If the system has no more threads, the work is done before this returns; its
+        failure is raised by :meth:`wait` all the same.
         """
         self.wait()
         thread = threading.Thread(target=self._run, args=(work,), name=self._name, daemon=True)
@@ -58,7 +61,7 @@ class SideThread:
             self._failure = error
 
     def wait(self) -> None:
-        """Block until nothing is being done, and raise, once, what the last piece of work raised."""
+        """Block until the work has ended, and raise its error, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -82,7 +85,7 @@ class _Job(Generic[T]):
             self._report(self._succeed, result)
 
     def _report(self, settle: Callable[..., None], outcome: object) -> None:
-        # RuntimeError: the loop is closed, so nobody waits any more
+        # RuntimeError: the loop is closed, so there is no waiter any more
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(settle, outcome)
 
@@ -106,14 +109,14 @@ class WorkThreads:
         self._closed = False
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do ``work`` in a thread and return what it returns or raise what it raises.
+        """Run ``work`` in a thread, and return its result or raise its error.
 
-        Unbounded. Cancelling ends the wait, not the work: whoever cancels must not assume that it did not happen.
+        Unbounded. Cancelling ends the wait, not the work, which may still take effect.
         """
         return await self._submit(work)
 
     def post(self, work: Callable[[], None]) -> None:
-        """Do ``work``, which raises nothing, some time, without waiting for it."""
+        """Run ``work``, which must not raise, without waiting for it."""
         self._submit(work)
 
     def _submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -127,7 +130,10 @@ class WorkThreads:
         return job.future
 
     async def close(self, *, timeout_s: float) -> None:
-        """Let what is queued finish and end the threads; after ``timeout_s`` they are left to themselves. Idempotent."""
+        """Finish the queued work and end the threads. Idempotent.
+
+        After ``timeout_s`` seconds, they are left running.
+        """
         self._closed = True
         for _ in self._threads:
             self._jobs.put(None)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``timeout`` and ``timeout_at`` as asyncio has them, right on every Python from 3.11.0 on.
+"""asyncio's ``timeout`` and ``timeout_at``, correct on every Python from 3.11.0 on.
 
-Before 3.11.3 an ``asyncio.timeout`` counts cancellations from zero: in a task that has one pending already (it cleans up
-after being cancelled, or a TaskGroup in it has failed before, which leaves its request on the count for good) the end of
-the time came out as CancelledError, and ended a task that meant to catch TimeoutError. Debian 12 ships 3.11.2.
+Before 3.11.3, ``asyncio.timeout`` assumes that the task has no pending cancellation. If it has one (during clean-up
+after a cancellation, or after an inner TaskGroup has failed, which leaves its request on the count for good), an
+expired timeout was raised as CancelledError instead of TimeoutError, and ended the task. Debian 12 ships 3.11.2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Self
 
 
 class CountingTimeout(asyncio.Timeout):  # type: ignore[misc]  # final by its decorator, yet there is no other way in
-    """A timeout that asks whether more cancellations are pending than when it was entered."""
+    """A timeout that compares the number of pending cancellations with that at its entry."""
 
     async def __aenter__(self) -> Self:
         self._pending = _count_cancellations()
@@ -39,10 +39,13 @@ _Timeout = asyncio.Timeout if sys.version_info[:3] >= (3, 11, 3) else CountingTi
 
 
 def timeout(seconds: float | None) -> asyncio.Timeout:
-    """Bound a block by ``seconds`` from now; None: not at all. The block then raises TimeoutError."""
+    """Limit a block to ``seconds``, None for no limit. The block then raises TimeoutError."""
     return _Timeout(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
 
 def timeout_at(when: float | None) -> asyncio.Timeout:
-    """Bound a block by a time of the running loop's clock; None: not at all. The block then raises TimeoutError."""
+    """Limit a block to a time of the running loop's clock, None for no limit.
+
+    The block then raises TimeoutError.
+    """
     return _Timeout(when)
