@@ -5,7 +5,10 @@ __version__: str
 
 
 def __getattr__(name: str) -> str:
-    """Look the version up when it is asked for: the command line takes its signals before it loads anything."""
+    """Look up the version on first use.
+
+    The command line installs its signal handlers before it loads anything.
+    """
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import version

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``consumerd`` and ``python -m consumerd``: takes the signals before anything else is loaded.
+"""``consumerd`` and ``python -m consumerd``: installs signal handlers, then loads the rest.
 
-As the first process of a container a program that has no handler for SIGTERM does not even get it; the modules take
-most of a second to load, and an orchestrator may change its mind in that second.
+The first process of a container does not receive SIGTERM at all without a handler for it. Loading the modules takes
+most of a second, in which an orchestrator may stop the container.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from types import FrameType
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """End with the code that shells give such an end. ``run`` puts its own handlers in place."""
+    """Exit with the code that shells use for this signal.
+
+    ``run`` installs its own handlers later.
+    """
     raise SystemExit(128 + number)
 
 

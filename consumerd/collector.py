@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's garbage collector, told what stays for the life of a process."""
+"""Settings of Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import gc
 
 
 def keep_loaded() -> None:
-    """Have the collector pass over all objects that there are by now: modules, classes, settings.
+    """Exclude all present objects from garbage collection: modules, classes, settings.
 
-    They stay for the life of the process, and going through them takes 40 to 70 ms each time, in which nothing else turns.
+    They live as long as the process, and each pass over them takes 40 to 70 ms, during which the event loop stands
+    still.
     """
     gc.collect()
     gc.freeze()

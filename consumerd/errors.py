@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error that consumerd raises on purpose, as one tree.
+"""All errors that consumerd raises on purpose, as one tree.
 
 ::
 
     ConsumerdError
     ├── ConfigError                 settings; one message that names the key
     │   └── UnsupportedGeneration   the cluster's brokers are of a generation that we cannot consume
-    ├── NotFound                    what a one-shot command was asked about is not there
+    ├── NotFound                    the subject of a one-shot command does not exist
     ├── ProtocolError
     │   ├── LocalProtocolError      we misused a codec or a connection
     │   ├── UnsupportedVersion      a broker and we share no version of a request
     │   ├── RemoteProtocolError     the peer sent what the protocol does not allow
     │   └── CorruptMessageError     stored bytes fail their checksum or their format
     ├── BrokerError                 a broker answered with an error code
-    ├── ConnectionLost              the connection is gone; outcome of what was in flight is unknown
+    ├── ConnectionLost              the connection broke; outcome of pending requests is unknown
     │   └── RequestTimedOut
     ├── CoordinationError           ZooKeeper
     │   ├── SessionLost             the session in which this was to happen is over
     │   ├── OwnershipLost           a claim is gone for good
     │   ├── LeasePaused             a claim may not be used at this moment
-    │   ├── IncarnationChanged      the topic was deleted and made again
+    │   ├── IncarnationChanged      the topic was deleted and re-created
     │   └── RebalanceFailed
     ├── ClusterChanged              ZooKeeper is another one, or has lost its data
     ├── OffsetError
     │   └── OffsetOutOfRange
     ├── RecordTooLarge
-    ├── ProduceError                a record was not written, or it is not known whether it was
+    ├── ProduceError                a record was not written, or it is unknown whether it was
     │   ├── OversizedRecord
     │   ├── BufferFull
     │   ├── TopicMissing
@@ -36,7 +36,7 @@
     └── SinkError
         ├── RetriableSinkError
         ├── PermanentSinkError
-        └── SinkClosed              whoever read a sink's output has gone
+        └── SinkClosed              the reader of a sink's output has gone
 
 Messages say what, where, expected, got, and what to do; never payload bytes.
 """
@@ -54,15 +54,18 @@ class ConsumerdError(Exception):
 
 
 class ConfigError(ConsumerdError):
-    """The settings cannot work; the message names the key and what to write instead. Exit code 2."""
+    """The settings cannot work; the message names the key and advice. Exit code 2."""
 
 
 class UnsupportedGeneration(ConfigError):
-    """The settings name a cluster whose brokers are of a generation that we cannot consume; nothing was written there."""
+    """The settings name a cluster of an unsupported generation; nothing was written there."""
 
 
 class NotFound(ConsumerdError):
-    """What a one-shot command was asked about (a group, a quarantine) is not there; the message says what is. Exit code 1."""
+    """The subject of a one-shot command (a group, a quarantine) does not exist.
+
+    The message says what does. Exit code 1.
+    """
 
 
 class ProtocolError(ConsumerdError):
@@ -70,22 +73,27 @@ class ProtocolError(ConsumerdError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We asked for something that cannot be encoded (a field absent in this version, a closed connection)."""
+    """Our own misuse: a field missing in this version, a closed connection."""
 
 
 class UnsupportedVersion(ProtocolError):
-    """A broker and we share no version of a request; the message names both ranges. Trying again does not help."""
+    """A broker and we share no version of a request; the message names both ranges.
+
+    Retrying does not help.
+    """
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent bytes that are not of the protocol; the message says at which byte of the frame."""
+    """The peer violated the protocol; the message names the byte in the frame."""
 
 
 class CorruptMessageError(ProtocolError):
-    """Stored records that fail their checksum, or whose compressed form cannot be read.
+    """Stored records fail their checksum, or cannot be decompressed.
 
-    ``offset`` is that of the smallest unit that can be told apart (message, wrapper or batch), ``next_offset`` where
-    the next unit begins when that is known, and ``raw`` the unit's bytes (for quarantine, never for the message).
+    Args:
+        offset: Offset of the smallest unit that can be told apart (message, wrapper or batch).
+        next_offset: Offset at which the next unit begins, if known.
+        raw: The unit's bytes, for the quarantine, never for messages.
     """
 
     def __init__(
@@ -105,14 +113,14 @@ class CorruptMessageError(ProtocolError):
 
 
 class DecompressedTooLarge(CorruptMessageError):
-    """A unit that gives more than the limit when it is decompressed; nothing else is known to be wrong with it."""
+    """A unit exceeds the limit when decompressed; it is not known to be damaged."""
 
 
 class BrokerError(ConsumerdError):
     """A broker answered with an error code.
 
-    ``code`` is the number; ``name``, ``retriable`` and ``refresh`` are the row of ``wire.errorcodes`` for it.
-    ``context`` says what was asked.
+    ``code`` is the number; ``name``, ``retriable`` and ``refresh`` are its row in ``wire.errorcodes``. ``context``
+    describes the request.
     """
 
     def __init__(self, code: int, name: str, context: str, *, retriable: bool = False, refresh: bool = False) -> None:
@@ -125,7 +133,7 @@ class BrokerError(ConsumerdError):
 
 
 class ConnectionLost(ConsumerdError):
-    """The connection broke; whether what was in flight took effect is unknown."""
+    """The connection broke; it is unknown whether pending requests took effect."""
 
 
 class RequestTimedOut(ConnectionLost):
@@ -133,7 +141,7 @@ class RequestTimedOut(ConnectionLost):
 
 
 class CoordinationError(ConsumerdError):
-    """ZooKeeper could not do what was asked."""
+    """A request to ZooKeeper failed."""
 
 
 class SessionLost(CoordinationError):
@@ -141,23 +149,29 @@ class SessionLost(CoordinationError):
 
 
 class OwnershipLost(CoordinationError):
-    """The claim is gone for good: released, taken over, or its session ended. Drop what is unacknowledged."""
+    """The claim is gone for good: released, taken over, or its session ended.
+
+    Unacknowledged records are to be dropped.
+    """
 
 
 class LeasePaused(CoordinationError):
-    """ZooKeeper has not answered for a while: the claim stands but must not be used now. Wait, then try again."""
+    """ZooKeeper does not respond: the claim is valid but must not be used now.
+
+    Wait, then try again.
+    """
 
 
 class IncarnationChanged(CoordinationError):
-    """The topic was deleted and made again while it was consumed; positions of the old one mean nothing."""
+    """The topic was deleted and re-created while consumed; old positions are meaningless."""
 
 
 class RebalanceFailed(CoordinationError):
-    """A rebalance pass could not finish; it is tried again with backoff."""
+    """A rebalance pass failed; it is retried with backoff."""
 
 
 class ClusterChanged(ConsumerdError):
-    """What ZooKeeper holds is of another cluster than at the start. Trying again does not help."""
+    """ZooKeeper holds another cluster than at the start. Retrying does not help."""
 
 
 class OffsetError(ConsumerdError):
@@ -179,10 +193,12 @@ class OffsetOutOfRange(OffsetError):
 
 
 class RecordTooLarge(ConsumerdError):
-    """A message or batch is larger than ``fetch.max_message_bytes``, as it is or decompressed; ``size`` is its size in
-    bytes when known, else None.
+    """A message or batch exceeds ``fetch.max_message_bytes``, compressed or decompressed.
 
-    ``next_offset`` is where the next unit begins when its header could be read, ``raw`` as much of it as was fetched.
+    Args:
+        size: Its size in bytes, if known.
+        next_offset: Offset at which the next unit begins, if its header could be read.
+        raw: The part of it that was fetched.
     """
 
     def __init__(
@@ -210,7 +226,10 @@ class RecordTooLarge(ConsumerdError):
 
 
 class ProduceError(ConsumerdError):
-    """A record was not written, or it is not known whether it was; ``partition`` is where to, once that was chosen."""
+    """A record was not written, or it is unknown whether it was.
+
+    ``partition`` is its destination, once that was chosen.
+    """
 
     def __init__(self, message: str, *, partition: TopicPartition | None = None) -> None:
         super().__init__(message)
@@ -218,44 +237,51 @@ class ProduceError(ConsumerdError):
 
 
 class OversizedRecord(ProduceError):
-    """A record larger than a request may be; it was not buffered."""
+    """A record exceeds the size of a request; it was not buffered."""
 
 
 class BufferFull(ProduceError):
-    """The producer's buffer stayed full for as long as the caller was ready to wait; the record was not buffered."""
+    """The producer's buffer stayed full until the caller's timeout; the record was not buffered."""
 
 
 class TopicMissing(ProduceError):
-    """The topic, or the partition, is not there, did not come into being in time, or may not be written to; the record was
-    not buffered.
+    """The topic or partition does not exist, or may not be written; nothing was buffered.
+
+    A topic that is created automatically may also have taken too long.
     """
 
 
 class RecordLeftOut(ProduceError):
-    """A hook of the producer has left the record out; it was not written."""
+    """A hook of the producer left the record out; it was not written."""
 
 
 class WriteRefused(ProduceError):
-    """The broker refused the record, and would again; it was not written. The cause is what the broker said."""
+    """The broker refused the record for good; it was not written.
+
+    The cause is the broker's error.
+    """
 
 
 class DeliveryTimedOut(ProduceError):
-    """No acknowledgement in time; the record may have been written, unless it was never sent. The cause is the last failure."""
+    """No acknowledgement in time; the record may have been written, if it was sent.
+
+    The cause is the last failure.
+    """
 
 
 class ProducerClosed(ProduceError):
-    """The producer was closed; the record was not accepted, or given up at the end of the time for closing."""
+    """The producer was closed: the record was not accepted, or not sent in time."""
 
 
 class SinkError(ConsumerdError):
-    """A sink did not take what it was given."""
+    """A sink did not accept its input."""
 
 
 class RetriableSinkError(SinkError):
-    """The same write may succeed later (a full disk, a server that is away): the partition pauses and retries.
+    """The same write may succeed later (a full disk, a server that is away).
 
-    ``resume_position`` says with what. None: the sink is as it was before the call, the same call is made again. A
-    number: what was not acknowledged has been dropped, and the next batch must not start above it.
+    The partition pauses and retries. With ``resume_position`` None, the sink is unchanged, and the same call is made
+    again. Otherwise unacknowledged records were dropped, and the next batch must not begin above that position.
     """
 
     def __init__(self, message: str, *, resume_position: int | None = None) -> None:
@@ -264,10 +290,10 @@ class RetriableSinkError(SinkError):
 
 
 class PermanentSinkError(SinkError):
-    """The sink will never take this; the policy ``on_rejected`` decides.
+    """The sink will never accept this; the policy ``on_rejected`` decides.
 
-    ``refused`` is the index, in the batch given, of the one record that it is about; None: about none in particular
-    (a path, the setting, all of it), so that nothing can be passed over and the partition stops.
+    ``refused`` is the index in the batch of the record concerned. None means that no single record is (but a path, a
+    setting, or all records), so nothing can be passed over and the partition stops.
     """
 
     def __init__(self, message: str, *, refused: int | None = None) -> None:
@@ -276,11 +302,14 @@ class PermanentSinkError(SinkError):
 
 
 class SinkClosed(SinkError):
-    """Whoever read the sink's output has gone (EPIPE on stdout): no fault, but the process has nothing left to do."""
+    """The reader of the sink's output has gone (EPIPE on stdout).
+
+    That is no fault, but the process has nothing left to do.
+    """
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of the frames of an error and of its causes, and so of what they hold: what was fetched and decompressed."""
+    """Release the frames of an error and its causes, with the buffers they hold."""
     chain: BaseException | None = error
     while chain is not None:
         chain.__traceback__ = None

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named places in the code where a test may kill, stop or fail the process; nothing in a process that sets none.
+"""Fail points: named places where a test can kill, stop or fail the process.
 
-``CONSUMERD_FAIL_POINTS`` is read once, when the process starts: ``<point>=<action>[@<n>]``, joined by commas. The action
-happens when the point is reached for the ``n``-th time (1), and from then on no more::
+``CONSUMERD_FAIL_POINTS`` is read once, when the process starts: ``<point>=<action>[@<n>]``, separated by commas. The
+action happens when the point is reached for the ``n``-th time (1 by default), and only then::
 
     CONSUMERD_FAIL_POINTS=before_link=kill@3,after_commit=stop
 
-``kill`` is SIGKILL, ``stop`` SIGSTOP (a test goes on with SIGCONT), ``fail`` an OSError, which only the steps of files
-are prepared for. Before it acts, a point says so on the standard error. Call sites read ::
+``kill`` is SIGKILL, ``stop`` SIGSTOP (a test continues with SIGCONT), ``fail`` an OSError, which only file operations
+handle. Before it acts, a point reports it on standard error. Call sites read ::
 
     if failpoints.ENABLED:
         failpoints.reach("before_link")
 
-so that a process without the variable pays a look at a constant. Each name says which side of its step it is on, and
-``after`` means that the step has succeeded.
+so that a process without the variable only reads a constant. A point's name tells the side of its step; ``after`` means
+that the step has succeeded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MemberPoint = Literal[
     "before_release",
     "after_release",
 ]
-"""What a member of a group comes to."""
+"""Points that a member of a group reaches."""
 TablePoint = Literal[
     "before_table_file",
     "after_table_file",
@@ -53,7 +53,7 @@ TablePoint = Literal[
     "before_table_commit",
     "after_table_commit",
 ]
-"""What a job that changes a table comes to."""
+"""Points that a job which changes a table reaches."""
 Point = Literal[MemberPoint, TablePoint]
 
 VARIABLE: Final = "CONSUMERD_FAIL_POINTS"
@@ -69,7 +69,7 @@ def _kill() -> None:
 
 
 def _stop() -> None:
-    # to the thread itself: one that is sent to the process may let this thread take its next step before it stops
+    # sent to this thread: sent to the process, it might let this thread take its next step before it stops
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
@@ -85,7 +85,7 @@ def _announce(point: str) -> None:
 
 
 class FailPoints:
-    """What is to happen where. Thread-safe: files are synced and linked in threads."""
+    """Actions by point. Thread-safe: files are synced and linked in threads."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class FailPoints:
             self._left[match["point"]] = (int(match["count"] or 1), actions[match["action"]])
 
     def reach(self, point: Point) -> None:
-        """Note that a point is reached, and do what is to happen there."""
+        """Count a point, and act if its turn has come."""
         with self._turn:
             count, action = self._left.get(point, (0, _kill))
             if count == 0:
@@ -121,6 +121,6 @@ class FailPoints:
 _FROM_ENVIRONMENT: Final = FailPoints(os.environ.get(VARIABLE, ""))
 
 ENABLED: Final = VARIABLE in os.environ
-"""Whether any point is set in this process."""
+"""True if the variable is set in this process."""
 
 reach: Final = _FROM_ENVIRONMENT.reach

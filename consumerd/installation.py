@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How this consumerd was installed, and the command that adds an extra to it.
+"""The installation of this package, and the command that adds an extra to it.
 
-consumerd is not on the public package index, so ``pip install consumerd[parquet]`` works only where it came from an
-index of the team's own. pip notes where a package came from in ``direct_url.json`` (PEP 610). The command names that
-place again: a checkout, a wheel, an archive, or a repository.
+consumerd is not on the public package index, so ``pip install consumerd[parquet]`` works only with an index of the
+team's own. pip records the origin of a package in ``direct_url.json`` (PEP 610). The command uses that origin again: a
+checkout, a wheel, an archive, or a repository.
 """
 
 from __future__ import annotations
@@ -16,24 +16,27 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 _REINSTALL: Final = ("--force-reinstall", "--no-deps", "--no-cache-dir")
-"""pip builds the package again, and leaves all others as they are."""
+"""Options with which pip builds the package again, and leaves all others as they are."""
 
 
 def install_command(*extras: str) -> str:
-    """Return a ``pip install`` command that brings these extras, for a message.
+    """Return a ``pip install`` command that adds these extras, for a message.
 
-    Where the place that consumerd came from is unknown or gone, the text begins with "in a checkout of consumerd".
+    If the origin of the package is unknown or gone, the text begins with "in a checkout of consumerd".
     """
     return render_command(extras, _find_direct_url())
 
 
 def reinstall_command() -> str:
-    """Return a ``pip install`` command that builds the package anew from where it came from, for a message."""
+    """Return a ``pip install`` command that rebuilds the package from its origin, for a message."""
     return render_command((), _find_direct_url(), *_REINSTALL)
 
 
 def describe_package() -> str:
-    """Say what is installed, for a bug report: a wheel with the native kernel or without it, or a checkout."""
+    """Describe the installed package, for bug reports.
+
+    It is a wheel with or without the native kernel, or a checkout.
+    """
     package = _find_package()
     if package is None:
         return "none, a checkout that is not installed"
@@ -54,9 +57,9 @@ def render_package(wheel: str | None, direct_url: str | None) -> str:
 
 
 def render_command(extras: tuple[str, ...], direct_url: str | None, *options: str) -> str:
-    """Return the command for a package with this ``direct_url.json``; None is a package of an index, "{}" of nowhere.
+    """Return the install command for a package with this ``direct_url.json``.
 
-    ``options`` are pip's.
+    None stands for a package of an index, "{}" for an unknown origin. ``options`` are pip's.
     """
     wanted = f"[{','.join(extras)}]" if extras else ""
     command = " ".join(("pip install", *options))
@@ -71,7 +74,7 @@ def render_command(extras: tuple[str, ...], direct_url: str | None, *options: st
     if parts.scheme not in {"", "file"}:
         return f"{command} {shlex.quote(f'consumerd{wanted} @ {url}')}"
     path = Path(unquote(parts.path))
-    if not url or not path.exists():  # the first stage of an image, a folder for downloads
+    if not url or not path.exists():  # an origin that is gone, such as the first stage of an image
         return f"in a checkout of consumerd, {command} {shlex.quote(f'.{wanted}')}"
     editable = "-e " if noted.get("dir_info", {}).get("editable") else ""
     return f"{command} {editable}{shlex.quote(f'{path}{wanted}')}"
@@ -83,5 +86,8 @@ def _find_direct_url() -> str | None:
 
 
 def _find_package() -> Distribution | None:
-    """Return what pip has installed; not the egg-info that a build leaves in a checkout, which may come first."""
+    """Return the package that pip has installed, or None.
+
+    An egg-info that a build leaves in a checkout may come first, and is skipped.
+    """
     return next((one for one in distributions(name="consumerd") if one.read_text("WHEEL") is not None), None)

