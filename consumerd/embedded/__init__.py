@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of the Kafka world inside or beside our own process: for the demo, for tests and for development."""
+"""An embedded broker and ZooKeeper server, for the demo, tests and development."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way into a log: changes in threads, in order for each partition, and whoever waits is told.
+"""Runs changes of logs in threads, in order per partition, and reports appends.
 
-A log is synchronous and takes one writer at a time. Whoever appends (Produce, the offset manager) or tends a log does so
-through :class:`Appender`, so that the event loop never waits for a disk, what is appended to one partition is in the
-order of the calls, and long polls hear of it.
+A log is synchronous and accepts one writer at a time. Produce requests, the coordinator and the housekeeper change logs
+only through :class:`Appender`. So the event loop never waits for a disk, the appends of a partition happen in the order
+of the calls, and long polls are woken.
 
-Of one partition at most one batch of work is in a thread; what comes meanwhile is the next batch, so that many small
-appends share the way to the thread and back. All book-keeping is on the loop: there are no locks.
+Per partition, at most one batch of work runs in a thread, and work requested meanwhile forms the next batch, so that
+small appends share one thread switch. All bookkeeping happens on the event loop, without locks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _THREADS: Final = 4
 
 @dataclass(slots=True)
 class _Job(Generic[T]):
-    """Work to be done in a thread; ``measure`` says by how many bytes its result has made the log longer."""
+    """Work for a thread; ``measure`` returns the bytes that its result added to the log."""
 
     work: Callable[[], T]
     future: asyncio.Future[T]
@@ -42,7 +42,7 @@ class _Job(Generic[T]):
     grown_by: int = 0
 
     def do(self) -> None:
-        """Work, unless nobody wants it any more."""
+        """Do the work, unless it was cancelled."""
         if self.future.cancelled():
             return
         try:
@@ -53,12 +53,15 @@ class _Job(Generic[T]):
 
 
 class Appender:
-    """Changes logs, one change of a partition at a time. ``async with``: leaving waits for what has begun."""
+    """Changes logs, one change per partition at a time.
+
+    Leaving its ``async with`` block waits for work in progress.
+    """
 
     def __init__(self, *, threads: int = _THREADS) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="consumerd-log")
         self._queues: dict[TopicPartition, list[_Job[Any]]] = {}
-        """Partitions that are worked on, with what is to follow."""
+        """Partitions with work in a thread, each with the jobs to follow."""
         self._subscribers: list[Grown] = []
         self._idle = asyncio.Event()
         self._idle.set()
@@ -69,7 +72,7 @@ class Appender:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Wait for what was asked for; bounded by the disk alone."""
+        """Wait for all requested work; bounded by the disk only."""
         try:
             await self._idle.wait()
         finally:
@@ -78,9 +81,10 @@ class Appender:
     async def append(
         self, partition: TopicPartition, log: PartitionLog, record_set: bytes | memoryview, *, flush: bool = False
     ) -> Appended:
-        """Append, and flush where ``flush`` asks for it or the log's settings do. Raises what ``PartitionLog.append`` does.
+        """Append, and flush if ``flush`` or the log's settings say so.
 
-        Unbounded but by the disk. Cancelled, the append takes place nevertheless, or not at all.
+        Raises what ``PartitionLog.append`` raises. Bounded by the disk only. If it is cancelled, the append may still
+        happen.
         """
         return await self.start_append(partition, log, record_set, flush=flush)
 
@@ -93,7 +97,7 @@ class Appender:
         flush: bool = False,
         expansion: Expansion | None = None,
     ) -> asyncio.Future[Appended]:
-        """Take an append's place in the partition's order now; its result is awaited later."""
+        """Queue an append in the partition's order; its result is awaited later."""
 
         def work() -> Appended:
             appended = log.append(record_set, expansion)
@@ -104,14 +108,17 @@ class Appender:
         return self._start(partition, work, lambda appended: appended.size_bytes)
 
     async def run(self, partition: TopicPartition, work: Callable[[], T]) -> T:
-        """Do other work on a partition's log (retention, compaction, closing) in its turn, in a thread.
+        """Run other work on a partition's log (retention, compaction, closing), in order.
 
-        Raises what ``work`` raises. Unbounded but by ``work``.
+        It runs in a thread. Raises what ``work`` raises; bounded by ``work`` only.
         """
         return await self._start(partition, work, lambda _: 0)
 
     def subscribe(self, grown: Grown) -> Callable[[], None]:
-        """Call back, on the loop, with each partition that has grown and by how many bytes; return what ends it."""
+        """Call ``grown`` on the loop with each extended partition and the bytes added.
+
+        Returns a function that ends the subscription.
+        """
         self._subscribers.append(grown)
         return lambda: self._subscribers.remove(grown)
 
@@ -121,7 +128,7 @@ class Appender:
         self, partition: TopicPartition, work: Callable[[], T], measure: Callable[[T], int]
     ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_look_at)
+        future.add_done_callback(_mark_retrieved)
         job = _Job(work, future, measure)
         queue = self._queues.get(partition)
         if queue is None:
@@ -143,7 +150,7 @@ class Appender:
         self._pool.submit(work_off)
 
     def _finish(self, partition: TopicPartition, batch: Iterable[_Job[Any]]) -> None:
-        """Back on the loop: start what came meanwhile, give out the results, tell of growth."""
+        """On the loop: start the next batch, deliver results, report appended bytes."""
         if following := self._queues[partition]:
             self._queues[partition] = []
             self._give_to_thread(partition, following)
@@ -165,7 +172,7 @@ class Appender:
                 grown(partition, grown_by)
 
 
-def _look_at(future: asyncio.Future[Any]) -> None:
-    """Mark a failure as seen: whoever started the work may have been cancelled since."""
+def _mark_retrieved(future: asyncio.Future[Any]) -> None:
+    """Mark an error as retrieved: the caller may have been cancelled meanwhile."""
     if not future.cancelled():
         future.exception()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One broker in this process: how log, network, handlers, coordinator and registration are put together.
+"""One broker in this process: assembles logs, network, handlers, coordinator and registration.
 
-For the demo, for tests and for development: one node, no replication, no security. What it passes for is
-``releases``'s, what it does wrong on request ``faults``'s.
+For the demo, tests and development: one node, no replication, no security. ``releases`` defines the releases it can
+imitate, ``faults`` the faults it can inject.
 """
 
 from __future__ import annotations
@@ -53,60 +53,63 @@ _LAST_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What a broker is told. Raises ConfigError, when made, for a release that cannot be imitated and a port that is none."""
+    """The settings of a broker.
+
+    Raises ConfigError for an unknown release and an invalid port.
+    """
 
     broker_id: int = 0
     host: str = "127.0.0.1"
-    """Where it listens, and what it registers."""
+    """The address it listens on and registers."""
     port: int = 0
     """0: a free one."""
     directory: Path
-    """Where the partitions' directories are."""
+    """The directory of the partitions' folders."""
     zookeeper: str
-    """A connect string, with the chroot if there is one."""
+    """A connect string, with a chroot if there is one."""
     as_release: str = "1.1"
     message_format: MessageFormat | None = None
-    """What the logs store; None: what the release does."""
+    """The magic that logs store; None: the release's."""
     num_partitions: int = 1
-    """Of topics that come into being because somebody asks for them."""
+    """Partitions of automatically created topics."""
     auto_create_topics: bool = True
     log: LogSettings = field(default_factory=LogSettings)
-    """What holds for topics that say nothing else; ``message_format`` in it is replaced by the one here."""
+    """Defaults of the topics' settings; its ``message_format`` is replaced by the one above."""
     max_request_bytes: int = 100 * _MIB
     max_received_bytes: int = DEFAULT_RECEIVED_BYTES
-    """Of large requests on all connections together; others wait. Kafka's ``queued.max.request.bytes``."""
+    """Bytes of the large requests of all connections together; others wait. Kafka's ``queued.max.request.bytes``."""
     offsets_topic_partitions: int = 4
-    """Of ``__consumer_offsets``: 50 in Kafka, which is many for one node with a laptop's disk."""
+    """Partitions of ``__consumer_offsets``. Kafka's 50 are many for one node on a laptop."""
     session_timeout_ms: int = 6000
-    """Of the broker's ZooKeeper session."""
+    """Timeout of the broker's ZooKeeper session."""
     write_timeout_s: float = 30.0
-    """A connection is closed whose peer has taken nothing of an answer for so long."""
+    """Time after which a peer that accepts no bytes of a response is disconnected."""
     idle_timeout_s: float = DEFAULT_IDLE_S
-    """A connection is closed whose peer has said nothing for so long, though it had nothing to wait for."""
+    """Time after which a silent peer that has no pending request is disconnected."""
     retention_check_interval_s: float = 30.0
 
     def __post_init__(self) -> None:
         get_imitation(self.as_release)
-        # the system takes such a number modulo 65536, and listens
+        # the system would take such a number modulo 65536
         if not 0 <= self.port <= _LAST_PORT:
             raise ConfigError(f"port: expected 0 to {_LAST_PORT}, got {self.port}")
 
     @property
     def imitation(self) -> Imitation:
-        """The release that it passes for."""
+        """The imitated release."""
         return get_imitation(self.as_release)
 
     @property
     def log_settings(self) -> LogSettings:
-        """What the logs of topics that say nothing else are told."""
+        """The settings of logs without settings of their own."""
         stored = self.imitation.message_format if self.message_format is None else self.message_format
         return replace(self.log, message_format=stored)
 
 
 class EmbeddedBroker:
-    """A broker that serves from entering (``async with``) to leaving; entered once.
+    """A broker that serves while its ``async with`` block runs; to be entered once.
 
-    A failure in the background (another process has taken the broker's id) cancels the block, which then raises an
+    A failure in the background (another process takes the broker's id) cancels the block, which then raises an
     ExceptionGroup.
     """
 
@@ -118,10 +121,10 @@ class EmbeddedBroker:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start, and return when clients can come.
+        """Start, and return when clients can connect.
 
-        Raises ConfigError (it cannot listen), LogError (its directory cannot be used), BrokerIdTaken, CoordinationError.
-        Bounded by the ZooKeeper session's calls, twice its timeout, and what recovery of the logs takes.
+        Raises ConfigError (it cannot listen), LogError (its directory cannot be used), BrokerIdTaken,
+        CoordinationError. Bounded by the ZooKeeper session's calls, twice its timeout, and the recovery of the logs.
         """
         async with AsyncExitStack() as stack:
             await self._start(stack)
@@ -131,9 +134,9 @@ class EmbeddedBroker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave ZooKeeper, cut connections off, close the logs. Bounded by the disk and the session's calls.
+        """Unregister, close connections and logs. Bounded by the disk and the session's calls.
 
-        Raises ExceptionGroup of LogError where logs do not end in order.
+        Raises ExceptionGroup of LogError if logs cannot be closed cleanly.
         """
         await self._stack.__aexit__(kind, error, traceback)
 
@@ -144,23 +147,24 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """What clients are given: ``host:port``."""
+        """The address for clients: ``host:port``."""
         return f"{self._settings.host}:{self.port}"
 
     @property
     def faults(self) -> BrokerFaults:
-        """What it is to do wrong."""
+        """The faults to inject."""
         return self._faults
 
     @property
     def topics(self) -> LogCatalogue:
-        """Its topics and their logs."""
+        """The topics and their logs."""
         return self._running(self._catalogue)
 
     async def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
-        """Create a topic and return when it is served; ``configs`` are Kafka's with ``_`` for ``.``.
+        """Create a topic; return when it is served.
 
-        Raises InvalidTopic, InvalidPartitions, TopicExists, ConfigError, CoordinationError.
+        ``configs`` are Kafka's settings with ``_`` in place of ``.``. Raises InvalidTopic, InvalidPartitions,
+        TopicExists, ConfigError, CoordinationError.
         """
         await self.topics.create(name, partitions, {key.replace("_", "."): value for key, value in configs.items()})
 
@@ -173,7 +177,7 @@ class EmbeddedBroker:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         settings = self._settings
-        # connections wait from here on; nobody is told of the port before they are served
+        # connections wait from here on; the port is not published before they are served
         listening = partial(
             listen,
             settings.host,
@@ -241,7 +245,10 @@ class EmbeddedBroker:
 
 
 async def _open(opening: Callable[[], T], close: Callable[[T], None]) -> T:
-    """Open something in a thread. Cancelled, wait for the thread, which is bounded by the system, and close it again."""
+    """Open something in a thread. Cancelled, it waits for the thread and closes it again.
+
+    The thread is bounded by the system.
+    """
     opened = asyncio.get_running_loop().run_in_executor(None, opening)
     try:
         return await asyncio.shield(opened)
@@ -253,7 +260,10 @@ async def _open(opening: Callable[[], T], close: Callable[[T], None]) -> T:
 
 
 async def _connect(settings: BrokerSettings) -> AiozkClient:
-    """Return a client of ZooKeeper, made and not entered; its chroot is there, as brokers see to (KafkaServer.initZk)."""
+    """Return a ZooKeeper client that is not entered yet.
+
+    Like a broker, creates the chroot if it is missing (KafkaServer.initZk).
+    """
 
     def make(connect_string: str) -> AiozkClient:
         return AiozkClient(

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topics that ZooKeeper says there are, as open logs: what a broker and its controller do about topics.
+"""The topics in ZooKeeper as open logs: a broker's and controller's work on topics.
 
-One pass compares ZooKeeper with what is open, and brings what is open in line. It runs when something changes there
-(a topic made by an admin tool, partitions added, settings changed, a deletion asked for), when :meth:`LogCatalogue.create`
-or :meth:`LogCatalogue.delete` has written there, and every ``reconcile_s`` besides. Passes follow each other in one task, so
-that each sees the whole of what the one before has done, and no caller that is cancelled leaves half a pass behind. A pass
-reads the topics whose nodes have changed; all of them after a change of settings, a failure, and every ``reconcile_s``.
+A pass compares ZooKeeper with the open logs, and opens or closes logs accordingly. It runs when ZooKeeper changes (a
+topic created by an admin tool, partitions added, settings changed, a deletion requested), after
+:meth:`LogCatalogue.create` and :meth:`LogCatalogue.delete`, and every ``reconcile_s`` seconds. Passes run one after the
+other in one task, so each sees the complete result of the previous one, and a cancelled caller leaves no half pass
+behind. A pass reads the topics whose nodes have changed; it reads all after a change of settings, a failure, and every
+``reconcile_s``.
 
 Invariants:
 
-- A partition's log is found only after its ``state`` node names this broker the leader, and no longer once its topic goes.
-- A ``state`` node is made once for each making of a topic. Whatever directory has the partition's name by then is of a
-  former topic, and is set aside before the node is made: a crash in between leaves nothing that could be mistaken.
-- Records are deleted only for a topic whose deletion was asked for (``/admin/delete_topics``). The logs of one whose
-  nodes have gone otherwise are closed, and stay on disk.
+- A partition's log is found only while its ``state`` node names this broker as the leader and its topic exists.
+- A ``state`` node is created once per incarnation of a topic. Any folder with the partition's name at that time belongs
+  to a deleted topic, and is renamed before the node is created, so a crash in between leaves nothing ambiguous.
+- Records are deleted only for a topic whose deletion was requested (``/admin/delete_topics``). If nodes disappear
+  otherwise, the logs are closed and kept on disk.
 
-Partitions that an admin tool gave to other brokers are known, and have no log here.
+Partitions that an admin tool assigned to other brokers are known, but have no log here.
 """
 
 from __future__ import annotations
@@ -51,11 +52,15 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class LogCatalogue:
-    """The topics, and the logs of those partitions that are this broker's; see :class:`~consumerd.embedded.topics.Topics`.
+    """The topics, with the logs of this broker's partitions.
 
-    ``settings`` are the broker's own, which a topic's stand above. With ``delete_topics`` off, requests for deletion are
-    dropped, as brokers do by default before 1.0. Entering makes the first pass, which opens the logs; closing them is the
-    storage's.
+    Implements :class:`~consumerd.embedded.topics.Topics`. Entering makes the first pass, which opens the logs; the
+    storage closes them.
+
+    Args:
+        settings: The broker's defaults of the topics' settings.
+        delete_topics: False drops requests for deletion, as brokers do by default before 1.0.
+        reconcile_s: Interval, in seconds, of passes that read everything.
     """
 
     def __init__(
@@ -83,7 +88,7 @@ class LogCatalogue:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._unusable: dict[TopicPartition, str] = {}
         self._undeleted: dict[str, LogError] = {}
-        """Topics whose records could not be deleted, which is tried again in every pass."""
+        """Topics whose records could not be deleted; retried in every pass."""
         self._stale: set[str] = set()
         """Topics whose nodes may have changed since they were read."""
         self._all_stale = True
@@ -91,11 +96,11 @@ class LogCatalogue:
         self._subscribers: list[Callable[[frozenset[str]], None]] = []
         self._dirty = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
-        """Who waits for a pass that begins from now on."""
+        """Waiters for a pass that has not begun yet."""
         self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Raises CoordinationError, LogError, OSError."""
+        """Make the first pass. Raises CoordinationError, LogError, OSError."""
         for path in (BROKER_TOPICS, DELETE_TOPICS):
             self._watch(path, WatchKind.CHILDREN, self._dirty.set)
         self._watch(CONFIG_CHANGES, WatchKind.CHILDREN, self._read_all)
@@ -174,7 +179,10 @@ class LogCatalogue:
     # -- passes
 
     async def _next_pass(self) -> None:
-        """Wait for a pass that sees what has just been written. Raises what ends it; as bounded as a pass is."""
+        """Wait for a pass that sees the present state. Raises the error that ends it.
+
+        Bounded as a pass is.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
         self._dirty.set()
@@ -207,7 +215,7 @@ class LogCatalogue:
                 if not failing:
                     log.warning("topics_not_in_line", error=str(error))
                 failing = True
-                # what woke us is still to be done, but not at once
+                # retry everything after a pause
                 await asyncio.sleep(_RETRY_S)
                 self._read_all()
             else:
@@ -218,7 +226,10 @@ class LogCatalogue:
                         done.set_result(None)
 
     async def _pass(self) -> None:
-        """Bring what is open in line with ZooKeeper. Raises CoordinationError, LogError, OSError."""
+        """Open and close logs according to ZooKeeper.
+
+        Raises CoordinationError, LogError, OSError.
+        """
         changed: set[str] = set()
         stale, self._stale = self._stale, set()
         everything, self._all_stale = self._all_stale, False
@@ -235,7 +246,7 @@ class LogCatalogue:
             await self._close_gone(found, changed)
             for topic in found.values():
                 if self._watch(topic_path(topic.name), WatchKind.DATA, functools.partial(self._read_again, topic.name)):
-                    self._stale.add(topic.name)  # it may have changed before it was watched: the next pass sees that
+                    self._stale.add(topic.name)  # it may have changed before the watch: read it again
                 await self._serve(topic, changed)
         finally:
             if changed:
@@ -243,18 +254,18 @@ class LogCatalogue:
                     subscriber(frozenset(changed))
 
     async def _close_gone(self, found: Mapping[str, Topic], changed: set[str]) -> None:
-        """Close the logs of topics that are there no more, or are others of the same name."""
+        """Close the logs of topics that are gone or re-created."""
         for name, known in tuple(self._topics.items()):
             now = found.get(name)
             if now is None or now.czxid != known.czxid:
                 log.warning("topic_lost", topic=name, made_again=now is not None)
                 changed.add(name)
                 for closing in self._hide(name):
-                    # behind the appends that were asked for
+                    # queued after pending appends
                     await self._appender.run(closing.partition, closing.close)
 
     async def _serve(self, topic: Topic, changed: set[str]) -> None:
-        """Open the logs that a topic lacks, and tell all of them the topic's settings."""
+        """Open a topic's missing logs, and apply its settings to all."""
         known = self._topics.get(topic.name)
         own = [
             TopicPartition.modern(topic.name, p) for p, brokers in topic.replicas.items() if self._broker_id in brokers
@@ -279,7 +290,10 @@ class LogCatalogue:
             return self._settings
 
     async def _open(self, partition: TopicPartition, settings: LogSettings) -> bool:
-        """Lead a partition and open its log; False if the topic has gone, or the log cannot be opened."""
+        """Become a partition's leader and open its log.
+
+        Returns False if the topic is gone, or the log cannot be opened.
+        """
 
         async def make_room() -> None:
             aside = await self._appender.run(partition, functools.partial(self._storage.set_aside, partition))
@@ -294,15 +308,15 @@ class LogCatalogue:
         except LogError as error:
             if self._unusable.get(partition) != str(error):
                 self._unusable[partition] = str(error)
-                log.error("partition_unusable", partition=str(partition), error=str(error))  # noqa: TRY400 - it says all
+                log.error("partition_unusable", partition=str(partition), error=str(error))  # noqa: TRY400 - it is all
             return False
         self._unusable.pop(partition, None)
         return True
 
     async def _delete(self, topic: Topic) -> None:
-        """Delete a topic: its records first, so that its nodes are there as long as there is something to delete.
+        """Delete a topic's records, and then its nodes.
 
-        One that cannot be deleted now is found no longer, and holds up no others.
+        A topic that cannot be deleted now is not found any more, and does not block others.
         """
         self._hide(topic.name)
         try:
@@ -319,7 +333,7 @@ class LogCatalogue:
         log.info("topic_deleted", topic=topic.name)
 
     def _hide(self, name: str) -> Sequence[PartitionLog]:
-        """Let a topic be found no longer; return its logs."""
+        """Remove a topic from look-ups; return its logs."""
         self._topics.pop(name, None)
         if watch := self._watches.pop(topic_path(name), None):
             watch.close()
@@ -331,7 +345,7 @@ class LogCatalogue:
         self._watches.clear()
 
     def _watch(self, path: str, kind: WatchKind, dirty: Callable[[], None]) -> bool:
-        """Watch a node; False where it is watched already."""
+        """Watch a node; return False if it is watched already."""
         if path in self._watches:
             return False
         self._watches[path] = self._zk.watch(path, kind, dirty)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ZooKeeper and one broker, together: for the demo, for tests and for development; not for production."""
+"""An embedded ZooKeeper and one broker: for the demo, tests and development, not production."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ _NO_TOPICS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class EmbeddedCluster:
-    """A cluster of one broker; ``async with`` starts and stops it, the broker last and first.
+    """A cluster of one broker; ``async with`` starts and stops it.
 
-    ``zookeeper`` is the connect string of one that runs already; without it a ZooKeeper is started. ``topics`` (their
-    numbers of partitions) are there when the block begins, made where they are missing. ``make_broker`` makes the
-    broker's settings of ``directory`` and ``zookeeper``, such as ``partial(BrokerSettings, as_release="0.9")``.
+    ZooKeeper is started first and stopped last. Nothing is left behind if starting fails or is cancelled. A failure of
+    the broker in the background cancels the block, which then raises an ExceptionGroup.
 
-    ``directory`` keeps logs and ZooKeeper's data between runs; without it a temporary folder is made, and removed on
-    leaving. Nothing is left behind when starting fails or is cancelled. A failure of the broker in the background
-    cancels the block, which then raises an ExceptionGroup.
+    Args:
+        directory: Keeps logs and ZooKeeper's data between runs. Without it, a temporary folder is created, and removed
+            on leaving.
+        zookeeper: Connect string of a running ZooKeeper. Without it, one is started.
+        topics: Topics to exist when the block begins, with their numbers of partitions; missing ones are created.
+        make_broker: Creates the broker's settings from ``directory`` and ``zookeeper``, such as
+            ``partial(BrokerSettings, as_release="0.9")``.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class EmbeddedCluster:
         self._broker: EmbeddedBroker | None = None
 
     async def __aenter__(self) -> Self:
-        """Start. Raises ConfigError, ZooKeeperFailed, and what the broker raises when it cannot serve."""
+        """Start. Raises ConfigError, ZooKeeperFailed, and the errors of a broker that cannot start."""
         async with AsyncExitStack() as stack:
             directory = self._given
             if directory is None:
@@ -72,14 +75,17 @@ class EmbeddedCluster:
 
     @property
     def zookeeper(self) -> str:
-        """The connect string."""
+        """ZooKeeper's connect string."""
         if self._existing is not None:
             return self._existing
         return self.zookeeper_server.connect_string
 
     @property
     def zookeeper_server(self) -> EmbeddedZooKeeper:
-        """The ZooKeeper that was started here, to be killed, paused and restarted. Raises RuntimeError if none was."""
+        """The ZooKeeper started here. Raises RuntimeError if there is none.
+
+        Tests kill, pause and restart it.
+        """
         if self._server is None:
             raise RuntimeError("no ZooKeeper was started here")
         return self._server
@@ -93,13 +99,14 @@ class EmbeddedCluster:
 
     @property
     def bootstrap(self) -> str:
-        """What clients are given: ``host:port``."""
+        """The address for clients: ``host:port``."""
         return self.broker.bootstrap
 
     async def start_broker(self) -> None:
-        """Start the broker, on the port that it had and with its logs; in the task that entered the cluster.
+        """Start the broker again, with its previous port and logs.
 
-        Raises RuntimeError if it runs, and what the broker raises when it cannot serve.
+        Must be called in the task that entered the cluster. Raises RuntimeError if it runs, and the errors of a broker
+        that cannot start.
         """
         if self._broker is not None:
             raise RuntimeError("the broker runs already")
@@ -110,7 +117,10 @@ class EmbeddedCluster:
         self._settings = replace(self._settings, port=broker.port)
 
     async def stop_broker(self) -> None:
-        """Stop the broker in order, in the task that entered the cluster, and leave ZooKeeper to itself. Idempotent."""
+        """Stop the broker in order, but not ZooKeeper. Idempotent.
+
+        Must be called in the task that entered the cluster.
+        """
         await self._leave_broker(None, None, None)
 
     async def _leave_broker(

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One accepted connection: requests in, cut into frames as they arrive, replies out.
+"""One accepted connection: splits its input into request frames, and sends replies.
 
-A little is read ahead of the request that is worked on, in frames and in bytes; then nothing more is read, and the peer's
-own writes wait. Requests are handed out in the order in which they came, so whoever answers each before it takes the next
-one answers in order. A large request has room among those of all connections (``request_memory``), as far as it has
-arrived, until the next one is taken; small ones are bounded by the number of connections. A peer that sends the rest of a
-large request at less than 64 KiB/s is cut off while others wait for room.
+Reading ahead is limited, in frames and bytes, while a request is handled; then the socket is not read, so TCP slows the
+peer down. Requests are handed out in the order in which they came; answering each before taking the next keeps
+responses in order. A large request takes memory shared by all connections (``request_memory``), as far as it has
+arrived, until the next one is taken; small ones are bounded by the number of connections. A peer that sends the rest of
+a large request at less than 64 KiB/s is disconnected while others wait for memory.
 
-The end of the stream is noticed while a request is worked on, unless so much was sent behind it that nothing more is read:
-:attr:`ServedConnection.hangup` then ends what waits for the peer's sake. What arrived in full before it is still handed out,
-since a peer may close its sending half alone. A peer that has nothing to wait for and says nothing is given up after a time
-(Kafka's ``connections.max.idle.ms``).
+The end of the stream is noticed while a request is handled, unless reading is paused: :attr:`ServedConnection.hangup`
+then ends what waits on the peer's behalf. Complete requests before the end are still handed out, since a peer may close
+only its sending side. A silent peer without a pending request is given up after a time (Kafka's
+``connections.max.idle.ms``).
 """
 
 from __future__ import annotations
@@ -32,28 +32,33 @@ from consumerd.net.frames import FrameAssembler
 _AHEAD_FRAMES: Final = 2
 _AHEAD_BYTES: Final = 32 * 1024
 _AHEAD_SMALL_FRAMES: Final = 200
-"""What may wait: two frames, and more while they are small; those that arrive together may be a few more."""
+"""Limits of reading ahead: two frames, or more while they are small. Frames that arrive together may exceed it a
+little.
+"""
 
 _RECEIVED_AT_ONCE: Final = 4
-"""Calls that bring bytes before others have their turn: the first one of a request brings its beginning only."""
+"""Receive calls before other connections get a turn; the first call of a request returns only its beginning."""
 
 _BETWEEN_BYTES: Final = 16 * 1024
-"""Frames that fit in here take no room among those of all connections."""
+"""Frames up to this size take no shared memory."""
 _LARGE_BYTES: Final = 256 * 1024
 
 _PROGRESS_S: Final = 10.0
-"""Interval between two looks at a large request that is arriving, in seconds."""
+"""Interval, in seconds, at which the progress of a large request is checked."""
 _LEAST_PROGRESS_BYTES: Final = 640 * 1024
-"""What must have come of it in between, where others wait for room."""
+"""Bytes that must arrive in that interval while others wait for memory."""
 
 
 def allocate_frame(size: int) -> memoryview:
-    """Return memory for a frame; of a large one no page is taken before bytes arrive for it, whatever its size says."""
+    """Return memory for a frame; large frames get pages only as bytes arrive."""
     return memoryview(bytearray(size)) if size < _LARGE_BYTES else memoryview(mmap.mmap(-1, size))
 
 
 class ServedConnection:
-    """Owns ``sock``, which is non-blocking. Made and used on one running loop; :meth:`close` must be called."""
+    """Owns the non-blocking ``sock``, for use on one running loop.
+
+    :meth:`close` must be called.
+    """
 
     def __init__(
         self,
@@ -76,9 +81,9 @@ class ServedConnection:
         self._sender = ReplySender(sock, stall_s=stall_s)
         self._memory = memory
         self._arriving: MemoryClaim | None = None
-        """Of the large frame whose beginning is here."""
+        """Memory of the large frame that is arriving."""
         self._missing_bytes: int | None = None
-        """Of that frame, at the last look; None where it began, or got more room, since then."""
+        """Missing bytes of that frame at the last check; None if it began, or got more memory, since then."""
         self._progress_s = progress_s
         self._progress_timer: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[memoryview, MemoryClaim | None]] = deque()
@@ -91,20 +96,20 @@ class ServedConnection:
         self._ended = False
         self._idle_s = idle_s
         self._active_s = self._loop.time()
-        """When the peer was heard or answered last."""
+        """Loop time of the peer's last input, or of the last response to it."""
         self._idle_timer = self._loop.call_later(idle_s, self._check_idle)
         self._read_on()
 
     @property
     def has_frame(self) -> bool:
-        """Whether :meth:`next_frame` would return at once."""
+        """True if :meth:`next_frame` would return at once."""
         return bool(self._frames)
 
     async def next_frame(self) -> memoryview | None:
-        """Return the next request's frame, without its size; None once the peer has ended the stream.
+        """Return the next request's frame without its size; None once the peer ends the stream.
 
-        The one before it is done with. Bounded by the time that a client may be idle. Raises RemoteProtocolError once framing
-        is lost, ConnectionLost when that time is over.
+        The previous frame must not be used any more. Bounded by the idle timeout. Raises RemoteProtocolError if the
+        framing is lost, ConnectionLost after the idle timeout.
         """
         self._finish_work()
         self._active_s = self._loop.time()
@@ -121,20 +126,26 @@ class ServedConnection:
         return frame
 
     async def send(self, reply: FramedReply) -> None:
-        """Send a reply and close what it is in. Bounded as :meth:`ReplySender.send` is. Raises ConnectionLost."""
+        """Send a reply, and close its owners. Raises ConnectionLost.
+
+        Bounded as :meth:`ReplySender.send` is.
+        """
         try:
             await self._sender.send(reply)
         finally:
             reply.close()
 
     async def fall_silent(self) -> None:
-        """Answer nothing more: take and forget what comes, until the peer goes. Bounded and raises as next_frame."""
+        """Respond no more: read and discard until the peer hangs up.
+
+        Bounded and raises as :meth:`next_frame`.
+        """
         self._discarding = True
         while await self.next_frame() is not None:
             pass
 
     def close(self) -> None:
-        """Close the socket, what has not been sent included. Idempotent."""
+        """Close the socket, discarding unsent bytes. Idempotent."""
         self._stop_reading()
         self._idle_timer.cancel()
         self._ended = True
@@ -145,7 +156,7 @@ class ServedConnection:
         if self._arriving is not None:
             self._arriving.release()
             self._arriving = None
-        with contextlib.suppress(OSError):  # it may be gone already
+        with contextlib.suppress(OSError):  # the peer may have disconnected already
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
@@ -162,7 +173,7 @@ class ServedConnection:
         return self._arriving is not None and not self._arriving.held
 
     def _read_on(self) -> None:
-        """Have the loop tell when something comes, if there is a place for it."""
+        """Register the socket with the loop, if there is memory for more input."""
         if not (self._reading or self._ended or self._is_ahead or self._waits_for_room):
             self._reading = True
             self._loop.add_reader(self._sock.fileno(), self._receive)
@@ -181,13 +192,13 @@ class ServedConnection:
         return allocate_frame(size)
 
     def _enter(self) -> None:
-        """There is room for more of the frame that has begun."""
+        """Continue: more memory is reserved for the arriving frame."""
         self._active_s = self._loop.time()
         self._missing_bytes = None
         self._read_on()
 
     def _check_progress(self) -> None:
-        """Cut the peer off if it holds memory that others wait for, and sends too little of what is missing."""
+        """Disconnect a peer that holds memory others wait for, and sends too slowly."""
         self._progress_timer = None
         if self._arriving is None:
             return
@@ -199,7 +210,10 @@ class ServedConnection:
         self._progress_timer = self._loop.call_later(self._progress_s, self._check_progress)
 
     def _reserved_part(self, buffer: memoryview) -> memoryview:
-        """Return where may be received now: what there is room for of a large frame, all of it otherwise. May be empty."""
+        """Return the part of the buffer that may be filled now.
+
+        For a large frame, that is the reserved part, which may be empty; otherwise all of it.
+        """
         claim = self._arriving
         if claim is None:
             return buffer
@@ -209,12 +223,12 @@ class ServedConnection:
         return buffer[: claim.reserved_bytes - (claim.size - missing_bytes)]
 
     def _receive(self) -> None:
-        """Take what the socket has; called by the loop."""
+        """Receive from the socket; called by the loop."""
         self._active_s = self._loop.time()
         for _ in range(_RECEIVED_AT_ONCE):
             buffer = self._reserved_part(self._assembler.buffer())
             if not buffer:
-                self._stop_reading()  # until there is room
+                self._stop_reading()  # until memory is reserved
                 break
             try:
                 count = self._sock.recv_into(buffer)
@@ -222,7 +236,7 @@ class ServedConnection:
                 break
             except OSError:
                 count = 0
-                self._drop_frames()  # reset: nobody is there to be answered
+                self._drop_frames()  # connection reset: there is no peer to respond to
             if count == 0:
                 self._end()
                 return
@@ -239,7 +253,7 @@ class ServedConnection:
                 self._stop_reading()
                 break
             if count < len(buffer):
-                break  # that was all
+                break  # the socket is empty
         self._tell()
 
     def _add(self, frame: memoryview) -> None:
@@ -267,7 +281,10 @@ class ServedConnection:
             claim.release()
 
     def _check_idle(self) -> None:
-        """Give the peer up if it has nothing to wait for and was silent for too long; else look again when that may be."""
+        """Give up a peer that was silent for too long without a pending request.
+
+        Otherwise, schedule the next check.
+        """
         now_s = self._loop.time()
         waits_for_us = self._arrival is None or self._waits_for_room
         ends_s = (now_s if waits_for_us else self._active_s) + self._idle_s
@@ -284,7 +301,7 @@ class ServedConnection:
         self.hangup.happen()
 
     def _tell(self) -> None:
-        """Wake who waits for a frame, if there is one, or none will come."""
+        """Wake the waiter for a frame, if there is one or none will come."""
         if self._frames or self._ended:
             arrival, self._arrival = self._arrival, None
             if arrival is not None and not arrival.done():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a request's frame to the frame of its answer: reading, the handler, faults, writing. Knows no socket.
+"""Turns request frames into response frames: decoding, handlers, faults, encoding.
 
-What a broker makes of a request that it cannot handle is decided here, for each release that it passes for
-(``releases``): most of them end the connection, which is said by raising.
+Knows no socket. For each imitated release (``releases``) it decides how to react to requests that cannot be handled;
+most end the connection, which is expressed by raising.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from consumerd.wire.server_session import (
 from consumerd.wire.session import HEADER_CODEC
 
 _LARGE_BYTES: Final = 1 << 19
-"""No request without records is larger, and no larger one with records has more than ``_MOST_PARTS`` topics and partitions.
+"""Size limit of requests without records. Larger ones may have at most ``_MOST_PARTS`` topics and partitions.
 
-Kafka has one limit for the bytes of all requests. Here what is in them is read and answered on the event loop, element by
-element: a list of that size takes a second, in which nobody else is served.
+Kafka only limits the bytes of all requests. Here the content is decoded and answered on the event loop, element by
+element: a list of that size takes a second, in which no other client is served.
 """
 _MOST_PARTS: Final = 50_000
 
@@ -46,11 +46,14 @@ _log = structlog.get_logger(__name__)
 
 
 class SilenceWanted(ConsumerdError):
-    """This connection gets no answer any more, and stays open."""
+    """This connection gets no more responses, and stays open."""
 
 
 class Dispatcher:
-    """Answers the requests in ``handlers``, in the versions that the release speaks of them, and ApiVersions about them."""
+    """Dispatches requests to ``handlers``, in the versions of the imitated release.
+
+    It also answers ApiVersions.
+    """
 
     def __init__(self, handlers: Mapping[ApiKey, Handler], imitation: Imitation, faults: BrokerFaults) -> None:
         spoken = {
@@ -69,10 +72,12 @@ class Dispatcher:
     async def answer(
         self, frame: memoryview, *, peer_host: str, connection_id: str, hangup: Hangup
     ) -> FramedReply | None:
-        """Return the answer to a frame, None where there is none to be given; whoever gets it closes it.
+        """Return the response to a frame, or None if it gets none.
 
-        Bounded as the handler is, and by faults that delay. Raises ConnectionRefused and RemoteProtocolError where the
-        connection is to be closed, SilenceWanted.
+        The caller closes it.
+
+        Bounded as the handler is, and by injected delays. Raises ConnectionRefused and RemoteProtocolError if the
+        connection is to be closed, and SilenceWanted.
         """
         _check_size(frame)
         try:
@@ -107,7 +112,7 @@ class Dispatcher:
                 return await self._handlers[request.api](request, context)
             except (ConnectionRefused, RemoteProtocolError):
                 raise
-            except Exception as error:  # noqa: BLE001 - one request must not end the broker, as in KafkaApis.handleError
+            except Exception as error:  # noqa: BLE001 - a request must not end the broker, as in KafkaApis.handleError
                 _log.exception("request_failed", request=request.api.name, version=context.version, error=str(error))
                 code = ErrorCode.UNKNOWN_SERVER_ERROR
         if not request.expects_response:

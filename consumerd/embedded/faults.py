@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults on purpose: what a test, or somebody who tries a client, can make a broker do wrong.
+"""Fault injection: errors and network faults that a broker can be told to produce.
 
-A fault is armed for the next ``times`` requests of an API and then over; :meth:`ArmedFault.remove` takes back what is left of
-one, :meth:`BrokerFaults.clear` all. :attr:`ArmedFault.hits` counts the requests that it has met.
+A fault is armed for the next ``times`` requests of an API, and then over. :meth:`ArmedFault.remove` disarms one,
+:meth:`BrokerFaults.clear` all; :attr:`ArmedFault.hits` counts the requests affected.
 
 ::
 
     broker.faults.error(ApiKey.PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
-    broker.faults.close_at(ApiKey.FETCH, 100)          # after 100 bytes of the next answer
+    broker.faults.close_at(ApiKey.FETCH, 100)          # after 100 bytes of the next response
     full = broker.faults.fill_disk()
     ...
     full.remove()
 
-:meth:`BrokerFaults.error` meets requests that arrive from then on. Those of the network meet answers, long polls that wait
-already among them, and act on the answer's frame, size prefix included, whatever is in it; several at once act in the
-order in which they were armed. A Produce request with ``acks`` 0 has no answer: an error closes its connection, the others
-pass it by.
+:meth:`BrokerFaults.error` affects requests that arrive from then on. Network faults affect responses, those of waiting
+long polls included, and act on the response's frame, with its size prefix and independent of its content; several act
+in the order in which they were armed. A Produce request with ``acks`` 0 has no response: an error closes its
+connection, other faults do not affect it.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _SIZE_AT: Final = 0
 _CORRELATION_AT: Final = 4
 
 _WRONG_CORRELATION_BY: Final = 1_000_003
-"""How far off a wrong correlation id is: no client has so many requests in flight."""
+"""Difference of a wrong correlation id, larger than the number of a client's pending requests."""
 
 
 @dataclass(slots=True, eq=False)
 class ArmedFault:
-    """A fault that was armed; ``left`` None: until it is removed."""
+    """An armed fault; ``left`` None means until removed."""
 
     _remove: Callable[[ArmedFault], None]
     left: int | None = None
     hits: int = field(default=0, init=False)
-    """How many requests it has met so far."""
+    """Number of requests affected so far."""
 
     def hit(self) -> None:
-        """Count a request, and be over with the last one."""
+        """Count a request; the last one disarms the fault."""
         self.hits += 1
         if self.left is not None:
             self.left -= 1
@@ -60,24 +60,24 @@ class ArmedFault:
                 self.remove()
 
     def remove(self) -> None:
-        """Take it back; nothing happens if it is over."""
+        """Disarm the fault. Idempotent."""
         self._remove(self)
 
 
 @dataclass(slots=True, frozen=True)
 class _OnAnswer:
-    """What happens to an answer: it comes later, or is another one."""
+    """A fault of a response: a delay, or a changed frame."""
 
     delay_s: float = 0.0
     change: Callable[[FramedReply], FramedReply] | None = None
 
 
 class BrokerFaults:
-    """What one broker does wrong. Used on the broker's event loop."""
+    """The faults of one broker. For use on the broker's event loop."""
 
     def __init__(self) -> None:
         self.files = FillableFiles()
-        """The files of the broker's logs."""
+        """The file system of the broker's logs."""
         self._on_answer: dict[ApiKey, dict[ArmedFault, _OnAnswer]] = {}
         self._errors: dict[ApiKey, dict[ArmedFault, ErrorCode]] = {}
         self._leaders: dict[ArmedFault, tuple[TopicPartition, BrokerId]] = {}
@@ -87,11 +87,11 @@ class BrokerFaults:
     # -- answers
 
     def delay(self, api: ApiKey, seconds: float, *, times: int = 1) -> ArmedFault:
-        """Answer ``seconds`` later than it would; what the connection sends meanwhile waits."""
+        """Delay the response by ``seconds``; later requests of the connection wait too."""
         return self._arm(api, times, _OnAnswer(delay_s=seconds))
 
     def close_at(self, api: ApiKey, byte: int, *, times: int = 1) -> ArmedFault:
-        """Send ``byte`` bytes of the answer's frame and close; 0: none."""
+        """Send the first ``byte`` bytes of the response's frame, and close the connection."""
 
         def cut(reply: FramedReply) -> FramedReply:
             return replace(reply, pieces=cut_pieces(reply.pieces, byte), then_close=True)
@@ -99,7 +99,7 @@ class BrokerFaults:
         return self._arm(api, times, _OnAnswer(change=cut))
 
     def wrong_correlation_id(self, api: ApiKey, *, times: int = 1) -> ArmedFault:
-        """Answer with the correlation id of another request."""
+        """Respond with the correlation id of another request."""
 
         def renumber(reply: FramedReply) -> FramedReply:
             head = read_piece(reply.pieces[0])
@@ -111,9 +111,10 @@ class BrokerFaults:
         return self._arm(api, times, _OnAnswer(change=renumber))
 
     def corrupt(self, api: ApiKey, byte: int = -1, *, times: int = 1) -> ArmedFault:
-        """Invert one byte of the answer's frame, -1 for the last one; in an answer to Fetch that is in a record, if it has any.
+        """Invert one byte of the response's frame; -1 is the last one.
 
-        A number beyond the frame counts on from its beginning.
+        In a Fetch response, the last byte belongs to a record, if there is one. A number beyond the frame is taken
+        modulo its size.
         """
 
         def invert(reply: FramedReply) -> FramedReply:
@@ -124,13 +125,13 @@ class BrokerFaults:
         return self._arm(api, times, _OnAnswer(change=invert))
 
     def oversize(self, api: ApiKey, size: int = 0x7FFF_FFFF, *, times: int = 1) -> ArmedFault:
-        """Say ``size``, of 32 bits, in the frame's size prefix, and send what there is."""
+        """Replace the frame's size prefix by ``size``, a 32-bit number."""
         return self._arm(api, times, _OnAnswer(change=lambda reply: _overwrite(reply, _SIZE_AT, size)))
 
     # -- requests
 
     def error(self, api: ApiKey, code: ErrorCode, *, times: int = 1) -> ArmedFault:
-        """Do nothing of what is asked and answer ``code`` for all that it was asked for."""
+        """Do nothing, and respond with ``code`` for all parts of the request."""
         armed = self._errors.setdefault(api, {})
         fault = ArmedFault(_disarm(armed), times)
         armed[fault] = code
@@ -139,9 +140,9 @@ class BrokerFaults:
     # -- the cluster and the disk
 
     def pretend_leader(self, partition: TopicPartition, leader: BrokerId) -> ArmedFault:
-        """Name another leader in Metadata, and answer NOT_LEADER_OR_FOLLOWER for the partition, until removed.
+        """Name another leader in Metadata, and refuse the partition's requests, until removed.
 
-        Metadata names no other broker, so that clients find nobody under its number.
+        They get NOT_LEADER_OR_FOLLOWER. Metadata does not list the other broker, so clients cannot find it.
         """
 
         def restore(fault: ArmedFault) -> None:
@@ -154,7 +155,7 @@ class BrokerFaults:
         return fault
 
     def fill_disk(self) -> ArmedFault:
-        """Let every write to a log fail as on a full disk, until removed."""
+        """Make every log write fail as on a full disk, until removed."""
 
         def free(fault: ArmedFault) -> None:
             self._full.pop(fault, None)
@@ -166,7 +167,7 @@ class BrokerFaults:
         return fault
 
     def clear(self) -> None:
-        """Take back everything."""
+        """Disarm all faults."""
         armed: list[ArmedFault] = [*self._leaders, *self._full]
         armed += [fault for faults in self._on_answer.values() for fault in faults]
         armed += [fault for faults in self._errors.values() for fault in faults]
@@ -176,24 +177,24 @@ class BrokerFaults:
     # -- what the broker asks
 
     def find_leader(self, partition: TopicPartition) -> BrokerId | None:
-        """Return who is to pass for a partition's leader; None: the broker itself."""
+        """Return the pretended leader of a partition, or None."""
         if not self._leaders:
             return None
         return next((leader for one, leader in reversed(self._leaders.values()) if one == partition), None)
 
     def subscribe(self, changed: Callable[[TopicPartition], None]) -> None:
-        """Call back when a partition's pretended leader comes or goes."""
+        """Call ``changed`` when a partition's pretended leader is set or removed."""
         self._subscribers.append(changed)
 
     def take_error(self, api: ApiKey) -> ErrorCode | None:
-        """Return the error that a request which has just arrived is to be answered with, and count it."""
+        """Return the injected error of a new request, if any, and count it."""
         for fault, code in self._errors.get(api, {}).items():
             fault.hit()
             return code
         return None
 
     async def act(self, api: ApiKey, reply: FramedReply) -> FramedReply:
-        """Return what is sent in place of ``reply``, when it is time to. Bounded by the delays that were armed."""
+        """Return what to send instead of ``reply``, after injected delays."""
         armed = self._on_answer.get(api)
         if not armed:
             return reply
@@ -217,7 +218,7 @@ class BrokerFaults:
 
 
 def _disarm(armed: dict[ArmedFault, T]) -> Callable[[ArmedFault], None]:
-    """Return what takes a fault out of those that are armed, if it is there."""
+    """Return a function that removes a fault from the armed ones."""
 
     def remove(fault: ArmedFault) -> None:
         armed.pop(fault, None)
@@ -226,7 +227,7 @@ def _disarm(armed: dict[ArmedFault, T]) -> Callable[[ArmedFault], None]:
 
 
 def _overwrite(reply: FramedReply, at: int, number: int) -> FramedReply:
-    """Put another number at ``at``, as far as there are bytes."""
+    """Overwrite the number at ``at``, as far as the first piece reaches."""
     first = bytearray(read_piece(reply.pieces[0]))
     end = min(at + _INT32.size, len(first))
     first[at:end] = _INT32.pack(number)[: end - at]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of logs on a disk that can be full on purpose."""
+"""Log files on a disk that tests can make full."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consumerd.embedded.log.files import OsLogFiles
 
 
 class FillableFiles(OsLogFiles):
-    """The real ones; while ``full``, what would take more room fails as it does on a full disk, and takes none."""
+    """The real file system; while ``full``, writes fail as on a full disk."""
 
     def __init__(self) -> None:
         self.full = False

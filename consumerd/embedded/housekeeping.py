@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker does to its logs by the clock: flushes, retention, compaction, checkpoints.
+"""Periodic work on a broker's logs: flushes, retention, compaction, checkpoints.
 
-One partition after the other, each in its turn among the appends (``appending``), so that tending many logs never takes
-the disk from producers for longer than one of them needs; but for compaction, which a log lets go on beside its appends,
-since it takes as long as the log is large. A log that fails is reported once, and left alone by whoever tends it until it
-is opened anew.
+Partitions are processed one after the other, each in turn with its appends (``appending``), so that work on many logs
+never blocks producers for longer than one log needs. Compaction runs in parallel with appends, since its time grows
+with the log. A failing log is reported once, and not processed until it is opened again.
 """
 
 from __future__ import annotations
@@ -27,16 +26,18 @@ _log = structlog.get_logger(__name__)
 
 
 class Logs(Protocol):
-    """The logs that there are now."""
+    """The open logs."""
 
     def logs(self) -> Collection[PartitionLog]:
-        """Return them."""
+        """Return the open logs."""
 
 
 class Housekeeper:
-    """Tends ``logs``: flushes that are due every second, the rest every ``retention_check_interval_s``.
+    """Runs the periodic work on ``logs``.
 
-    ``write_checkpoints`` blocks, and raises LogError.
+    Args:
+        retention_check_interval_s: Interval of retention and compaction, in seconds. Due flushes are made every second.
+        write_checkpoints: Writes the checkpoints. It blocks, and raises LogError.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class Housekeeper:
         self._failing: set[TopicPartition | None] = set()
 
     async def run(self) -> None:
-        """Tend them until cancelled; unbounded. What has begun in a thread is brought to its end there."""
-        async with asyncio.TaskGroup() as tasks:  # so that no flush waits for a compaction
+        """Work until cancelled. Unbounded; work begun in a thread is finished there."""
+        async with asyncio.TaskGroup() as tasks:  # two tasks, so that flushes need not wait for a compaction
             tasks.create_task(self._flush_when_due(), name="flushes")
             tasks.create_task(self._clean_now_and_then(), name="cleaning")
 
@@ -74,7 +75,7 @@ class Housekeeper:
             await self.clean()
 
     async def clean(self) -> None:
-        """Let retention and compaction have their way once, and write down how far that is safe."""
+        """Run retention and compaction once, and write the checkpoints."""
         self._failing &= {*self._partitions(), None}
         for log in self._logs.logs():
             if log.settings.cleanup_policy.deletes:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches that wait for records: found by partition, woken by appends, ended by one timer each.
+"""Long polls: fetches that wait for records, woken by appends or by a timer.
 
-Nothing is looked at again and again: an idle consumer costs an entry a partition and a timer in the loop's heap. What a
-poll waits for is counted down by what is appended, so that it is not woken by every small append when it wants many bytes
-(Kafka's ``DelayedFetch``, which accumulates likewise).
+Nothing is polled: an idle consumer costs one entry per partition, and one timer in the event loop. Appends decrement
+the number of bytes that a poll waits for, so that a poll for many bytes is not woken by every small append (as in
+Kafka's ``DelayedFetch``).
+
+Example: a fetch wants at least 1,000 bytes and finds none. Appends of 400 and 300 bytes leave 300 missing; the next
+append of 500 bytes wakes it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from consumerd.model import TopicPartition
 
 
 class _Poll:
-    """One fetch that waits; ``rooms`` are the bytes that each partition may still add to its answer."""
+    """One waiting fetch; ``rooms`` are the bytes that each partition can still add."""
 
     __slots__ = ("missing", "rooms", "woken")
 
@@ -38,20 +41,20 @@ class _Poll:
 
 
 class LongPolls:
-    """Who waits for which partitions. Used on one event loop."""
+    """The waiting fetches by partition. For use on one event loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicPartition, set[_Poll]] = {}
 
     @property
     def waiting(self) -> int:
-        """How many entries there are: one for each partition that each poll waits for."""
+        """Number of entries: one per poll and partition."""
         return sum(map(len, self._waiting.values()))
 
     async def wait(self, rooms: Mapping[TopicPartition, int], missing: int, *, until: float, hangup: Hangup) -> None:
-        """Wait until ``missing`` bytes have been appended to the partitions, at most ``rooms`` to each.
+        """Wait until ``missing`` bytes are appended, at most ``rooms`` bytes per partition.
 
-        Returns also at ``until`` (of the loop's clock), when a partition was disturbed, and when the peer has gone.
+        Also returns at ``until`` (loop time), when a partition is disturbed, and when the peer hangs up.
         """
         loop = asyncio.get_running_loop()
         poll = _Poll(rooms, missing, loop.create_future())
@@ -71,16 +74,16 @@ class LongPolls:
                     del self._waiting[partition]
 
     def grown(self, partition: TopicPartition, size: int) -> None:
-        """Tell that ``size`` bytes were appended to a partition."""
+        """Report that ``size`` bytes were appended to a partition."""
         for poll in self._waiting.get(partition, ()):
             poll.count(partition, size)
 
     def disturb(self, partition: TopicPartition) -> None:
-        """Tell that something else about a partition has changed (it was deleted, its leader is another one)."""
+        """Report another change of a partition, such as its deletion or a new leader."""
         for poll in self._waiting.get(partition, ()):
             poll.wake()
 
     def disturb_topics(self, topics: Collection[str]) -> None:
-        """Tell that of all partitions of some topics."""
+        """Report another change of all partitions of some topics."""
         for partition in [one for one in self._waiting if one.topic in topics]:
             self.disturb(partition)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded broker in ZooKeeper: its registration, and what it holds as the controller of a cluster of one.
+"""The embedded broker in ZooKeeper: its registration, and its role as controller.
 
-Ephemeral nodes live in one ZooKeeper session. When another session begins (``epoch``), they are made again, and the broker is
-elected controller anew. A node that an earlier session has left behind (a broker that was killed, or a session that the
-ensemble has not ended yet) is waited for, as long as a session can linger; one that is still there then belongs to a process
-that lives: :class:`BrokerIdTaken`. Another broker that is the controller is left so, and followed when it goes.
+Ephemeral nodes live in one ZooKeeper session. In a new session (``epoch``) they are created again, and the controller
+is elected again. A node of an earlier session (of a killed broker, or of a session that the ensemble has not ended yet)
+is waited for, as long as a session can linger. If it still exists then, it belongs to another living process:
+:class:`BrokerIdTaken`. If another broker is the controller, it stays so, and is succeeded when its node goes.
 
 Sources: Kafka's ``ZkUtils.registerBrokerInZk``, ``KafkaZkClient.scala``, ``ZookeeperLeaderElector.scala`` and
 ``KafkaController.scala`` (0.8.2 to 1.1); KIP-78 for the cluster id.
@@ -50,22 +50,26 @@ from consumerd.zk.znodes import MalformedZnode, parse_broker, parse_cluster_id
 
 _RETRY_S: Final = 1.0
 _LINGERING: Final = 2.0
-"""Session timeouts for which the node of a session that is over may stay: the ensemble counts one from when it last heard of
-it, and looks in steps of a tick.
+"""Session timeouts for which a node of an ended session can remain.
+
+The ensemble counts one timeout from the session's last request, and checks in steps of a tick.
 """
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class BrokerIdTaken(ConsumerdError):
-    """Another process is registered under our broker id; the message says where it listens."""
+    """Another process is registered with our broker id; the message has its address."""
 
 
 class BrokerNode:
-    """Registers on entering, and keeps it so until left; to be entered when the broker listens.
+    """Registers a broker on entering, and keeps it registered until left.
 
-    ``random_bytes`` gives the id of a cluster that has none. Should somebody else take the broker's id while it is
-    registered, the block is cancelled and ends in an ExceptionGroup with BrokerIdTaken.
+    To be entered when the broker listens. If another process takes the broker's id, the block is cancelled and raises
+    an ExceptionGroup with BrokerIdTaken.
+
+    Args:
+        random_bytes: Source of the id of a cluster that has none yet.
     """
 
     def __init__(
@@ -88,7 +92,10 @@ class BrokerNode:
         self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Raises BrokerIdTaken, CoordinationError. Bounded by twice the session's timeout, and its calls."""
+        """Register. Raises BrokerIdTaken, CoordinationError.
+
+        Bounded by twice the session timeout, and by the session's calls.
+        """
         epoch = await self._register()
         await self._running.enter_async_context(alongside(self._keep(epoch), name="registration"))
         return self
@@ -96,7 +103,10 @@ class BrokerNode:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take the ephemeral nodes away, if ZooKeeper can be reached; they go with the session otherwise."""
+        """Remove the ephemeral nodes, if ZooKeeper is connected.
+
+        Otherwise they go with the session.
+        """
         try:
             await self._running.__aexit__(kind, error, traceback)
         finally:
@@ -105,18 +115,21 @@ class BrokerNode:
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster's id; None for a release that has none."""
+        """The cluster's id; None for releases without one."""
         return self._cluster_id
 
     @property
     def is_controller(self) -> bool:
-        """Whether this broker is the controller."""
+        """True if this broker is the controller."""
         return self._is_controller
 
     # -- registering
 
     async def _register(self) -> SessionEpoch:
-        """Make every node that a broker makes when it starts; return the epoch of the session that holds them."""
+        """Create all nodes that a broker creates at its start.
+
+        Returns the epoch of the session that owns them.
+        """
         while True:
             await self._wait_connected()
             epoch = self._zk.state.epoch
@@ -130,7 +143,7 @@ class BrokerNode:
                 if has_producer_ids(self._release):
                     await self._claim_producer_ids()
             except SessionLost:
-                continue  # begun in one session, and another one has begun since
+                continue  # the session was replaced meanwhile: register in the new one
             log.info("broker_registered", broker=self._address.broker_id, controller=self._is_controller)
             return epoch
 
@@ -144,8 +157,8 @@ class BrokerNode:
                     await self._wait_gone(path)
         except TimeoutError:
             raise BrokerIdTaken(
-                f"broker {self._address.broker_id} is registered already, by a process at {await self._describe(path)}: "
-                "stop it, or give this broker another id"
+                f"broker {self._address.broker_id} is registered already, by a process at {await self._describe(path)}"
+                ": stop it, or give this broker another id"
             ) from None
 
     async def _describe(self, path: str) -> str:
@@ -157,17 +170,17 @@ class BrokerNode:
         return f"{endpoint.host}:{endpoint.port}"
 
     async def _create_ephemeral(self, path: str, data: bytes, epoch: SessionEpoch) -> bool:
-        """Create a node of this session; False while another session has it."""
+        """Create a node of this session; return False while another session owns it."""
         try:
             await self._zk.create(path, data, ephemeral=True, epoch=epoch)
         except NodeExists:
             stat = await self._zk.exists(path)
-            # ours: an earlier try, the outcome of which was not known
+            # it may be ours, from an earlier try whose reply was lost
             return stat is not None and stat.ephemeral_owner == self._zk.state.session_id
         return True
 
     async def _wait_gone(self, path: str) -> None:
-        """Wait until a node is deleted; the caller bounds it."""
+        """Wait until a node is deleted. Bounded by the caller."""
         changed = asyncio.Event()
         watch = self._zk.watch(path, WatchKind.DATA, changed.set)
         try:
@@ -180,7 +193,7 @@ class BrokerNode:
             watch.close()
 
     async def _elect(self, epoch: SessionEpoch) -> None:
-        """Become the controller if there is none: the node first, then the next controller epoch."""
+        """Become the controller if there is none: first the node, then the next epoch."""
         data = encode_controller(self._address.broker_id, timestamp_ms=self._now_ms())
         already = self._is_controller
         self._is_controller = await self._create_ephemeral(CONTROLLER, data, epoch)
@@ -199,14 +212,17 @@ class BrokerNode:
             return
 
     async def _agree_on_cluster_id(self) -> str:
-        """Return the cluster's id, which the first of its brokers chooses: 16 random bytes in base 64, for URLs."""
+        """Return the cluster's id, created by its first broker.
+
+        It has 16 random bytes in URL-safe base 64.
+        """
         while (node := await self._zk.find(CLUSTER_ID)) is None:
             chosen = base64.urlsafe_b64encode(self._random_bytes(16)).rstrip(b"=").decode()
             await self._zk.ensure_path(CLUSTER_ID, encode_cluster_id(chosen))
         return parse_cluster_id(node[0])
 
     async def _claim_producer_ids(self) -> None:
-        """Claim the next block of producer ids, which a broker does when it starts, whether anybody wants one or not."""
+        """Claim the next block of producer ids, as brokers do at their start."""
         while True:
             await self._zk.ensure_path(PRODUCER_ID_BLOCK)
             (data, stat) = await self._zk.get(PRODUCER_ID_BLOCK)
@@ -218,7 +234,7 @@ class BrokerNode:
     # -- keeping it
 
     async def _keep(self, epoch: SessionEpoch) -> None:
-        """Register anew in each new session, and take over from a controller that goes."""
+        """Register again in each new session, and succeed a controller that goes."""
         watch = self._zk.watch(CONTROLLER, WatchKind.DATA, self._changed.set)
         try:
             while True:
@@ -239,7 +255,7 @@ class BrokerNode:
             watch.close()
 
     async def _wait_change(self, epoch: SessionEpoch) -> None:
-        """Wait until the session is another one, or the controller's node changes. Unbounded."""
+        """Wait for a new session, or a change of the controller's node. Unbounded."""
         async with asyncio.TaskGroup() as group:
             session = group.create_task(self._wait_other_session(epoch))
             controller = group.create_task(self._changed.wait())
@@ -254,7 +270,7 @@ class BrokerNode:
             state = await self._zk.wait_state(state)
 
     async def _wait_connected(self) -> None:
-        """Wait for a connection. Unbounded; the broker can do nothing without."""
+        """Wait for a connection. Unbounded: the broker can do nothing without."""
         state = self._zk.state
         while not state.connected:
             state = await self._zk.wait_state(state)

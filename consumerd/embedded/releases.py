@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which release of Kafka a broker passes for: what it speaks, how it stores, and what it does on an ApiVersions request.
+"""Kafka releases that a broker can imitate: API versions, formats and behaviour.
 
-Ranges are those of ``net.versions.RELEASES``, cut by what is served here. Brokers of 0.8 close the connection on a request
-that they do not know; 0.9 says nothing on it, reads nothing more and leaves it open (the processor thread loses the
-request to an exception); from 0.10 on ApiVersions is answered. All of them close it on a version that they do not speak,
-but for ApiVersions itself, where that is error 35 in the form of version 0 (KIP-35).
+Version ranges are those of ``net.versions.RELEASES``, limited to the ones served here. On an unknown request, brokers
+of 0.8 close the connection; 0.9 stops reading and leaves it open (an exception in the processor thread loses the
+request); from 0.10 on, clients can ask by ApiVersions. On an unsupported version, all close the connection, except for
+ApiVersions itself, where the response is error 35 in version 0 (KIP-35).
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ SERVED: Final[Mapping[ApiKey, VersionRange]] = {
     ApiKey.LIST_GROUPS: VersionRange(0, 1),
     ApiKey.API_VERSIONS: VersionRange(0, 0),
 }
-"""What this broker can speak at most.
+"""The largest version ranges of this broker.
 
-Metadata goes further than it needs to: clients take its versions for the release, and 0.11's for the message format.
+Metadata goes further than needed: clients deduce the release from its versions, and 0.11's message format from it.
 """
 
 MessageFormat = Literal[0, 1, 2]
-"""The magic of what a log stores."""
+"""The magic of stored messages."""
 
 
 class OnUnknownRequest(enum.Enum):
-    """What a release does with a request whose key it does not know."""
+    """A release's reaction to a request with an unknown API key."""
 
     CLOSE = "close"
     FALL_SILENT = "fall silent"
-    """Answers nothing more on that connection, and leaves it open."""
+    """Sends no more responses on that connection, and leaves it open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imitation:
-    """A release, as its clients see it."""
+    """A release as its clients see it."""
 
     name: str
     release: Release
     ranges: Mapping[ApiKey, VersionRange]
     message_format: MessageFormat
-    """What its logs store unless told otherwise."""
+    """The magic stored by its logs by default."""
     on_unknown_request: OnUnknownRequest
 
 
@@ -83,11 +83,11 @@ IMITATIONS: Final[Mapping[str, Imitation]] = {
         _imitate("1.1", (1, 1), 2, OnUnknownRequest.CLOSE),
     )
 }
-"""What ``--as-release`` may name."""
+"""The values of ``--as-release``."""
 
 
 def get_imitation(name: str) -> Imitation:
-    """Return what ``--as-release`` names. Raises ConfigError."""
+    """Return the imitation named by ``--as-release``. Raises ConfigError."""
     imitation = IMITATIONS.get(name)
     if imitation is None:
         raise ConfigError(f"as-release: expected one of {', '.join(IMITATIONS)}, got {name!r}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An answer as pieces of a frame: bytes, and ranges of log files that are sent without a copy.
+"""Responses as pieces of a frame: bytes, and file ranges sent without copying.
 
-A frame that is not all bytes cannot be joined: it stays a list of pieces until it is on the wire. Who makes a
-:class:`FramedReply` hands over with it what must be closed once it has been sent.
+A frame with file ranges is never joined; it stays a list of pieces until it is sent. The creator of a
+:class:`FramedReply` passes along the objects to be closed after sending.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Protocol, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """``size`` bytes of an open file from ``position`` on. Has a length, so that it can stand for a record set."""
+    """``size`` bytes of an open file from ``position`` on.
+
+    It has a length, so it can stand for a record set.
+    """
 
     descriptor: int
     position: int
@@ -29,17 +32,17 @@ Piece: TypeAlias = bytes | memoryview | FileRange
 
 
 class Closable(Protocol):
-    """What keeps a file open for a reply."""
+    """An object that keeps a file open for a reply."""
 
     def close(self) -> None:
-        """Let go of it. Idempotent."""
+        """Release the file. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResponse:
     """A response in which :class:`FileRange` objects stand for record sets.
 
-    ``owners`` keep their files open, and are closed when it has been sent or dropped.
+    ``owners`` keep the files open, and are closed when it was sent or dropped.
     """
 
     response: object
@@ -48,7 +51,7 @@ class FileResponse:
 
 @dataclass(slots=True, kw_only=True)
 class FramedReply:
-    """A whole frame to be sent, and whether the connection ends with it."""
+    """A complete frame to be sent; ``then_close`` ends the connection after it."""
 
     pieces: list[Piece]
     owners: Sequence[Closable] = ()
@@ -56,24 +59,24 @@ class FramedReply:
 
     @property
     def size(self) -> int:
-        """The bytes that there are to be sent."""
+        """Number of bytes to be sent."""
         return sum(len(piece) for piece in self.pieces)
 
     def close(self) -> None:
-        """Close what the pieces are in."""
+        """Close the owners of the pieces."""
         for owner in self.owners:
             owner.close()
 
 
 def read_piece(piece: Piece) -> bytes:
-    """Return a piece as bytes: of a file, what is there of it."""
+    """Return a piece as bytes; of a file, as far as it reaches."""
     if isinstance(piece, FileRange):
         return os.pread(piece.descriptor, piece.size, piece.position)
     return bytes(piece)
 
 
 def cut_pieces(pieces: Iterable[Piece], size: int) -> list[Piece]:
-    """Return the pieces' first ``size`` bytes."""
+    """Return the first ``size`` bytes of the pieces."""
     kept: list[Piece] = []
     for piece in pieces:
         if size <= 0:

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for the requests of all connections together: what is being received, what waits, and what is worked on.
+"""Memory for the requests of all connections: those being received, waiting or handled.
 
-Kafka's ``queued.max.request.bytes`` (SimpleMemoryPool), but reserved as bytes arrive: a peer that announces 100 MiB and
-sends eight bytes holds one step. Connections whose requests find no room are not read until there is some, in order.
+Like Kafka's ``queued.max.request.bytes`` (SimpleMemoryPool), but reserved as bytes arrive: a peer that announces 100
+MiB and sends eight bytes reserves one step. Connections whose requests find no memory are not read until there is some,
+in order.
 
-Requests that have arrived in part could wait for each other for ever. Therefore, while no request is complete, the first
-that waits goes beyond the limit, one at a time: the bound is ``limit_bytes`` and one request.
+Partly received requests could wait for each other for ever. So while no request is complete, the first waiting one may
+exceed the limit, one at a time. The bound is ``limit_bytes`` and one request.
 
-    Example: the limit is 128 MiB, two peers have sent 64 MiB of 100 MiB each and stall. A request of 1 MiB waits as the
-    first, no other is complete, so that it is received beyond the limit, worked on and released; then the next one is.
+Example: the limit is 128 MiB. Two peers have sent 64 MiB of 100 MiB each, and stall. A request of 1 MiB is the first to
+wait, and none is complete, so it is received beyond the limit, handled and released; then the next one is.
 
-A peer that stalls with what it holds is cut off by its connection while others wait (:attr:`RequestMemory.contended`).
+A peer that stalls while holding memory is disconnected by its connection when others wait
+(:attr:`RequestMemory.contended`).
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from collections.abc import Callable
 from typing import Final
 
 _STEP_BYTES: Final = 64 << 10
-"""Reserved for the beginning of a request; later steps double what it has."""
+"""Bytes reserved for the beginning of a request; each later step doubles the reservation."""
 
 
 class MemoryClaim:
-    """Memory for one request, as far as it has arrived; :meth:`release` must be called."""
+    """Memory reserved for one request, as it arrives; :meth:`release` must be called."""
 
     __slots__ = ("_granted", "_memory", "complete", "reserved_bytes", "size", "step_bytes")
 
@@ -39,38 +41,38 @@ class MemoryClaim:
 
     @property
     def held(self) -> bool:
-        """Whether all that was asked for is reserved."""
+        """True if all requested bytes are reserved."""
         return not self.step_bytes
 
     def reserve_more(self) -> None:
-        """Ask for the next step; it is reserved at once, or ``granted`` is called when it is."""
+        """Request the next step; if it is not reserved at once, ``granted`` is called later."""
         assert self._memory is not None, "not released"
         self.step_bytes = min(max(self.reserved_bytes, _STEP_BYTES), self.size - self.reserved_bytes)
         self._memory.ask(self)
 
     def finish(self) -> None:
-        """Note that the request has arrived in full: it will be worked on and released."""
+        """Note that the request is complete: it will be handled and released."""
         assert self._memory is not None, "not released"
         self._memory.finish(self)
 
     def add_step(self) -> None:
-        """Reserve the step that was asked for; for the memory to call."""
+        """Reserve the requested step. Called by the memory."""
         self.reserved_bytes += self.step_bytes
         self.step_bytes = 0
 
     def grant(self) -> None:
-        """Tell that a step was reserved that had to wait; for the memory to call."""
+        """Report that a delayed step is reserved. Called by the memory."""
         self._granted()
 
     def release(self) -> None:
-        """Give everything back, and wait for nothing more. Idempotent."""
+        """Release everything, and end a wait. Idempotent."""
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.give_back(self)
 
 
 class RequestMemory:
-    """``limit_bytes`` for all; used on one event loop."""
+    """``limit_bytes`` shared by all requests. For use on one event loop."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -82,29 +84,29 @@ class RequestMemory:
 
     @property
     def contended(self) -> bool:
-        """Whether any request waits for memory."""
+        """True if a request waits for memory."""
         return bool(self._waiting)
 
     def take(self, size: int, granted: Callable[[], None]) -> MemoryClaim:
-        """Return a claim whose first step is reserved already, or will be when ``granted`` is called."""
+        """Return a claim whose first step is reserved now, or when ``granted`` is called."""
         claim = MemoryClaim(self, size, granted)
         claim.reserve_more()
         return claim
 
     def ask(self, claim: MemoryClaim) -> None:
-        """Reserve a claim's next step, or have it wait; for the claim to call."""
+        """Reserve a claim's next step, or queue it. Called by the claim."""
         if self._beyond is claim or (not self._waiting and self._may_have(claim)):
             self._reserve(claim)
         else:
             self._waiting.append(claim)
 
     def finish(self, claim: MemoryClaim) -> None:
-        """Count a request that is complete; for the claim to call."""
+        """Count a complete request. Called by the claim."""
         claim.complete = True
         self._complete += 1
 
     def give_back(self, claim: MemoryClaim) -> None:
-        """Take back what a claim has; for the claim to call."""
+        """Take back a claim's memory, and serve waiting claims. Called by the claim."""
         self.taken_bytes -= claim.reserved_bytes
         self._complete -= claim.complete
         if not claim.held:

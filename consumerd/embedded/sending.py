@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends a reply on a non-blocking socket: bytes by ``send``, ranges of files by ``sendfile``.
+"""Sends replies on a non-blocking socket: bytes by ``send``, file ranges by ``sendfile``.
 
 ``sendfile`` moves pages from the file to the socket inside the kernel, as Kafka's ``FileRecords.writeTo`` does ("The
-sendfile implementation", Kafka's documentation, Implementation: Network Layer). Where the system or the file system has no
-such call, the file is read and written in steps.
+sendfile implementation", Kafka's documentation, Implementation: Network Layer). Without such a call, the file is read
+and written in steps.
 
-What the socket does not take at once goes out as the loop finds it writable, step by step without waking a task: an answer
-of some megabytes takes dozens of steps. A reader that is slow is waited for as long as it takes *something* within the
-time given; meanwhile nothing is held but the reply, whose file ranges take no memory.
+Bytes that the socket does not accept at once are sent as it becomes writable, step by step, without waking a task: a
+response of some megabytes takes dozens of steps. A slow reader is waited for as long as it accepts *something* within
+the time limit; meanwhile only the reply is held, whose file ranges take no memory.
 
-A step is on the event loop, as Kafka's is on a network thread: where the file's pages are not in memory it waits for the
-disk, for a megabyte at most.
+Steps run on the event loop, as Kafka's run on a network thread: if the file's pages are not in memory, a step waits for
+the disk, for one megabyte at most.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from consumerd.embedded.reply import FileRange, FramedReply, Piece
 from consumerd.errors import ConnectionLost
 
 _STEP_BYTES: Final = 1024 * 1024
-"""What one step sends at most, before others have their turn: a reader on the same machine may take as fast as we give."""
+"""Bytes that one step sends at most, so that other connections get a turn: a local reader may accept without limit."""
 
 _COPY_BYTES: Final = 256 * 1024
 
 _NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTSOCK})
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
-"""More follows at once: the head of an answer waits for its records, and shares a segment with them."""
+"""Tells the kernel that more data follows: the head of a response shares a packet with its records."""
 
 
 class ReplySender:
-    """Sends one reply at a time on ``sock``. A peer that takes nothing for ``stall_s`` seconds is given up."""
+    """Sends one reply at a time on ``sock``.
+
+    A peer that accepts nothing for ``stall_s`` seconds is given up.
+    """
 
     def __init__(self, sock: socket.socket, *, stall_s: float, use_sendfile: bool = hasattr(os, "sendfile")) -> None:
         self._sock = sock
@@ -44,10 +47,13 @@ class ReplySender:
         self._use_sendfile = use_sendfile
         self._pieces: deque[Piece] = deque()
         self._sent_s = 0.0
-        """When the peer took something last."""
+        """Loop time at which the peer last accepted something."""
 
     async def send(self, reply: FramedReply) -> None:
-        """Send all of it. Bounded by the peer's taking something every ``stall_s`` seconds. Raises ConnectionLost."""
+        """Send a whole reply. Raises ConnectionLost.
+
+        Bounded if the peer accepts something every ``stall_s`` seconds.
+        """
         self._pieces.extend(reply.pieces)
         try:
             self._step()
@@ -87,10 +93,10 @@ class ReplySender:
             loop.remove_writer(descriptor)
         done.result()
 
-    # -- steps: each sends what the socket takes now, and says how much
+    # -- steps: each sends as much as the socket accepts now
 
     def _step(self) -> int:
-        """Send up to :data:`_STEP_BYTES` of what is left. Raises OSError, ConnectionLost."""
+        """Send up to :data:`_STEP_BYTES`; return the bytes sent. Raises OSError, ConnectionLost."""
         total = 0
         pieces = self._pieces
         while pieces and total < _STEP_BYTES:

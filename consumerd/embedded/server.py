@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listens, and serves each connection in a task of its own: one request after the other, answered in order.
+"""The broker's listener; each connection is served in a task of its own.
 
-Kafka's documentation, Implementation: Network Layer. What a request means is ``dispatch``'s.
+Requests of a connection are handled one after the other, and answered in order (Kafka's documentation, Implementation:
+Network Layer). ``dispatch`` handles their content.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from consumerd.errors import ConfigError, ConnectionLost, RemoteProtocolError
 
 DEFAULT_RECEIVED_BYTES: Final = 128 * 1024 * 1024
 DEFAULT_IDLE_S: Final = 600.0
-"""As ``connections.max.idle.ms`` of Kafka."""
+"""As Kafka's ``connections.max.idle.ms``."""
 
 _BACKLOG: Final = 512
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -35,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BrokerServer:
-    """Serves ``dispatcher`` on a listening socket, which it owns; made by :func:`listen`."""
+    """Serves ``dispatcher`` on a listening socket that it owns; created by :func:`listen`."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class BrokerServer:
     ) -> None:
         self._listener = listener
         self.port = int(listener.getsockname()[1])
-        """Where it listens."""
+        """The port it listens on."""
         self._max_request_bytes = max_request_bytes
         self._memory = RequestMemory(max_received_bytes)
         self._write_timeout_s = write_timeout_s
@@ -58,14 +59,14 @@ class BrokerServer:
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
+        """Number of open connections."""
         return len(self._connections)
 
     @asynccontextmanager
     async def serving(self, dispatcher: Dispatcher) -> AsyncIterator[None]:
-        """Accept and serve while the block runs; at its end, stop listening and cut connections off.
+        """Accept and serve connections while the block runs.
 
-        A failure of the block comes out as it is.
+        At its end, stops listening and closes all connections. An exception of the block is raised unchanged.
         """
         loop = asyncio.get_running_loop()
         failure: Exception | None = None
@@ -95,7 +96,7 @@ class BrokerServer:
                     for key in tasks.keys:
                         tasks.cancel_soon(key)
         finally:
-            while self._connections:  # accepted so late that nobody has come to serve them
+            while self._connections:  # accepted too late to be served
                 self._connections.popitem()[1].close()
         if failure is not None:
             raise failure
@@ -105,7 +106,7 @@ class BrokerServer:
         self._listener.close()
 
     def _accept(self, dispatcher: Dispatcher, tasks: TaskSet[str]) -> None:
-        """Accept who waits, and serve them; raises OSError where no more can be accepted now."""
+        """Accept and serve waiting clients. Raises OSError if no more can be accepted now."""
         for _ in range(_BACKLOG):
             try:
                 sock, address = self._listener.accept()
@@ -114,9 +115,9 @@ class BrokerServer:
             except OSError as error:
                 if error.errno in _OUT_OF_DESCRIPTORS:
                     raise
-                continue  # the peer was gone again before we came to it
+                continue  # the peer has disconnected already
             sock.settimeout(0)
-            with contextlib.suppress(OSError):  # as above, which reading tells
+            with contextlib.suppress(OSError):  # as above; reading will report it
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._accepted += 1
@@ -133,7 +134,7 @@ class BrokerServer:
             tasks.start(name, self._serve(connection, dispatcher), name=f"broker-connection-{name}")
 
     async def _serve(self, connection: ServedConnection, dispatcher: Dispatcher) -> None:
-        """Serve one connection to its end; unbounded, as a client may go on for as long as it likes."""
+        """Serve one connection to its end. Unbounded: the client decides."""
         name = connection.name
         try:
             await _answer_all(connection, dispatcher)
@@ -145,7 +146,7 @@ class BrokerServer:
             _log.info("connection_closed", connection=name, reason=str(error))
         except ConnectionLost as error:
             _log.debug("connection_lost", connection=name, reason=str(error))
-        except Exception as error:  # noqa: BLE001 - a fault of ours costs its connection alone (SocketServer.processException)
+        except Exception as error:  # noqa: BLE001 - ends its connection only, as in SocketServer.processException
             _log.exception("connection_failed", connection=name, error=str(error))
         finally:
             self._connections.pop(name, None)
@@ -153,7 +154,7 @@ class BrokerServer:
 
 
 async def _answer_all(connection: ServedConnection, dispatcher: Dispatcher) -> None:
-    """Answer one request after the other until the peer has ended the stream, or a reply is to be the last one."""
+    """Answer requests until the peer ends the stream, or a reply ends the connection."""
     while (frame := await connection.next_frame()) is not None:
         reply = await dispatcher.answer(
             frame, peer_host=connection.peer_host, connection_id=connection.name, hangup=connection.hangup
@@ -164,7 +165,7 @@ async def _answer_all(connection: ServedConnection, dispatcher: Dispatcher) -> N
             if reply.then_close:
                 return
         if connection.has_frame:
-            # a client that never lets us wait for it must not keep others waiting
+            # a client with requests always pending must not keep others waiting
             await asyncio.sleep(0)
 
 
@@ -177,10 +178,15 @@ def listen(
     write_timeout_s: float,
     idle_timeout_s: float = DEFAULT_IDLE_S,
 ) -> BrokerServer:
-    """Listen on ``host`` (an address, or a name of this machine); connections wait until they are served.
+    """Listen on ``host``, an address or name of this machine.
 
-    A request has ``max_request_bytes`` at most, those of all connections that are received and worked on
-    ``max_received_bytes`` together. Raises ConfigError where it cannot listen.
+    Connections wait until they are served. Raises ConfigError if it cannot listen.
+
+    Args:
+        max_request_bytes: Largest size of one request.
+        max_received_bytes: Largest size of the requests of all connections that are received and handled.
+        write_timeout_s: Time after which a peer that accepts no bytes of a reply is disconnected.
+        idle_timeout_s: Time after which a silent peer is disconnected.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of logs as a running broker uses it: from several threads, with topics that go and come again.
+"""The log directory of a running broker, for several threads and re-created topics.
 
-``log.LogDirectory`` takes one caller at a time; here calls take turns. A folder that stands where a new topic of the same name
-begins is set aside under a name that ends in ``-stray``, and stays there.
+``log.LogDirectory`` accepts one caller at a time; here calls take turns. If a folder exists where a new topic's log is
+to be, it is renamed to a name that ends in ``-stray``, and kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STRAY_ENDING: Final = "-stray"
 
 
 class Storage:
-    """An open directory: its logs, and its folders. All methods block, and may be called from any thread."""
+    """An open log directory. All methods block, and can be called from any thread."""
 
     def __init__(self, directory: LogDirectory, files: LogFileSystem) -> None:
         self._files = files
@@ -31,23 +31,23 @@ class Storage:
 
     @classmethod
     def open(cls, path: Path, *, files: LogFileSystem, now_ms: Callable[[], int]) -> Storage:
-        """Lock a directory, or make it. Raises LogLocked, LogFailed."""
+        """Lock a directory, creating it if necessary. Raises LogLocked, LogFailed."""
         return cls(LogDirectory.open(path, files=files, now_ms=now_ms), files)
 
     def open_log(self, partition: TopicPartition, settings: LogSettings) -> PartitionLog:
-        """Open a partition's log, or make it. Raises LogFailed, LogDamaged."""
+        """Open a partition's log, creating it if necessary. Raises LogFailed, LogDamaged."""
         with self._lock:
             return self._logs.open_log(partition, settings)
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Close a partition's log and delete it; one that is not there is fine. Raises LogFailed."""
+        """Close and delete a partition's log; a missing one is ignored. Raises LogFailed."""
         with self._lock:
             self._logs.delete_log(partition)
 
     def set_aside(self, partition: TopicPartition) -> Path | None:
-        """Make room for a partition's first log: rename what has its name, and return the new path; None if nothing has.
+        """Rename an existing folder that has the name of a new partition.
 
-        Raises OSError.
+        Returns the new path, or None if there was none. Raises OSError.
         """
         path = self._logs.path / f"{partition.topic}-{partition.partition}"
         with self._lock:
@@ -60,11 +60,14 @@ class Storage:
             return target
 
     def write_checkpoints(self) -> None:
-        """Write down up to where each log is durable, and compacted. Raises LogFailed."""
+        """Record the durable and the compacted offset of each log. Raises LogFailed."""
         with self._lock:
             self._logs.write_checkpoints()
 
     def close(self) -> None:
-        """Close what is open, note a clean end, let the directory go. Raises ExceptionGroup of LogError."""
+        """Close all logs, record a clean shutdown, and unlock the directory.
+
+        Raises ExceptionGroup of LogError.
+        """
         with self._lock:
             self._logs.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for children that do not outlive us, however we end."""
+"""Commands of child processes that the kernel kills when this process ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Final
 
-# PR_SET_PDEATHSIG, SIGKILL; a parent that was gone before that is found out by its number
+# PR_SET_PDEATHSIG, SIGKILL; a parent that ended before that call is detected by its process id
 _LAUNCH: Final = """\
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -17,5 +17,8 @@ if os.getppid() == int(sys.argv[1]):
 
 
 def tied_command(*command: str) -> list[str]:
-    """Return a command (its program by path) that the kernel kills when the thread that starts it is gone."""
+    """Return a command that the kernel kills when the thread that starts it ends.
+
+    The program is given by its path.
+    """
     return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command]

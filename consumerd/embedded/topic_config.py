@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic's own settings, in Kafka's words, as the settings of its logs. Pure.
+"""A topic's own settings in Kafka's names, applied to the settings of its logs. Pure.
 
-What is known of a setting is its name and how its value is read; what a topic does not set is the broker's. Settings that
-mean nothing to this broker (replicas, cleaner threads, compression of producers) are kept and have no effect.
+A topic's missing settings are the broker's. Settings that have no meaning for this broker (replicas, cleaner threads,
+compression of producers) are kept and ignored.
 
 Source: Kafka's documentation, "Topic Configs"; ``LogConfig.scala``; ``ApiVersion.scala`` for message formats.
 """
@@ -22,19 +22,22 @@ _NEVER: Final = 2**63 - 1
 
 
 def _limit(text: str) -> int | None:
-    """Read a number whose negative values, and whose largest, mean "without limit"."""
+    """Parse a limit; negative values and the largest one mean "no limit"."""
     value = int(text)
     return None if value < 0 or value == _NEVER else value
 
 
 def _message_format(text: str) -> int:
-    """Return the magic that a release stores: ``0.9.0`` is 0, ``0.10.2-IV0`` 1, ``1.1`` 2."""
+    """Return the magic that a release stores.
+
+    Examples: ``0.9.0`` is 0, ``0.10.2-IV0`` is 1, ``1.1`` is 2.
+    """
     release = tuple(int(part) for part in text.partition("-")[0].split("."))
     return 0 if release < (0, 10) else 1 if release < (0, 11) else 2
 
 
 def _cleanup_policy(text: str) -> CleanupPolicy:
-    """Read one policy, or both in any order."""
+    """Parse one cleanup policy, or both in any order."""
     policies = {CleanupPolicy(part.strip()) for part in text.split(",")}
     return policies.pop() if len(policies) == 1 else CleanupPolicy.COMPACT_AND_DELETE
 
@@ -59,7 +62,10 @@ _KNOWN: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 
 
 def apply_config(settings: LogSettings, config: Mapping[str, str]) -> LogSettings:
-    """Return the broker's settings with a topic's own ones in their place. Raises ConfigError, which names the setting."""
+    """Return the broker's settings, overridden by a topic's own.
+
+    Raises ConfigError that names the setting.
+    """
     own: dict[str, Any] = {}
     for key, text in config.items():
         if key not in _KNOWN:

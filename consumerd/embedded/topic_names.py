@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of topics that mean something to brokers. Pure; which names are legal is :func:`consumerd.model.find_topic_fault`'s.
+"""Topic names with a meaning for brokers. Pure.
 
-Two names that differ in ``.`` and ``_`` only would have metrics of one name, so that the second of them is refused
-(Kafka's ``Topic.java``).
+:func:`consumerd.model.find_topic_fault` tells legal names. Of two names that differ only in ``.`` and ``_``, the second
+is refused, since their metrics would have one name (Kafka's ``Topic.java``).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from typing import Final
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-"""Where the coordinator keeps groups and their positions."""
+"""The topic in which the coordinator stores groups and their positions."""
 
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
-"""Topics that brokers keep for themselves; clients may read but not write them."""
+"""The brokers' own topics; clients may read but not write them."""
 
 
 def find_collision(name: str, others: Iterable[str]) -> str | None:
-    """Return a topic whose name differs from ``name`` in ``.`` and ``_`` only, or None."""
+    """Return a topic whose name differs from ``name`` only in ``.`` and ``_``, or None."""
     folded = name.replace(".", "_")
     return next((other for other in others if other != name and other.replace(".", "_") == folded), None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics in ZooKeeper, as a broker, its controller and the admin tools write and read them.
+"""Topics in ZooKeeper, as a broker, its controller and the admin tools handle them.
 
-Every method makes ZooKeeper calls, each bounded by the session's own deadline, and raises CoordinationError. All of them
-may be repeated: what was done is found done.
+All methods make ZooKeeper calls, each bounded by the session's deadline, and raise CoordinationError. All can be
+repeated: completed steps are recognised.
 
 Sources: Kafka's ``AdminUtils.scala``, ``PartitionStateMachine.scala``, ``TopicDeletionManager.scala`` and
 ``ZkNodeChangeNotificationListener.scala`` (0.8.2 to 1.1).
@@ -40,7 +40,7 @@ from consumerd.zk.port import NodeExists, NoNode, NotEmpty, ZkClient
 from consumerd.zk.znodes import MalformedZnode, PartitionStateNode, parse_partition_state, parse_topic
 
 CHANGES_KEPT_MS: Final = 15 * 60 * 1000
-"""How long a notification of changed settings stays, for other brokers to see it."""
+"""Time, in milliseconds, for which a notification of changed settings is kept, for other brokers."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -54,9 +54,9 @@ class TopicNodes:
         self._complaints: set[tuple[str, str]] = set()
 
     async def read(self, known: Mapping[str, Topic]) -> Mapping[str, Topic]:
-        """List all topics, and read those that are not ``known`` to be as they were.
+        """List all topics, and read those that are not in ``known``.
 
-        What cannot be understood, or can have no directory, is left out with one warning.
+        Topics whose node is malformed, or whose name is not legal, are left out, with one warning each.
         """
         topics = {}
         found = {}
@@ -83,7 +83,7 @@ class TopicNodes:
         return topics
 
     async def create(self, name: str, replicas: Mapping[int, tuple[BrokerId, ...]], config: Mapping[str, str]) -> None:
-        """Write a new topic: its settings first, as the admin tools do, then the node that makes it one.
+        """Create a topic: first its settings, as admin tools do, then its node.
 
         Raises TopicExists.
         """
@@ -92,7 +92,7 @@ class TopicNodes:
             if await self._zk.exists(path) is None:
                 await self._zk.ensure_path(path, settings)
             else:
-                await self._zk.set(path, settings)  # a former topic's
+                await self._zk.set(path, settings)  # left by a deleted topic of the same name
         await self._zk.ensure_path(BROKER_TOPICS)
         try:
             await self._zk.create(topic_path(name), encode_topic(replicas))
@@ -100,10 +100,13 @@ class TopicNodes:
             raise TopicExists(f"topic {name} exists already") from None
 
     async def lead(self, partition: TopicPartition, make_room: Callable[[], Awaitable[None]]) -> bool:
-        """Make this broker a partition's leader, in its ``state`` node; False if the topic has just gone.
+        """Make this broker a partition's leader in its ``state`` node.
 
-        ``make_room`` is awaited before the node of a new partition is made. A node that names another leader, or none, is
-        changed as an election does: the next leader epoch, by the controller of now.
+        If the node names another leader or none, it is changed as by an election: with the next leader epoch, and the
+        current controller's epoch. Returns False if the topic has just been deleted.
+
+        Args:
+            make_room: Awaited before the node of a new partition is created.
         """
         path = partition_state_path(partition)
         while (node := await self._zk.find(path)) is None:
@@ -138,20 +141,20 @@ class TopicNodes:
         return True
 
     async def deletions(self) -> Sequence[str]:
-        """Return the topics whose deletion was asked for."""
+        """Return the topics whose deletion is requested."""
         return await list_names(self._zk, DELETE_TOPICS)
 
     async def ask_deletion(self, name: str) -> None:
-        """Ask for a topic's deletion, as the admin tools do."""
+        """Request a topic's deletion, as admin tools do."""
         await self._zk.ensure_path(delete_topic_path(name))
 
     async def forget_deletion(self, name: str) -> None:
-        """Take back what asks for a topic's deletion: it is done, or not to be done."""
+        """Remove the request for a topic's deletion: it is done, or not to be done."""
         with contextlib.suppress(NoNode):
             await self._zk.delete(delete_topic_path(name))
 
     async def remove(self, name: str) -> None:
-        """Remove a topic's nodes, last of all the one that asks for it."""
+        """Remove a topic's nodes, and last the request for its deletion."""
         await self._delete_tree(topic_path(name))
         await self._delete_tree(config_path(name))
         await self.forget_deletion(name)
@@ -176,7 +179,7 @@ class TopicNodes:
             try:
                 await self._zk.delete(path)
             except NotEmpty:
-                continue  # somebody has just added to it
+                continue  # a child was added meanwhile
             except NoNode:
                 pass
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topics of the embedded broker: what ZooKeeper says there is, as open logs.
+"""The topics of the embedded broker: those in ZooKeeper, with their open logs.
 
-ZooKeeper is the truth; this is what the broker has made of it. The logs of a topic are open from the moment its
-``state`` nodes are written until it is deleted. Callers look things up without waiting.
+ZooKeeper is authoritative; this is the broker's copy. The logs of a topic are open from the moment its ``state`` nodes
+are written until it is deleted. Look-ups do not wait.
 """
 
 from __future__ import annotations
@@ -19,63 +19,69 @@ if TYPE_CHECKING:
 
 
 class InvalidTopic(ConsumerdError):
-    """A name that Kafka does not allow (error 17)."""
+    """The name is not legal in Kafka (error 17)."""
 
 
 class TopicExists(ConsumerdError):
-    """There is a topic of this name already (error 36)."""
+    """A topic with this name exists already (error 36)."""
 
 
 class InvalidPartitions(ConsumerdError):
-    """A topic needs one partition at least (error 37)."""
+    """A topic needs at least one partition (error 37)."""
 
 
 class NoSuchTopic(ConsumerdError):
-    """There is no topic of this name (error 3)."""
+    """There is no topic with this name (error 3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic as ZooKeeper has it: replicas by partition, and its own settings, in Kafka's words."""
+    """A topic as stored in ZooKeeper: replicas by partition, and its own settings."""
 
     name: str
     replicas: Mapping[int, tuple[BrokerId, ...]]
     config: Mapping[str, str] = field(default_factory=dict)
     czxid: int = 0
-    """The transaction that made it: a topic that is deleted and made again has another one."""
+    """The transaction that created it; a re-created topic has another one."""
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """Partitions in numerical order."""
+        """Partition numbers, sorted."""
         return tuple(sorted(self.replicas))
 
 
 class Topics(Protocol):
-    """What handlers and the coordinator see; the implementation is ``catalogue.LogCatalogue``."""
+    """The topics, as handlers and the coordinator see them.
+
+    Implemented by ``catalogue.LogCatalogue``.
+    """
 
     def names(self) -> Sequence[str]:
-        """Return the names of the topics, sorted."""
+        """Return the names of all topics, sorted."""
 
     def find(self, topic: str) -> Topic | None:
-        """Return a topic."""
+        """Return a topic, or None."""
 
     def partitions(self, topic: str) -> Sequence[int] | None:
-        """Return a topic's partitions, sorted; None where there is no such topic."""
+        """Return a topic's partition numbers, sorted; None if it does not exist."""
 
     def logs(self) -> Collection[PartitionLog]:
-        """Return the logs that are open now."""
+        """Return the open logs."""
 
     def find_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """Return a partition's log; None where there is no such partition, or it is not (yet, or any more) served here."""
+        """Return a partition's log; None if it does not exist or is not served here."""
 
     async def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic, and return when its logs are open.
+        """Create a topic; return when its logs are open.
 
         Raises InvalidTopic, InvalidPartitions, TopicExists, CoordinationError. Bounded by the session's calls.
         """
 
     async def delete(self, topic: str) -> None:
-        """Delete a topic with its records, and return when it is gone. Raises NoSuchTopic, CoordinationError."""
+        """Delete a topic with its records. Raises NoSuchTopic, CoordinationError."""
 
     def subscribe(self, changed: Callable[[frozenset[str]], None]) -> Callable[[], None]:
-        """Call back with the names of topics that came, went or grew; return what ends it. Must not raise nor block."""
+        """Call ``changed`` with the names of topics that are created, deleted or extended.
+
+        ``changed`` must neither raise nor block. Returns a function that ends the subscription.
+        """

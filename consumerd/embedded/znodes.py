@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker writes into ZooKeeper, as each release writes it. Pure; reading is ``zk.znodes``'.
+"""Nodes that brokers write to ZooKeeper, encoded as each release does. Pure.
 
-The keys of a JSON object stand in the order in which the release's Scala maps print them, where that does not depend
-on hashing.
+Nodes are parsed in ``zk.znodes``. The keys of a JSON object have the order in which the release's Scala maps print
+them, if that does not depend on hashing.
 
-Sources: Kafka's ``ZkUtils.scala`` and ``Broker.scala`` (0.8.2 to 1.0), ``ZkData.scala`` (1.1), ``DynamicConfigManager.scala``,
-and registries recorded from 0.8.2.2, 0.10.2.2 and 1.1.1.
+Sources: Kafka's ``ZkUtils.scala`` and ``Broker.scala`` (0.8.2 to 1.0), ``ZkData.scala`` (1.1),
+``DynamicConfigManager.scala``, and registries recorded from 0.8.2.2, 0.10.2.2 and 1.1.1.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _LAST_BLOCK_END: Final = 2**63 - 1 - _PRODUCER_IDS
 
 
 def config_path(topic: str) -> str:
-    """A topic's own settings."""
+    """Return the node of a topic's own settings."""
     return f"/config/topics/{topic}"
 
 
 def delete_topic_path(topic: str) -> str:
-    """Made by whoever wants a topic deleted."""
+    """Return the node whose creation requests a topic's deletion."""
     return f"{DELETE_TOPICS}/{topic}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """Who a broker is and where it listens."""
+    """A broker's id, and the address it listens on."""
 
     broker_id: BrokerId
     host: str
@@ -56,7 +56,7 @@ class BrokerAddress:
 
 
 def persistent_paths(release: Release) -> tuple[str, ...]:
-    """Return the nodes without data that a broker of this release makes when it starts."""
+    """Return the empty nodes that a broker of this release creates at its start."""
     paths = [CONSUMERS, BROKER_IDS, BROKER_TOPICS, CONFIG_CHANGES, "/config/topics", DELETE_TOPICS]
     if release >= (0, 9):
         paths += ["/config/clients", "/brokers/seqid", "/isr_change_notification"]
@@ -68,12 +68,15 @@ def persistent_paths(release: Release) -> tuple[str, ...]:
 
 
 def has_cluster_id(release: Release) -> bool:
-    """Whether a release names its cluster, in ``/cluster/id`` (KIP-78)."""
+    """Return True if brokers of a release create ``/cluster/id`` (KIP-78)."""
     return release >= (0, 10, 1)
 
 
 def has_producer_ids(release: Release) -> bool:
-    """Whether a release hands out producer ids, from blocks that it claims when it starts (KIP-98)."""
+    """Return True if a release assigns producer ids (KIP-98).
+
+    It claims blocks of them at its start.
+    """
     return release >= (0, 11)
 
 
@@ -111,13 +114,13 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 
 def encode_producer_ids(broker: BrokerId, start: int) -> bytes:
-    """Encode ``/latest_producer_id_block``: the thousand ids from ``start`` on are this broker's."""
+    """Encode ``/latest_producer_id_block``: this broker owns a thousand ids from ``start``."""
     block = {"block_start": str(start), "block_end": str(start + _PRODUCER_IDS - 1)}
     return _encode({"version": 1, "broker": broker, **block})
 
 
 def next_producer_ids(data: bytes) -> int:
-    """Return where the block after the one in a node begins; 0 for a node without one."""
+    """Return the start of the block after a node's block; 0 without one."""
     try:
         end = int(json.loads(data)["block_end"])
     except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
@@ -126,12 +129,12 @@ def next_producer_ids(data: bytes) -> int:
 
 
 def parse_controller_epoch(data: bytes) -> int:
-    """Read ``/controller_epoch``; the first one where there is no number of 32 bits."""
+    """Parse ``/controller_epoch``; if it is no 32-bit number, return the first epoch."""
     return int(data) if _EPOCH.fullmatch(data) and int(data) <= _LAST_EPOCH else FIRST_CONTROLLER_EPOCH
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the controller or leader epoch after ``epoch``, which never leaves its 32 bits."""
+    """Return the controller or leader epoch after ``epoch``, limited to 32 bits."""
     return min(max(epoch, 0), _LAST_EPOCH - 1) + 1
 
 
@@ -159,7 +162,7 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def parse_config(data: bytes) -> Mapping[str, str]:
-    """Read ``/config/topics/T``; what cannot be read is no setting, as brokers have it."""
+    """Parse ``/config/topics/T``; like brokers, ignore unreadable content."""
     try:
         config = json.loads(data)["config"]
     except (ValueError, LookupError, TypeError, RecursionError):

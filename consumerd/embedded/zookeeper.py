@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real ZooKeeper server as a child process, for the demo, for tests and for development; not for production.
+"""A real ZooKeeper server as a child process: for the demo, tests and development.
 
-The server comes out of the jars in the ``pyspark`` package, so that PyPI suffices; nothing of pyspark is imported. It
-listens on the loopback address only, keeps its data in a folder of its own, is always stopped by its own pid, and does
-not outlive the process that started it, however that one ends.
-Writes are not synced to disk: they survive a kill of the server, not a crash of the machine.
+Not for production. The server is taken from the jars in the ``pyspark`` package, so PyPI is the only source needed;
+pyspark is not imported. It listens on the loopback address only, keeps its data in its own folder, is always stopped by
+its own pid, and does not outlive the process that started it, even if that is killed. Writes are not synced to disk:
+they survive a kill of the server, not a crash of the machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _JARS: Final = (
     "audience-annotations-*.jar",
 )
 _JVM: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
-# reload4j, which releases of old run with today, has no JMX beans
+# old releases run with reload4j today, which has no JMX beans
 _SERVER: Final = (
     "-Dzookeeper.forceSync=no",
     "-Dzookeeper.preAllocSize=4096",
@@ -54,11 +54,11 @@ _PORT_TRIES: Final = 3
 
 
 class ZooKeeperFailed(ConsumerdError):
-    """The server did not come up; the message ends with the last lines of its log."""
+    """The server did not start; the message ends with the last lines of its log."""
 
 
 def get_zookeeper_jars() -> tuple[Path, ...]:
-    """Return the jars that a server needs, from the installed ``pyspark`` package. Raises ConfigError."""
+    """Return the jars of a server from the installed ``pyspark`` package. Raises ConfigError."""
     spec = importlib.util.find_spec("pyspark")
     folders = (spec and spec.submodule_search_locations) or ()
     for folder in folders:
@@ -72,9 +72,12 @@ def get_zookeeper_jars() -> tuple[Path, ...]:
 class EmbeddedZooKeeper:
     """A server on a free loopback port; ``async with`` starts and stops it.
 
-    ``directory`` keeps the data between runs; without it a temporary folder is made, and removed on leaving. The port
-    is chosen at the first start and stays over :meth:`stop`, :meth:`kill` and :meth:`restart`, and so does the data.
-    ``jars`` are those of another release than pyspark's. Session timeouts are granted from two to 120 ticks.
+    The port is chosen at the first start. Port and data are kept over :meth:`stop`, :meth:`kill` and :meth:`restart`.
+    Session timeouts from 2 to 120 ticks are granted.
+
+    Args:
+        directory: Keeps the data between runs. Without it, a temporary folder is created, and removed on leaving.
+        jars: The jars of another release than pyspark's.
     """
 
     def __init__(
@@ -123,12 +126,12 @@ class EmbeddedZooKeeper:
 
     @property
     def connect_string(self) -> str:
-        """What a client connects to: ``127.0.0.1:<port>``."""
+        """The connect string for clients: ``127.0.0.1:<port>``."""
         return f"{_HOST}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The server's process. Raises RuntimeError while it does not run."""
+        """The server's process id. Raises RuntimeError while it does not run."""
         if not self.running:
             raise RuntimeError("the server does not run")
         assert self._process is not None
@@ -136,14 +139,14 @@ class EmbeddedZooKeeper:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """True while the process exists."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the server and wait until it serves, at most ``start_timeout_s``.
+        """Start the server and wait until it serves, at most ``start_timeout_s`` seconds.
 
         Raises ConfigError (no jars, no Java), ZooKeeperFailed; RuntimeError if it runs already. Leaves no process
-        behind when it fails or is cancelled.
+        behind if it fails or is cancelled.
         """
         if self.running:
             raise RuntimeError("the server runs already")
@@ -159,7 +162,7 @@ class EmbeddedZooKeeper:
             try:
                 await self._launch(jars, directory, port)
             except ZooKeeperFailed:
-                # between our look and the server's bind, somebody else may have taken the port
+                # another process may have taken the port between our check and the server's bind
                 if attempt == _PORT_TRIES:
                     raise
             else:
@@ -167,7 +170,10 @@ class EmbeddedZooKeeper:
                 return
 
     async def stop(self) -> None:
-        """Stop it in order, by force after ``stop_timeout_s``; sessions live on in its data. Idempotent."""
+        """Stop the server, by force after ``stop_timeout_s`` seconds. Idempotent.
+
+        Its sessions live on in its data.
+        """
         process = self._process
         if process is None:
             return
@@ -182,33 +188,33 @@ class EmbeddedZooKeeper:
             await self.kill()
 
     async def kill(self) -> None:
-        """Kill it at once, also while it is paused; returns when the process is gone. Idempotent."""
+        """Kill the server, also if paused; returns when the process has ended. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            # unbounded: nothing survives SIGKILL
+            # unbounded: no process survives SIGKILL
             await process.wait()
             assert self._directory is not None
             (self._directory / "pid").unlink(missing_ok=True)
 
     async def restart(self) -> None:
-        """Stop and start it, on the same port with the same data."""
+        """Stop and start the server, with the same port and data."""
         await self.stop()
         await self.start()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open, nothing is answered, its clocks go on."""
+        """Freeze the process (SIGSTOP): connections stay open without responses, clocks run on."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Continue a paused process."""
         os.kill(self.pid, signal.SIGCONT)
 
     async def ask(self, command: str) -> str:
-        """Return the answer to a four-letter command (conf, srvr, ruok, cons, dump, mntr), within two seconds.
+        """Return the response to a four-letter command, within two seconds.
 
-        Raises OSError (TimeoutError among them).
+        Commands are conf, srvr, ruok, cons, dump and mntr. Raises OSError, including TimeoutError.
         """
         return await _ask(self.port, command)
 
@@ -224,7 +230,7 @@ class EmbeddedZooKeeper:
                     stdout=log,
                     stderr=log,
                     cwd=directory,
-                    # Ctrl-C on a terminal is for us; we stop the server in our order
+                    # Ctrl-C on a terminal must not reach the server: we stop it ourselves
                     start_new_session=True,
                 )
             (directory / "pid").write_text(str(self._process.pid))
@@ -266,13 +272,16 @@ class EmbeddedZooKeeper:
 
 
 async def _wait_serving(process: asyncio.subprocess.Process, directory: Path, port: int) -> None:
-    """Wait until this very server answers; the caller bounds it. Raises ZooKeeperFailed when the process ends."""
+    """Wait until this very server responds. Bounded by the caller.
+
+    Raises ZooKeeperFailed if the process ends.
+    """
     ours = f"dataDir={directory / 'data' / 'version-2'}"
     while True:
         if process.returncode is not None:
             raise ZooKeeperFailed(_failure(directory, port, f"the server ended with code {process.returncode}"))
         with contextlib.suppress(OSError):
-            # another server may have the port while ours is still on its way to find that out
+            # another server may own the port, which ours has not noticed yet
             if ours in (await _ask(port, "conf")).splitlines() and "Mode: standalone" in await _ask(port, "srvr"):
                 return
         await asyncio.sleep(0.05)
@@ -296,7 +305,7 @@ async def _ask(port: int, command: str) -> str:
 
 
 def server_command(java: Path, jars: Sequence[Path], configuration: Path) -> list[str]:
-    """Return the server's command, tied to our life: the kernel kills it when the thread that starts it is gone."""
+    """Return the server's command; the kernel kills it when the starting thread ends."""
     classpath = os.pathsep.join(map(str, jars))
     return tied_command(str(java), *_JVM, *_SERVER, "-cp", classpath, _MAIN_CLASS, str(configuration))
 
@@ -308,9 +317,9 @@ def _free_port() -> int:
 
 
 def _kill_leftover(directory: Path) -> None:
-    """Kill the server that a process of ours, itself killed, left running on this folder.
+    """Kill a server left running on this folder by a killed process of ours.
 
-    The pid may have gone to somebody else meanwhile: only a process whose command line names our file is ours.
+    Its pid may have been reused: only a process whose command line names our file is ours.
     """
     note = directory / "pid"
     try:

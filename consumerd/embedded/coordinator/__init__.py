@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group coordinator of the embedded broker: groups, their positions, and the requests for both."""
+"""The group coordinator of the embedded broker: groups, positions, and their requests."""

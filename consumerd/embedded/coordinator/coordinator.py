@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator: groups by name, their positions, their timers, and what of it is on disk.
+"""The group coordinator: groups by name, their positions, timers and stored state.
 
-Decisions are ``group.Group``'s; here they are given time, answers and a log. One event loop, no locks: between two awaits
-nothing changes. What must happen once it has begun (a record written, then remembered) runs in tasks of the coordinator's
-own, so that a client that hangs up leaves nothing half done.
+``group.CoordinatedGroup`` makes the decisions; here are time, responses and the log. One event loop without locks:
+nothing changes between two awaits. Steps that must be completed once begun (a record is written, then remembered) run
+in the coordinator's own tasks, so a client that disconnects leaves nothing half done.
 
-A group belongs to one partition of the log, by its name. While that partition is read after a start its requests are
-answered COORDINATOR_LOAD_IN_PROGRESS (14), before there is a log NOT_COORDINATOR (16).
+A group belongs to one partition of the log, by the hash of its name. While that partition is loaded after a start, its
+requests are answered with COORDINATOR_LOAD_IN_PROGRESS (14); before there is a log, with NOT_COORDINATOR (16).
 
-Members, positions, timers and loading stand together, since each of them decides whether a group is there at all.
+Members, positions, timers and loading are in one class, since each affects whether a group exists.
 
 Sources: Kafka's ``GroupCoordinator.scala`` and ``GroupMetadataManager.scala`` of 1.1.
 """
@@ -58,15 +58,15 @@ from consumerd.wire.modern.building import NewRecord
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _STRING_BYTES: Final = 2**15 - 1
-"""What a string of the protocol holds at most."""
+"""Largest size of a string in the protocol."""
 
 NO_DESCRIPTION: Final = GroupDescription(state=GroupState.DEAD)
-"""What is said of a group that is not there."""
+"""The description of a group that does not exist."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A group, and what it has committed; ``pending`` counts the commits of a partition that were let in, until written."""
+    """A group with its positions; ``pending`` counts admitted commits until they are written."""
 
     group: CoordinatedGroup
     positions: Positions = field(default_factory=Positions)
@@ -74,15 +74,17 @@ class _Entry:
 
     @property
     def forgettable(self) -> bool:
-        """Whether nothing is left of the group."""
+        """True if nothing is left of the group."""
         return self.group.state is GroupState.EMPTY and not len(self.positions) and not self.pending.total()
 
 
 class GroupCoordinator:
-    """Serves from entering to leaving; what waits then is answered NOT_COORDINATOR.
+    """Serves from entering to leaving; requests pending then get NOT_COORDINATOR.
 
-    ``now`` is a monotonic clock in seconds, for members' sessions; ``now_ms`` the time of day, for what is stored.
-    ``new_id`` gives the random end of a member's id.
+    Args:
+        now: A monotonic clock in seconds, for members' sessions.
+        now_ms: Calendar time in ms since the epoch, for stored records.
+        new_id: Returns the random part of a member's id.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class GroupCoordinator:
         self._journal = Journal(offset_version=settings.offset_version, group_version=settings.group_version)
         self._entries: dict[str, _Entry] = {}
         self._partitions: int | None = None
-        """How many partitions the log had when the first of them was loaded: where a group is must not change."""
+        """Number of partitions of the log when the first was loaded: a group's partition must not change."""
         self._owned: set[int] = set()
         self._loading: set[int] = set()
         self._making = False
@@ -136,15 +138,18 @@ class GroupCoordinator:
             task.cancel()
         for entry in self._entries.values():
             self._carry_out(entry, entry.group.kill())
-        # a body's own failure stays what it is, outside of any group; a cancellation is the group's to judge. What is being
-        # written is waited for, as long as the disk takes.
+        # an error of the block is raised unchanged, outside of any group; a cancellation is passed to the group. Writes
+        # in progress are waited for, as long as the disk takes.
         cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
         await self._tasks.__aexit__(*((kind, error, traceback) if cancelled else (None, None, None)))
 
     # -- finding
 
     def find(self, group_id: str) -> ErrorCode:
-        """Say whether this broker coordinates a group now. The first to ask makes the log, and is told to ask again."""
+        """Return NONE if this broker coordinates a group now.
+
+        The first call creates the log, and returns that the client is to ask again.
+        """
         partition = self._partition(group_id)
         if self._active and self._log.partitions is None and not self._making:
             self._making = True
@@ -153,7 +158,7 @@ class GroupCoordinator:
         return ErrorCode.NONE if served else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def _check(self, group_id: str) -> ErrorCode:
-        """Say whether a group's requests can be taken now."""
+        """Return NONE if a group's requests can be handled now."""
         partition = self._partition(group_id)
         if not self._active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -165,7 +170,7 @@ class GroupCoordinator:
         return None if self._partitions is None else partition_of(group_id, self._partitions)
 
     def _get(self, group_id: str) -> _Entry | ErrorCode:
-        """Return a group, or what is to be said of one that cannot be had now, or is not there."""
+        """Return a group, or the error if it is missing or not available now."""
         error = self._check(group_id)
         if error is not ErrorCode.NONE:
             return error
@@ -186,7 +191,10 @@ class GroupCoordinator:
         protocols: Sequence[Protocol],
         hangup: Hangup,
     ) -> JoinAnswer:
-        """Take a member in, and wait for the others: as long as the longest rebalance timeout among them, or a hang-up."""
+        """Add a member, and wait for the others.
+
+        Bounded by the longest rebalance timeout among them; ends when the client disconnects.
+        """
         error = self._check(group_id) if group_id or not self._active else ErrorCode.INVALID_GROUP_ID
         shortest, longest = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
         if error is ErrorCode.NONE and not shortest <= session_timeout_ms <= longest:
@@ -197,7 +205,7 @@ class GroupCoordinator:
         if error is ErrorCode.NONE and member_id == UNKNOWN_MEMBER:
             new_member_id = f"{client_id}-{self._new_id()}"
         if error is ErrorCode.NONE and len(new_member_id.encode()) > _STRING_BYTES:
-            error = ErrorCode.INVALID_REQUEST  # a client's name that leaves no room for more
+            error = ErrorCode.INVALID_REQUEST  # the client id is too long to form a member id
         if error is not ErrorCode.NONE:
             return JoinAnswer(error=error, member_id=member_id)
         entry = self._entry(group_id)
@@ -221,7 +229,10 @@ class GroupCoordinator:
     async def sync(
         self, group_id: str, *, member_id: str, generation: int, assignment: Mapping[str, bytes], hangup: Hangup
     ) -> SyncAnswer:
-        """Wait for the leader's assignment: until it comes, the leader's session ends, or the client hangs up."""
+        """Wait for the leader's assignment.
+
+        Ends when it comes, the leader's session expires, or the client disconnects.
+        """
         entry = self._get(group_id)
         if isinstance(entry, ErrorCode):
             return SyncAnswer(error=entry)
@@ -232,7 +243,7 @@ class GroupCoordinator:
             return await answer.unless(hangup, lost)
 
     def heartbeat(self, group_id: str, *, member_id: str, generation: int) -> ErrorCode:
-        """Take a sign of life. While the group is loaded all is well, since nobody can know better."""
+        """Restart a member's session timeout; while the group is loaded, always succeed."""
         entry = self._get(group_id)
         if isinstance(entry, ErrorCode):
             return ErrorCode.NONE if entry is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else entry
@@ -241,7 +252,7 @@ class GroupCoordinator:
         return error
 
     def leave(self, group_id: str, *, member_id: str) -> ErrorCode:
-        """Let a member go."""
+        """Remove a member."""
         entry = self._get(group_id)
         if isinstance(entry, ErrorCode):
             return entry
@@ -250,13 +261,13 @@ class GroupCoordinator:
         return error
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription]:
-        """Say what a group is now; one that is not there is DEAD."""
+        """Return the description of a group; a missing one is DEAD."""
         error = self._check(group_id)
         entry = self._entries.get(group_id)
         return error, NO_DESCRIPTION if error is not ErrorCode.NONE or entry is None else entry.group.describe()
 
     def groups(self) -> tuple[ErrorCode, Sequence[tuple[str, str]]]:
-        """Return all groups with their protocol types; error 14 if some may be missing yet."""
+        """Return all groups with their protocol types; error 14 while some may be missing."""
         if not self._active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._loading else ErrorCode.NONE
@@ -267,7 +278,7 @@ class GroupCoordinator:
     async def commit(
         self, group_id: str, *, member_id: str, generation: int, positions: Mapping[TopicPartition, CoordinatedPosition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Keep positions: written first, then remembered. Bounded by the disk alone."""
+        """Store positions: first written, then remembered. Bounded by the disk only."""
         error = self._check(group_id)
         if error is ErrorCode.NONE and group_id not in self._entries and generation >= 0:
             error = ErrorCode.ILLEGAL_GENERATION
@@ -276,14 +287,14 @@ class GroupCoordinator:
             error = entry.group.admit_commit(member_id, generation, self._now())
             self._carry_out(entry, ())
             if error is ErrorCode.NONE:
-                entry.pending.update(positions.keys())  # from now on the group is not to be forgotten
-                # shielded: what is written is remembered, whether or not somebody still waits for it
+                entry.pending.update(positions.keys())  # keeps the group from being forgotten
+                # shielded: written positions are remembered even if the client has disconnected
                 storing = self._tasks.create_task(self._store_positions(entry, positions), name="commit")
                 return await asyncio.shield(storing)
         return dict.fromkeys(positions, error)
 
     def positions(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicPartition, CoordinatedPosition]]:
-        """Return what a group has committed."""
+        """Return a group's committed positions."""
         error = self._check(group_id)
         entry = self._entries.get(group_id)
         return error, {} if error is not ErrorCode.NONE or entry is None else entry.positions.all
@@ -303,7 +314,7 @@ class GroupCoordinator:
                     entry.positions.keep(partition, one, base)
             answers.update(dict.fromkeys(fitting, error))
         entry.pending.subtract(positions.keys())
-        entry.pending = +entry.pending  # without those that have come to nothing
+        entry.pending = +entry.pending  # removes zero counts
         return answers
 
     # -- effects and time
@@ -315,7 +326,7 @@ class GroupCoordinator:
         return self._entries[group_id]
 
     def _carry_out(self, entry: _Entry, effects: Iterable[Effect]) -> None:
-        """Give answers, begin to write, and look when the group's next deadline is."""
+        """Send responses, begin writes, and update the group's deadline."""
         for effect in effects:
             match effect:
                 case Joined(ticket, answer):
@@ -325,7 +336,7 @@ class GroupCoordinator:
                 case Store():
                     self._tasks.create_task(self._store_group(entry, effect), name="store-group")
         if self._entries.get(entry.group.group_id) is not entry:
-            return  # forgotten while its last write was pending: the deadline of that name is its successor's
+            return  # forgotten while its last write was pending: the deadline belongs to a new group of that name
         before = self._deadlines.next
         self._deadlines.set(entry.group.group_id, entry.group.deadline)
         if self._deadlines.next < before:
@@ -344,7 +355,7 @@ class GroupCoordinator:
     async def _append(
         self, group_id: str, records: Sequence[NewRecord], *, too_large: ErrorCode
     ) -> tuple[ErrorCode, int]:
-        """Write a group's records; return what a client is told if that fails, and the first one's offset."""
+        """Write a group's records; return the client's error code and the first offset."""
         partition = self._partition(group_id)
         if partition is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1
@@ -359,7 +370,7 @@ class GroupCoordinator:
             return ErrorCode.NOT_COORDINATOR, -1
 
     async def _run_timers(self) -> None:
-        """Expire members and barriers when their time has come. Unbounded."""
+        """Expire members and barriers on time. Unbounded."""
         while True:
             wait_s = self._deadlines.next - self._now()
             if wait_s > 0:
@@ -381,11 +392,11 @@ class GroupCoordinator:
                 await self._forget(entry, entry.positions.expired(self._now_ms()))
 
     async def _forget(self, entry: _Entry, partitions: Iterable[TopicPartition]) -> None:
-        """Forget positions, and the group too if it has nothing left; leave tombstones of both."""
+        """Delete positions, and an empty group too; write tombstones for both."""
         group, now_ms = entry.group, self._now_ms()
         tombstones = []
         for partition in partitions:
-            if not entry.pending[partition]:  # else it is being committed anew
+            if not entry.pending[partition]:  # otherwise it is being committed again
                 entry.positions.forget(partition)
                 tombstones.append(self._journal.position_end(group.group_id, partition, now_ms))
         if entry.forgettable and self._entries.get(group.group_id) is entry:
@@ -395,7 +406,7 @@ class GroupCoordinator:
             if group.generation > 0:
                 tombstones.append(self._journal.group_end(group.group_id, now_ms))
         if tombstones:
-            # one that is not written is written when the positions have been loaded and have expired again
+            # a tombstone that is not written is written after the next start, when the positions expire again
             await self._append(group.group_id, tombstones, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
 
     # -- the log comes, and is read
@@ -418,7 +429,7 @@ class GroupCoordinator:
                 self._tasks.create_task(self._forget(entry, positions), name="forget-positions")
 
     def _drop_closed_partitions(self) -> None:
-        """Let go of groups whose part of the log is gone, with the topic."""
+        """Drop the groups whose partition of the log was deleted with the topic."""
         self._owned = {partition for partition in self._owned if self._log.is_open(partition)}
         for group_id, entry in tuple(self._entries.items()):
             if self._partition(group_id) not in self._owned:
@@ -441,7 +452,7 @@ class GroupCoordinator:
         with contextlib.suppress(NotWritten):
             replay = await self._log.replay(partition)
         self._loading.discard(partition)
-        if replay is None or not self._log.is_open(partition):  # it has gone meanwhile, and may come again
+        if replay is None or not self._log.is_open(partition):  # deleted meanwhile, and may be re-created
             self._drop_closed_partitions()
             return
         self._restore(replay)

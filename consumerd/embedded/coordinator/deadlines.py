@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of many groups has something to expire next. Pure."""
+"""The next deadline of many groups. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Iterable
 
 
 class Deadlines:
-    """Deadlines by key; a key's newest one counts. Setting one that is later costs nothing until the earlier has come."""
+    """Deadlines by key, of which the newest counts.
+
+    Postponing a deadline costs nothing until the earlier one has passed.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
@@ -18,11 +21,14 @@ class Deadlines:
 
     @property
     def next(self) -> float:
-        """When to look again at the latest; it may turn out that nothing is due. Infinite if there is nothing."""
+        """Time of the next check; infinite without deadlines.
+
+        Nothing may be due then, if the deadline was postponed.
+        """
         return self._heap[0][0] if self._heap else math.inf
 
     def set(self, key: str, when: float) -> None:
-        """Set a key's deadline; infinite: it has none."""
+        """Set a key's deadline; an infinite one removes it."""
         if when == math.inf:
             self._current.pop(key, None)
             return
@@ -32,12 +38,12 @@ class Deadlines:
             heapq.heappush(self._heap, (when, key))
 
     def pop_due(self, now: float) -> Iterable[str]:
-        """Return the keys whose deadlines have come, and forget these."""
+        """Return the keys whose deadlines have passed, and remove these deadlines."""
         due = []
         while self._heap and self._heap[0][0] <= now:
             when, key = heapq.heappop(self._heap)
             if self._queued.get(key) != when:
-                continue  # an earlier one was queued since, and has been looked at
+                continue  # superseded by an earlier entry, which was handled already
             del self._queued[key]
             current = self._current.get(key, math.inf)
             if current <= now:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a group, what it answers, and what of it is kept. Pure values.
+"""Requests to a group, its responses, and its stored form: plain values. Pure.
 
 Source: the requests of Kafka's protocol guide; ``GroupMetadata.scala``.
 """
@@ -15,20 +15,20 @@ from consumerd.embedded.coordinator.member import Protocol, Ticket
 from consumerd.wire.errorcodes import ErrorCode
 
 UNKNOWN_MEMBER: Final = ""
-"""The member id of one that joins for the first time, and of clients that only commit."""
+"""The member id in a first JoinGroup, and of clients that only commit."""
 
 
 class GroupState(enum.Enum):
-    """Where a group stands; the values are those that DescribeGroups gives in 1.1."""
+    """The state of a group, with its name in DescribeGroups of 1.1."""
 
     EMPTY = "Empty"
-    """No members: a new group, one whose members have left, or one that only keeps positions."""
+    """No members: a new group, one whose members have left, or one that only stores positions."""
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """Until 1.0 it was called AwaitingSync."""
+    """Called AwaitingSync until 1.0."""
     STABLE = "Stable"
     DEAD = "Dead"
-    """Removed: whoever still holds it starts over."""
+    """Removed: a member that still knows it must join again."""
 
 
 # -- requests and answers
@@ -36,7 +36,7 @@ class GroupState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A JoinGroup; ``member_id`` is empty at the first time, and then ``new_member_id`` is given to the member."""
+    """A JoinGroup; in a first one, ``member_id`` is empty and ``new_member_id`` will be assigned."""
 
     ticket: Ticket
     member_id: str
@@ -51,7 +51,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswer:
-    """What a JoinGroup gets; ``members`` (id and metadata) for the leader only."""
+    """The response to a JoinGroup; ``members`` (ids, metadata) is for the leader only."""
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str
@@ -63,7 +63,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncAnswer:
-    """What a SyncGroup gets."""
+    """The response to a SyncGroup."""
 
     error: ErrorCode = ErrorCode.NONE
     assignment: bytes = b""
@@ -74,7 +74,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Answer a JoinGroup."""
+    """Respond to a JoinGroup."""
 
     ticket: Ticket
     answer: JoinAnswer
@@ -82,7 +82,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Answer a SyncGroup."""
+    """Respond to a SyncGroup."""
 
     ticket: Ticket
     answer: SyncAnswer
@@ -90,7 +90,10 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write the group to the log, then call :meth:`Group.stored` with the same generation and assignment."""
+    """Write the group to the log, then call :meth:`CoordinatedGroup.stored`.
+
+    That call has the same generation and assignment.
+    """
 
     group: StoredGroup
     assignment: Mapping[str, bytes]
@@ -104,7 +107,7 @@ Effect = Joined | Synced | Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMember:
-    """A member as the log keeps it and DescribeGroups shows it."""
+    """A member as stored in the log and shown by DescribeGroups."""
 
     member_id: str
     client_id: str
@@ -117,7 +120,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGroup:
-    """A generation as the log keeps it; ``protocol`` and ``leader`` are None without members."""
+    """A generation as stored; ``protocol`` and ``leader`` are None without members."""
 
     group_id: str
     protocol_type: str
@@ -129,7 +132,7 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """What DescribeGroups says; subscriptions, assignments and protocol only of a stable group."""
+    """A group in DescribeGroups; only a stable group has subscriptions, assignments and protocol."""
 
     state: GroupState
     protocol_type: str = ""

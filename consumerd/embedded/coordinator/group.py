@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One group as the coordinator keeps it: who is in it, which generation, who waits for what. Pure.
+"""One group in the coordinator: members, generation, pending requests. Pure.
 
-Theory
-------
-A *generation* is a set of members that agree on a protocol and have one assignment. Any change of the membership makes
-a new one, in two barriers: every member joins (PREPARING_REBALANCE; whoever has not by the longest rebalance timeout
-is removed), then the leader sends the assignment and every member gets its part (COMPLETING_REBALANCE). Requests that
-wait at a barrier are known by their ticket; each ticket is answered once.
+Theory ------ A *generation* is a set of members that agree on a protocol and have one assignment. Every change of the
+membership begins a new one, with two barriers. First all members join (PREPARING_REBALANCE); those that have not done
+so within the longest rebalance timeout are removed. Then the leader sends the assignment, and each member gets its part
+(COMPLETING_REBALANCE). Requests that wait at a barrier have tickets; each ticket is answered once.
+
+Example: A and B form generation 3, with A as leader. C joins.
+
+1. The state is PREPARING_REBALANCE. C's JoinGroup waits. Heartbeats of A and B return REBALANCE_IN_PROGRESS.
+2. A and B join again. All three responses have generation 4; A's, the leader's, has the members' subscriptions.
+3. The state is COMPLETING_REBALANCE. B and C send SyncGroup and wait. A's SyncGroup brings the assignment.
+4. The assignment is written to the log. All three get their part, and the state is STABLE.
 
 Two rules hold:
 
-* Methods return effects (``exchange.Effect``), in order, and do nothing else: the caller answers requests and writes
-  to the log.
-* What is stored decides: the assignment counts once ``stored`` says that the log has it.
+* Methods return effects (``exchange.Effect``), in order, and do nothing else: the caller sends responses and writes to
+  the log.
+* The stored state is authoritative: an assignment is valid once ``stored`` reports that it is in the log.
 
-A member that waits at a barrier does not expire, since it cannot send heartbeats. Where Kafka forgets a waiting request
-(its member left on another connection, or sent the request again), the ticket is answered with an error here.
+A member that waits at a barrier does not expire, since it cannot send heartbeats. When Kafka would forget a pending
+request (its member left on another connection, or sent the request again), the ticket is answered with an error here.
 
-The states are few and each request depends on most of them, so that the machine stands in one piece; its values are in
-``exchange``, a member is in ``member``.
+The states are few and each request depends on most of them, so the machine is one class. ``exchange`` has its values,
+``member`` the members.
 
-Sources: Kafka's ``GroupCoordinator.scala``, ``GroupMetadata.scala`` and ``DelayedJoin.scala`` of 1.1, which do as those of
-0.9 do but for EMPTY (0.10.1: a group outlives its members) and the first rebalance's delay (0.11, KIP-134).
+Sources: Kafka's ``GroupCoordinator.scala``, ``GroupMetadata.scala`` and ``DelayedJoin.scala`` of 1.1. Those of 0.9
+behave alike, except for EMPTY (0.10.1: a group outlives its members) and the delay of the first rebalance (0.11,
+KIP-134).
 """
 
 from __future__ import annotations
@@ -51,14 +57,22 @@ from consumerd.wire.errorcodes import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class _FirstJoins:
-    """A first rebalance that waits for more members: ``delay_s`` at a time, ``remaining_s`` at most after this time."""
+    """A first rebalance that waits for more members.
+
+    It waits ``delay_s`` seconds at a time, and ``remaining_s`` more at most.
+    """
 
     delay_s: float
     remaining_s: float
 
 
 class CoordinatedGroup:
-    """One group. ``initial_delay_s`` is how long the first rebalance of an empty group waits for more members (0: not)."""
+    """One group.
+
+    Args:
+        initial_delay_s: Time, in seconds, that the first rebalance of an empty group waits for more members; 0 for
+            none.
+    """
 
     def __init__(self, group_id: str, *, initial_delay_s: float = 0.0) -> None:
         self.group_id = group_id
@@ -76,7 +90,7 @@ class CoordinatedGroup:
 
     @classmethod
     def restore(cls, stored: StoredGroup, now: float, *, initial_delay_s: float = 0.0) -> CoordinatedGroup:
-        """Make a group of what the log says; its members' sessions count from now."""
+        """Restore a group from the log; its members' session timeouts start now."""
         group = cls(stored.group_id, initial_delay_s=initial_delay_s)
         group._protocol_type = stored.protocol_type
         group._generation = stored.generation
@@ -104,7 +118,7 @@ class CoordinatedGroup:
 
     @property
     def state(self) -> GroupState:
-        """Where the group stands."""
+        """The state of the group."""
         return self._state
 
     @property
@@ -114,16 +128,16 @@ class CoordinatedGroup:
 
     @property
     def protocol_type(self) -> str:
-        """What kind of members it has or last had, ``consumer`` for consumers; empty if it never had any."""
+        """The type of its present or last members, such as ``consumer``; empty without any."""
         return self._protocol_type
 
     @property
     def deadline(self) -> float:
-        """When to call :meth:`expire` at the latest; infinite while nothing can expire."""
+        """Latest time to call :meth:`expire`; infinite while nothing can expire."""
         return min(self._join_deadline, *(member.deadline for member in self._members.values()), math.inf)
 
     def describe(self) -> GroupDescription:
-        """Say what the group is now."""
+        """Return a description of the group."""
         protocol = self._protocol if self._state is GroupState.STABLE else None
         return GroupDescription(
             state=self._state,
@@ -140,7 +154,7 @@ class CoordinatedGroup:
     # -- requests
 
     def join(self, request: Join, now: float) -> Sequence[Effect]:
-        """Take a member in, or back in. Its answer comes at once or when the others have joined."""
+        """Handle a JoinGroup; its response comes now, or when other members have joined."""
         error = self._refuse(request)
         if error is not None:
             self._answer_join(request.ticket, JoinAnswer(error=error, member_id=request.member_id))
@@ -153,7 +167,7 @@ class CoordinatedGroup:
     def sync(
         self, ticket: Ticket, member_id: str, generation: int, assignment: Mapping[str, bytes], now: float
     ) -> Sequence[Effect]:
-        """Take a SyncGroup; the leader's brings the assignment by member id, the others' bring an empty one."""
+        """Handle a SyncGroup; the leader's has the assignment by member id, others' are empty."""
         member = self._members.get(member_id)
         if member is None or self._state in (GroupState.EMPTY, GroupState.DEAD):
             self._answer_sync(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -176,7 +190,10 @@ class CoordinatedGroup:
     def stored(
         self, generation: int, assignment: Mapping[str, bytes], error: ErrorCode, now: float
     ) -> Sequence[Effect]:
-        """Go on after a :class:`Store`: the log has it (NONE), or does not. What has been overtaken changes nothing."""
+        """Continue after a :class:`Store` that succeeded (NONE) or failed.
+
+        A superseded one changes nothing.
+        """
         if self._state is GroupState.COMPLETING_REBALANCE and generation == self._generation:
             if error is ErrorCode.NONE:
                 for member in self._members.values():
@@ -189,7 +206,7 @@ class CoordinatedGroup:
         return self._take_effects(now)
 
     def heartbeat(self, member_id: str, generation: int, now: float) -> ErrorCode:
-        """Take a sign of life."""
+        """Restart a member's session timeout."""
         member = self._members.get(member_id)
         if member is None or self._state in (GroupState.EMPTY, GroupState.DEAD):
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -201,7 +218,7 @@ class CoordinatedGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if self._state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
     def leave(self, member_id: str, now: float) -> tuple[ErrorCode, Sequence[Effect]]:
-        """Let a member go."""
+        """Remove a member."""
         if member_id not in self._members:
             return ErrorCode.UNKNOWN_MEMBER_ID, ()
         self._remove(member_id)
@@ -209,9 +226,9 @@ class CoordinatedGroup:
         return ErrorCode.NONE, self._take_effects(now)
 
     def admit_commit(self, member_id: str, generation: int, now: float) -> ErrorCode:
-        """Say whether positions may be committed; a member's commit is a sign of life.
+        """Return NONE if positions may be committed; it also restarts the member's session timeout.
 
-        A negative generation is that of a client that takes no part in groups: it may commit while there are no members.
+        A client that does not use groups has a negative generation: it may commit while there are no members.
         """
         if self._state is GroupState.DEAD:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -230,9 +247,9 @@ class CoordinatedGroup:
     # -- time, and the end
 
     def expire(self, now: float) -> Sequence[Effect]:
-        """Remove whoever has not been heard of in time, and end a barrier whose time is up."""
+        """Remove members whose session has expired, and end a barrier whose time is up."""
         for member in list(self._members.values()):
-            # looked at one by one: the first removal may begin a rebalance, which answers those that wait
+            # check each again: an earlier removal may begin a rebalance, which answers pending requests
             if member.member_id in self._members and member.deadline <= now:
                 self._remove(member.member_id)
                 self._after_removal(now)
@@ -241,7 +258,7 @@ class CoordinatedGroup:
         return self._take_effects(now)
 
     def kill(self) -> Sequence[Effect]:
-        """Make the group DEAD, because it is empty and forgotten or because the coordinator stops."""
+        """Make the group DEAD: it is empty and forgotten, or the coordinator stops."""
         for member in self._members.values():
             self._drop_waiting(member, ErrorCode.NOT_COORDINATOR)
         self._members.clear()
@@ -289,7 +306,7 @@ class CoordinatedGroup:
         if (self._state is GroupState.COMPLETING_REBALANCE and unchanged) or (
             self._state is GroupState.STABLE and unchanged and not leads
         ):
-            # it may not have seen our first answer; from a stable group's leader it asks for a new assignment
+            # repeat the response, which the member may not have received; a stable group's leader requests a rebalance
             self._answer_join(request.ticket, self._generation_for(member))
             return
         if member.joining is not None:
@@ -300,7 +317,7 @@ class CoordinatedGroup:
         self._prepare_rebalance(now)
 
     def _prepare_rebalance(self, now: float) -> None:
-        """Begin to wait for everybody, unless we do already."""
+        """Begin to wait for all members, unless that has begun."""
         if self._state is GroupState.PREPARING_REBALANCE:
             return
         if self._state is GroupState.COMPLETING_REBALANCE:
@@ -313,7 +330,10 @@ class CoordinatedGroup:
         self._state = GroupState.PREPARING_REBALANCE
 
     def _end_wait(self, now: float) -> None:
-        """The time to join is up: wait for more first members, or go on with those that have joined."""
+        """Handle the end of the join time.
+
+        A first rebalance may wait for more members; otherwise, those that have joined form the generation.
+        """
         first = self._first_joins
         if first is not None and self._more_joined and first.remaining_s > 0:
             self._more_joined = False
@@ -326,7 +346,7 @@ class CoordinatedGroup:
         self._complete_join(now)
 
     def _complete_join(self, now: float) -> None:
-        """Begin the next generation with those that have joined."""
+        """Begin the next generation with the members that have joined."""
         self._join_deadline = math.inf
         self._first_joins = None
         self._more_joined = False
@@ -345,7 +365,7 @@ class CoordinatedGroup:
             member.heard(now)
 
     def _generation_for(self, member: CoordinatedMember) -> JoinAnswer:
-        """Return what a member is told of the generation; the leader of a new one is told the members too."""
+        """Return a member's response; the leader of a new generation gets all members."""
         assert self._protocol is not None, "a generation with members has a protocol"
         members: tuple[tuple[str, bytes], ...] = ()
         if member.member_id == self._leader and self._state is GroupState.COMPLETING_REBALANCE:
@@ -359,11 +379,11 @@ class CoordinatedGroup:
         )
 
     def _candidates(self) -> frozenset[str]:
-        """Return the protocols that all members speak."""
+        """Return the protocols that all members support."""
         return frozenset.intersection(*(member.protocol_names for member in self._members.values()))
 
     def _elect_protocol(self) -> str:
-        """Return the candidate with the most votes; of several, the one that was voted for first."""
+        """Return the candidate with the most votes; of several, the first one voted for."""
         candidates = self._candidates()
         return Counter(member.vote(candidates) for member in self._members.values()).most_common(1)[0][0]
 
@@ -381,7 +401,7 @@ class CoordinatedGroup:
         self._complete_if_all_joined(now)
 
     def _complete_if_all_joined(self, now: float) -> None:
-        """End the first barrier when nobody is missing; a first rebalance waits its time out all the same."""
+        """End the first barrier if all have joined; a first rebalance waits its full time."""
         if self._state is not GroupState.PREPARING_REBALANCE or self._first_joins is not None:
             return
         if all(member.joining is not None for member in self._members.values()):
@@ -402,7 +422,7 @@ class CoordinatedGroup:
         self._propagate(error, now)
 
     def _propagate(self, error: ErrorCode, now: float) -> None:
-        """Answer every SyncGroup that waits."""
+        """Respond to all pending SyncGroups."""
         for member in self._members.values():
             if member.syncing is not None:
                 self._effects.append(Synced(member.syncing, SyncAnswer(error=error, assignment=member.assignment)))

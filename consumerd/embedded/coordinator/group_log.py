@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``__consumer_offsets``: where groups and positions are written, and read when the broker starts.
+"""``__consumer_offsets``: the log of groups and positions, read at the broker's start.
 
-:class:`GroupLog` is the port that the coordinator writes through; :class:`OffsetsTopic` is the topic itself.
+:class:`GroupLog` is the coordinator's port; :class:`OffsetsTopic` implements it on the topic.
 """
 
 from __future__ import annotations
@@ -34,44 +34,53 @@ class NotWritten(ConsumerdError):
 
 
 class NoLog(NotWritten):
-    """There is no log to write to: the topic is not there yet, or just going."""
+    """There is no log: the topic does not exist yet, or is being deleted."""
 
 
 class GroupRecordsTooLarge(NotWritten):
-    """The records are larger than the log takes."""
+    """The records exceed the log's limits."""
 
 
 class GroupLog(Protocol):
-    """Where the coordinator keeps what must outlive it."""
+    """Durable storage of the coordinator."""
 
     @property
     def partitions(self) -> int | None:
-        """How many partitions there are; None while there is no log."""
+        """Number of partitions; None while there is no log."""
 
     def is_open(self, partition: int) -> bool:
-        """Whether a partition can be read and written now."""
+        """Return True if a partition can be read and written now."""
 
     def knows(self, topic: str) -> bool:
-        """Whether there is such a topic, of whatever kind: positions of others are forgotten."""
+        """Return True if a topic exists; positions of other topics are deleted."""
 
     async def make(self) -> None:
-        """Make the log; it is fine if there is one. Raises ConsumerdError. Bounded by the session's calls."""
+        """Create the log, unless it exists. Raises ConsumerdError.
+
+        Bounded by the session's calls.
+        """
 
     async def append(self, partition: int, records: Sequence[NewRecord]) -> int:
-        """Write records, all or none, in the order of the calls; return the first one's offset.
+        """Write records, all or none, in the order of the calls; return the first offset.
 
-        Raises NotWritten. Bounded by the disk alone. Cancelled, they may be written all the same.
+        Raises NotWritten. Bounded by the disk only. If it is cancelled, they may still be written.
         """
 
     async def replay(self, partition: int) -> JournalReplay:
-        """Read all that is in a partition. Raises NotWritten (there is no log). Bounded by the disk alone."""
+        """Read a whole partition. Raises NotWritten if there is no log.
+
+        Bounded by the disk only.
+        """
 
     def subscribe(self, changed: Callable[[frozenset[str]], None]) -> Callable[[], None]:
-        """Call back with the names of topics that came, went or grew; return what ends it."""
+        """Call ``changed`` with the names of topics that are created, deleted or extended.
+
+        Returns a function that ends the subscription.
+        """
 
 
 class OffsetsTopic:
-    """The topic, in the broker's own logs; :class:`GroupLog` over them."""
+    """:class:`GroupLog` on the broker's topic ``__consumer_offsets``."""
 
     def __init__(self, topics: Topics, appender: Appender, settings: CoordinatorSettings) -> None:
         self._topics = topics
@@ -133,7 +142,10 @@ class OffsetsTopic:
         return found
 
     def _read(self, partition: TopicPartition, source: PartitionLog) -> JournalReplay:
-        """Read a whole log, in a thread. What follows a place that cannot be read is left out, as Kafka does."""
+        """Read a whole log, in a thread.
+
+        Records after an unreadable place are left out, as in Kafka.
+        """
         replay = JournalReplay(self._settings.offsets_retention_ms)
         try:
             at = source.start_offset
@@ -143,7 +155,7 @@ class OffsetsTopic:
                 batch = decode_record_set(data, partition=partition, start=at)
                 replay.read(batch.records())
                 if batch.next_offset <= at:
-                    break  # nothing but what compaction has removed is left
+                    break  # only offsets removed by compaction are left
                 at = batch.next_offset
         except (LogError, CorruptMessageError, OSError) as error:
             log.error("groups_lost", partition=str(partition), error=str(error))  # noqa: TRY400 - it says all

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator's requests: FindCoordinator, the group requests, OffsetCommit and OffsetFetch.
+"""Handlers of FindCoordinator, group requests, OffsetCommit and OffsetFetch.
 
-Here the wire's values become the coordinator's and back, and versions differ; decisions are made elsewhere. Errors are
-answers; nothing is raised for what a client may do wrong.
+They convert between the wire's values and the coordinator's, for all versions; decisions are made elsewhere. Errors are
+responses; a client's mistakes raise nothing.
 
 Source: Kafka's ``KafkaApis.scala`` of 1.1.
 """
@@ -41,9 +41,11 @@ def group_handlers(
     address: Callable[[], BrokerAddress],
     now_ms: Callable[[], int],
 ) -> Mapping[ApiKey, Handler]:
-    """Return the handlers of the group requests and of offset commits and fetches.
+    """Return the handlers of group requests, offset commits and offset fetches.
 
-    ``positions`` are those of version 0; ``address`` is what clients are sent to, asked for at each FindCoordinator.
+    Args:
+        positions: Positions in ZooKeeper, for version 0.
+        address: Returns the address given to clients, at each FindCoordinator.
     """
     of_groups = GroupRequests(coordinator, address)
     of_positions = PositionRequests(coordinator, positions, topics, now_ms)
@@ -61,7 +63,7 @@ def group_handlers(
 
 
 class GroupRequests:
-    """The requests of members, and those that look at groups."""
+    """Handles members' requests, and those that describe groups."""
 
     def __init__(self, coordinator: GroupCoordinator, address: Callable[[], BrokerAddress]) -> None:
         self._coordinator = coordinator
@@ -70,7 +72,7 @@ class GroupRequests:
     async def find_coordinator(
         self, request: find_coordinator.FindCoordinatorRequest, _: RequestContext
     ) -> find_coordinator.FindCoordinatorResponse:
-        """Name this broker, once the log of groups is there; it keeps no transactions."""
+        """Return this broker, once the log of groups exists; it coordinates no transactions."""
         error = ErrorCode.INVALID_REQUEST
         if request.key_type == find_coordinator.GROUP:
             error = self._coordinator.find(request.key)
@@ -82,7 +84,7 @@ class GroupRequests:
         return find_coordinator.FindCoordinatorResponse(node_id=address.broker_id, host=address.host, port=address.port)
 
     async def join(self, request: groups.JoinGroupRequest, context: RequestContext) -> groups.JoinGroupResponse:
-        """Answer when the group's members have joined."""
+        """Respond when the members of the group have joined."""
         answer = await self._coordinator.join(
             request.group_id,
             member_id=request.member_id,
@@ -105,7 +107,7 @@ class GroupRequests:
         )
 
     async def sync(self, request: groups.SyncGroupRequest, context: RequestContext) -> groups.SyncGroupResponse:
-        """Answer when the leader has said who gets what."""
+        """Respond when the leader has sent the assignment."""
         answer = await self._coordinator.sync(
             request.group_id,
             member_id=request.member_id,
@@ -116,19 +118,19 @@ class GroupRequests:
         return groups.SyncGroupResponse(error_code=answer.error, assignment=answer.assignment)
 
     async def heartbeat(self, request: groups.HeartbeatRequest, _: RequestContext) -> groups.HeartbeatResponse:
-        """Take a sign of life."""
+        """Restart a member's session timeout."""
         error = self._coordinator.heartbeat(
             request.group_id, member_id=request.member_id, generation=request.generation_id
         )
         return groups.HeartbeatResponse(error_code=error)
 
     async def leave(self, request: groups.LeaveGroupRequest, _: RequestContext) -> groups.LeaveGroupResponse:
-        """Let a member go."""
+        """Remove a member."""
         error = self._coordinator.leave(request.group_id, member_id=request.member_id)
         return groups.LeaveGroupResponse(error_code=error)
 
     async def describe(self, request: groups.DescribeGroupsRequest, _: RequestContext) -> groups.DescribeGroupsResponse:
-        """Describe groups, each once."""
+        """Describe groups, each one once."""
         return groups.DescribeGroupsResponse(groups=tuple(map(self._describe, dict.fromkeys(request.groups))))
 
     def _describe(self, group_id: str) -> groups.DescribedGroup:
@@ -136,7 +138,7 @@ class GroupRequests:
         return groups.DescribedGroup(
             error_code=error,
             group_id=group_id,
-            # of a group that is not coordinated here nothing is said
+            # a group that is not coordinated here has no state
             state="" if error is not ErrorCode.NONE else self._coordinator.settings.name_state(group.state),
             protocol_type=group.protocol_type,
             protocol=group.protocol,
@@ -162,7 +164,10 @@ class GroupRequests:
 
 
 class PositionRequests:
-    """OffsetCommit and OffsetFetch: version 0 is about ZooKeeper, later ones about the coordinator's own log."""
+    """Handles OffsetCommit and OffsetFetch.
+
+    Version 0 uses ZooKeeper, later versions the coordinator's own log.
+    """
 
     def __init__(
         self,
@@ -179,7 +184,7 @@ class PositionRequests:
     async def commit(
         self, request: offset_commit.OffsetCommitRequest, context: RequestContext
     ) -> offset_commit.OffsetCommitResponse:
-        """Keep positions; of topics that are not there none is kept."""
+        """Store positions; those of topics that do not exist are refused."""
         asked = {
             TopicPartition.modern(topic.topic, one.partition): one
             for topic in request.topics
@@ -217,7 +222,7 @@ class PositionRequests:
     async def fetch(
         self, request: offset_fetch.OffsetFetchRequest, context: RequestContext
     ) -> offset_fetch.OffsetFetchResponse:
-        """Give the positions asked for; without a list, all that the group has."""
+        """Return the requested positions, or all of the group if none are named."""
         if context.version == 0:
             kept = {
                 partition: await self._fetch_from_zookeeper(request.group_id, partition)
@@ -231,13 +236,15 @@ class PositionRequests:
         return _fetched({partition: _kept(partition, positions.get(partition), error) for partition in wanted})
 
     def _exists(self, partition: TopicPartition) -> bool:
-        """Whether there is such a topic; nobody looks at the partition's number, here as in Kafka."""
+        """Return True if the topic exists; as in Kafka, partition numbers are not checked."""
         return self._topics.find(partition.topic) is not None
 
     def _position(
         self, request: offset_commit.OffsetCommitRequest, one: offset_commit.CommitPartition
     ) -> CoordinatedPosition:
-        """Say until when a position is kept: from its own timestamp (version 1) or from now, for the request's time
+        """Compute the expiry of a position.
+
+        It counts from the position's own timestamp (version 1) or from now, for the retention time of the request
         (version 2) or ours.
         """
         retention_ms = request.retention_time_ms
@@ -245,7 +252,7 @@ class PositionRequests:
             retention_ms = self._coordinator.settings.offsets_retention_ms
         now_ms = self._now_ms()
         from_ms = now_ms if one.timestamp == offset_commit.NOW_TIMESTAMP else one.timestamp
-        # a client may ask for any int64; what does not fit is for ever, or for no time
+        # a client may send any int64: clamp the expiry to the range of timestamps
         expire_ms = max(0, min(from_ms + retention_ms, _LAST_MS))
         return CoordinatedPosition(
             offset=one.offset, metadata=one.metadata or "", commit_ms=now_ms, expire_ms=expire_ms
@@ -276,7 +283,7 @@ class PositionRequests:
             log.warning("position_unreadable", group=group_id, partition=str(partition), error=str(error))
             return _kept(partition, None, ErrorCode.UNKNOWN_SERVER_ERROR)
         if offset is None:
-            # how version 0 says that nothing was committed
+            # version 0's code for "nothing committed"
             return _kept(partition, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return offset_fetch.KeptPartition(partition=partition.partition.number, offset=offset, metadata="")
 

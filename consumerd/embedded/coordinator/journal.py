@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups and positions as records of ``__consumer_offsets``, and back. Pure.
 
-A record says what holds from then on, a null value that something no longer does; so reading them in order gives what
-held at the end, whether or not compaction has removed what was overtaken. Formats are ``wire.modern.offsets_topic``'s.
+A record holds a state from then on, and a null value removes it. So reading all records in order gives the final state,
+before and after compaction. ``wire.modern.offsets_topic`` defines the formats.
 
 Source: Kafka's ``GroupMetadataManager.scala``.
 """
@@ -40,7 +40,7 @@ _INT32_MIN: Final = -(1 << 31)
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """Return the partition that a group's records are in: Java's hash of its id, modulo their number."""
+    """Return the partition of a group's records: Java's hash of its id, modulo the number."""
     units = group_id.encode("utf-16-be", "surrogatepass")
     code = 0
     for at in range(0, len(units), 2):
@@ -51,7 +51,7 @@ def partition_of(group_id: str, partitions: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """Makes records: of a group, of positions, and of their ends. The versions are those of the imitated release."""
+    """Creates records of groups and positions, in the versions of the imitated release."""
 
     offset_version: int
     group_version: int
@@ -81,7 +81,7 @@ class Journal:
         return NewRecord(key=key, value=encode_group_value(value, self.group_version), timestamp=now_ms)
 
     def group_end(self, group_id: str, now_ms: int) -> NewRecord:
-        """Return the record that there is no such group any more."""
+        """Return the tombstone of a group."""
         return NewRecord(key=encode_group_key(GroupKey(group_id=group_id)), value=None, timestamp=now_ms)
 
     def position(
@@ -101,7 +101,7 @@ class Journal:
         )
 
     def position_end(self, group_id: str, partition: TopicPartition, now_ms: int) -> NewRecord:
-        """Return the record that a position is no longer kept."""
+        """Return the tombstone of a position."""
         return NewRecord(key=self._offset_key(group_id, partition), value=None, timestamp=now_ms)
 
     def _offset_key(self, group_id: str, partition: TopicPartition) -> bytes:
@@ -111,17 +111,17 @@ class Journal:
 
 @dataclass(slots=True)
 class JournalReplay:
-    """What the records of one partition, read in order, leave behind."""
+    """The final state after the records of one partition, read in order."""
 
     retention_ms: int
-    """How long a position is kept whose record does not say it."""
+    """Time, in ms, for which positions are kept whose record does not say."""
     groups: dict[str, StoredGroup] = field(default_factory=dict)
     positions: dict[str, Positions] = field(default_factory=dict)
     unreadable: int = 0
-    """Records that were left out: of no known version, or damaged."""
+    """Records left out: damaged, or of an unknown version."""
 
     def read(self, records: Iterable[Record]) -> None:
-        """Take the next records."""
+        """Apply the next records."""
         for record in records:
             try:
                 self._read(record)
@@ -129,7 +129,7 @@ class JournalReplay:
                 self.unreadable += 1
 
     def group_ids(self) -> Mapping[str, StoredGroup | None]:
-        """Return every group that is left, and its newest generation if it had one."""
+        """Return all remaining groups, each with its newest generation, if it has one."""
         only_positions = {group_id: None for group_id, kept in self.positions.items() if len(kept)}
         return {**only_positions, **self.groups}
 

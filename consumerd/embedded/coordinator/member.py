@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a group, as the coordinator keeps it. Pure.
+"""A group member in the coordinator's memory. Pure.
 
 Source: Kafka's ``MemberMetadata.scala`` (0.9 to 1.1).
 """
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import NewType
 
 Ticket = NewType("Ticket", int)
-"""Names a request that waits for its answer; whoever asks chooses it."""
+"""The number of a pending request, chosen by the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A protocol that a member can speak, and what it says of itself in it (a subscription, for consumers)."""
+    """A protocol that a member supports, with its metadata (for consumers, a subscription)."""
 
     name: str
     metadata: bytes
@@ -25,7 +25,7 @@ class Protocol:
 
 @dataclass(slots=True, kw_only=True)
 class CoordinatedMember:
-    """A member. Timeouts in ms, as the wire has them; ``expires_at`` in seconds of the coordinator's clock."""
+    """A member. Timeouts are in ms, ``expires_at`` in seconds of the coordinator's clock."""
 
     member_id: str
     client_id: str
@@ -36,33 +36,36 @@ class CoordinatedMember:
     assignment: bytes = b""
     expires_at: float = math.inf
     joining: Ticket | None = None
-    """Its JoinGroup that waits for the others."""
+    """Its pending JoinGroup, which waits for other members."""
     syncing: Ticket | None = None
-    """Its SyncGroup that waits for the leader's."""
+    """Its pending SyncGroup, which waits for the leader's."""
 
     @property
     def waiting(self) -> bool:
-        """Whether it waits for an answer of ours: then it cannot be expected to send heartbeats, and does not expire."""
+        """True while a response to it is pending.
+
+        It cannot send heartbeats then, and so does not expire.
+        """
         return self.joining is not None or self.syncing is not None
 
     @property
     def deadline(self) -> float:
-        """When it counts as gone unless it is heard of before."""
+        """Time at which it expires, unless it sends a request."""
         return math.inf if self.waiting else self.expires_at
 
     @property
     def protocol_names(self) -> frozenset[str]:
-        """The protocols that it speaks."""
+        """The protocols that it supports."""
         return frozenset(protocol.name for protocol in self.protocols)
 
     def heard(self, now: float) -> None:
-        """Count its session's time from now."""
+        """Restart its session timeout."""
         self.expires_at = now + self.session_timeout_ms / 1000
 
     def metadata(self, protocol: str) -> bytes:
-        """Return what it says of itself in a protocol that it speaks."""
+        """Return its metadata for a protocol that it supports."""
         return next(one.metadata for one in self.protocols if one.name == protocol)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Return the first of its protocols, in its own order, that is a candidate."""
+        """Return the first candidate among its protocols, in its own order."""
         return next(one.name for one in self.protocols if one.name in candidates)

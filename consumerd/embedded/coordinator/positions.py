@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The positions that one group has committed, as the coordinator remembers them. Pure.
+"""The committed positions of one group in the coordinator's memory. Pure.
 
 Source: Kafka's ``OffsetAndMetadata`` and the offsets in ``GroupMetadata.scala``.
 """
@@ -14,7 +14,10 @@ from consumerd.model import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatedPosition:
-    """A committed position: the next offset to read, and what the client said with it; times in ms since the epoch."""
+    """A committed position: the next offset to read, with the client's metadata.
+
+    Times are in ms since the epoch.
+    """
 
     offset: int
     metadata: str = ""
@@ -23,7 +26,10 @@ class CoordinatedPosition:
 
 
 class Positions:
-    """Positions by partition; of two commits the one counts that stands later in the log, whichever is heard of first."""
+    """Positions by partition.
+
+    Of two commits, the one later in the log counts, independent of the order in which they are reported.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[TopicPartition, tuple[int, CoordinatedPosition]] = {}
@@ -33,26 +39,26 @@ class Positions:
 
     @property
     def all(self) -> Mapping[TopicPartition, CoordinatedPosition]:
-        """Every position."""
+        """All positions."""
         return {partition: position for partition, (_, position) in self._kept.items()}
 
     def find(self, partition: TopicPartition) -> CoordinatedPosition | None:
-        """Return a partition's position."""
+        """Return a partition's position, or None."""
         kept = self._kept.get(partition)
         return kept[1] if kept else None
 
     def keep(self, partition: TopicPartition, position: CoordinatedPosition, log_offset: int) -> None:
-        """Remember what the log has at ``log_offset``."""
+        """Remember a position that was written at ``log_offset`` in the log."""
         kept = self._kept.get(partition)
         if kept is None or kept[0] <= log_offset:
             self._kept[partition] = (log_offset, position)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget a partition's position, if there is one."""
+        """Remove a partition's position, if there is one."""
         self._kept.pop(partition, None)
 
     def expired(self, now_ms: int) -> Iterable[TopicPartition]:
-        """Return the partitions whose positions were to be kept until before now."""
+        """Return the partitions whose positions have expired."""
         return self._where(lambda _, position: position.expire_ms < now_ms)
 
     def of_topics(self, topics: frozenset[str]) -> Iterable[TopicPartition]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinator is told, with Kafka's defaults, and what depends on the release that the broker passes for. Pure."""
+"""Settings of the coordinator, and its formats and names for each imitated release. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _HOUR_MS = 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """Settings under the names of Kafka's, which are given behind each."""
+    """The coordinator's settings; each docstring has Kafka's name."""
 
     release: Release = (1, 1)
-    """Decides formats and names."""
+    """The imitated release, which decides on formats and names."""
     min_session_timeout_ms: int = 6000
     """``group.min.session.timeout.ms``"""
     max_session_timeout_ms: int = 300_000
     """``group.max.session.timeout.ms``"""
     initial_rebalance_delay_ms: int = 0
-    """``group.initial.rebalance.delay.ms``: 0 in the settings file that Kafka comes with, 3000 without one."""
+    """``group.initial.rebalance.delay.ms``: 0 in Kafka's own settings file, 3000 without it."""
     offsets_topic_partitions: int = 4
-    """``offsets.topic.num.partitions``: 50 in Kafka, which is many for one node with a laptop's disk."""
+    """``offsets.topic.num.partitions``: 50 in Kafka, which is many for one node on a laptop."""
     offsets_topic_segment_bytes: int = 100 << 20
     """``offsets.topic.segment.bytes``"""
     offsets_retention_ms: int = 24 * _HOUR_MS
@@ -36,16 +36,19 @@ class CoordinatorSettings:
 
     @property
     def offset_version(self) -> int:
-        """The version of offset keys and values in ``__consumer_offsets``."""
+        """Version of offset keys and values in ``__consumer_offsets``."""
         return 1 if self.release >= (0, 9) else 0
 
     @property
     def group_version(self) -> int:
-        """The version of group values there."""
+        """Version of group values in ``__consumer_offsets``."""
         return 1 if self.release >= (0, 10, 1) else 0
 
     def name_state(self, state: GroupState) -> str:
-        """Return a state as DescribeGroups of the release gives it; before 0.10.1 an empty group was none."""
+        """Return a state's name in the release's DescribeGroups.
+
+        Before 0.10.1, an empty group did not exist.
+        """
         if state is GroupState.EMPTY and self.release < (0, 10, 1):
             return GroupState.DEAD.value
         if state is GroupState.COMPLETING_REBALANCE and self.release < (1, 1):

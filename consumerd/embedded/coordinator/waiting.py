@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that wait for an answer, by ticket."""
+"""Pending requests, by ticket."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ T = TypeVar("T")
 
 
 class Expected(Generic[T]):
-    """An answer that is to come."""
+    """A pending response."""
 
     def __init__(self) -> None:
         self._future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def give(self, answer: T) -> None:
-        """Give the answer; the first one counts."""
+        """Set the response; the first one counts."""
         if not self._future.done():
             self._future.set_result(answer)
 
     async def unless(self, hangup: Hangup, lost: T) -> T:
-        """Wait for it; when the client hangs up, ``lost`` takes its place. Bounded by whoever gives the answer."""
+        """Wait for the response, or return ``lost`` when the client disconnects.
+
+        Bounded by the caller of :meth:`give`.
+        """
         forget = hangup.add(lambda: self.give(lost))
         try:
             return await self._future
@@ -35,14 +38,14 @@ class Expected(Generic[T]):
 
 
 class ExpectedAnswers(Generic[T]):
-    """The answers that are expected now."""
+    """All pending responses."""
 
     def __init__(self) -> None:
         self._expected: dict[Ticket, Expected[T]] = {}
 
     @contextlib.contextmanager
     def expect(self, ticket: Ticket) -> Iterator[Expected[T]]:
-        """Expect the answer to a ticket while the block runs."""
+        """Expect the response to a ticket while the block runs."""
         expected = self._expected[ticket] = Expected[T]()
         try:
             yield expected
@@ -50,6 +53,6 @@ class ExpectedAnswers(Generic[T]):
             del self._expected[ticket]
 
     def answer(self, ticket: Ticket, answer: T) -> None:
-        """Answer a ticket, if somebody still waits for it."""
+        """Set the response to a ticket, if it is still pending."""
         if (expected := self._expected.get(ticket)) is not None:
             expected.give(answer)

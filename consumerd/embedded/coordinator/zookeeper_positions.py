@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions in ZooKeeper, where OffsetCommit and OffsetFetch of version 0 keep them, beside the high-level consumers' own.
+"""Positions in ZooKeeper, used by OffsetCommit and OffsetFetch of version 0.
 
-``/consumers/G/offsets/T/P``, a persistent node each, holds the next offset in decimal; what a client says with it is not
-kept. Source: ``handleOffsetCommitRequest`` and ``handleOffsetFetchRequest`` in Kafka's ``KafkaApis.scala``.
+High-level consumers keep theirs in the same place: ``/consumers/G/offsets/T/P``, one persistent node each, with the
+next offset in decimal. A client's metadata are not stored. Source: ``handleOffsetCommitRequest`` and
+``handleOffsetFetchRequest`` in Kafka's ``KafkaApis.scala``.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from consumerd.zk.znodes import encode_offset, parse_offset
 
 
 class IllegalGroupId(CoordinationError):
-    """A group id that is not one element of a path.
+    """A group id that is not a single path element.
 
     ``lake/ids/evil`` would create a registration in the group ``lake`` that no session ends. Kafka accepts it.
     """
 
 
 class ZooKeeperPositions:
-    """Reads and writes them. Each call is bounded by the session's own deadline."""
+    """Reads and writes positions. Each call is bounded by the session's deadline."""
 
     def __init__(self, zk: ZkClient) -> None:
         self._zk = zk
 
     async def commit(self, group_id: str, partition: TopicPartition, offset: int) -> None:
-        """Write a position. Raises CoordinationError (IllegalGroupId among them)."""
+        """Write a position. Raises CoordinationError, including IllegalGroupId."""
         _check_group_id(group_id)
         path, data = offset_path(group_id, partition), encode_offset(offset)
         try:
@@ -37,11 +38,14 @@ class ZooKeeperPositions:
             await self._zk.ensure_path(offsets_path(group_id, partition.topic))
             try:
                 await self._zk.create(path, data)
-            except NodeExists:  # another commit was first; the later one counts
+            except NodeExists:  # another commit was first; ours is the later one, and counts
                 await self._zk.set(path, data)
 
     async def find(self, group_id: str, partition: TopicPartition) -> int | None:
-        """Read a position; None where there is none. Raises CoordinationError (IllegalGroupId and MalformedZnode among them)."""
+        """Return a position, or None if there is none.
+
+        Raises CoordinationError, including IllegalGroupId and MalformedZnode.
+        """
         _check_group_id(group_id)
         node = await self._zk.find(offset_path(group_id, partition))
         return None if node is None else parse_offset(node[0])

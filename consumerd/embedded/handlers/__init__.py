@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What answers each request: one module a family, no sockets."""
+"""Request handlers, one module per family of requests; no sockets."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ApiVersions: what this broker speaks, which is what the release that it passes for speaks of it."""
+"""ApiVersions: the versions that the imitated release supports, as far as served here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consumerd.wire.modern.api_versions import ApiVersionRange, ApiVersionsReque
 
 
 class ApiVersionsHandler:
-    """Lists ``ranges``."""
+    """Returns ``ranges``."""
 
     def __init__(self, ranges: Mapping[ApiKey, VersionRange]) -> None:
         self._response = ApiVersionsResponse(
@@ -23,5 +23,5 @@ class ApiVersionsHandler:
         )
 
     async def __call__(self, _request: ApiVersionsRequest, _context: RequestContext) -> ApiVersionsResponse:
-        """Answer."""
+        """Respond."""
         return self._response

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which error code says what a log has refused or failed of."""
+"""Error codes for the errors of logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
     (LogOffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (TimestampRefused, ErrorCode.INVALID_TIMESTAMP),
     (UnsupportedForFormat, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-    (DecompressedTooLarge, ErrorCode.MESSAGE_TOO_LARGE),  # which has producers cut the batch in two
+    (DecompressedTooLarge, ErrorCode.MESSAGE_TOO_LARGE),  # makes producers split the batch
     (CorruptMessageError, ErrorCode.CORRUPT_MESSAGE),
     (LogRecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (RecordSetTooLarge, ErrorCode.RECORD_LIST_TOO_LARGE),
@@ -34,14 +34,15 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
 
 
 def code_of(error: ConsumerdError | OSError) -> ErrorCode:
-    """Return the code that Kafka has for it."""
+    """Return Kafka's error code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def old_code_of(error: ConsumerdError | OSError) -> ErrorCode:
-    """Return the same for Produce up to v3 and Fetch up to v5.
+    """Return the error code for Produce up to v3 and Fetch up to v5.
 
-    They say NOT_LEADER_OR_FOLLOWER where a disk has failed: clients of that time do not know KAFKA_STORAGE_ERROR (KIP-112).
+    They return NOT_LEADER_OR_FOLLOWER if a disk has failed: clients of that time do not know KAFKA_STORAGE_ERROR
+    (KIP-112).
     """
     code = code_of(error)
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code is ErrorCode.KAFKA_STORAGE_ERROR else code

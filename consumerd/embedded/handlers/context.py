@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a handler is told of a request besides its body, and what it is to the server that calls it.
+"""The context of a request, and the contract between handlers and the server.
 
-A handler is given one decoded request at a time per connection; requests of several connections run at once. It returns
-the response value of the same version, or a ``server.FileResponse`` that was encoded already. It raises nothing for what
-a client does wrong that has an error code; :class:`ConnectionRefused` where a broker closes the connection instead.
+A handler gets one decoded request at a time per connection; requests of different connections run concurrently. It
+returns the response of the same version, or a ``FileResponse`` with file ranges. For a client's mistake with an error
+code, it raises nothing; it raises :class:`ConnectionRefused` if a broker would close the connection.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from consumerd.errors import ConsumerdError
 
 
 class ConnectionRefused(ConsumerdError):
-    """What was asked is answered by closing the connection, as brokers do where no answer could say it."""
+    """The connection is to be closed: no response can express the error."""
 
 
 class Hangup:
-    """Says that a connection's peer has gone, to whoever waits on its behalf."""
+    """Notifies those that wait on a connection's behalf when its peer has disconnected."""
 
     def __init__(self) -> None:
         self._happened = False
@@ -29,11 +29,14 @@ class Hangup:
 
     @property
     def happened(self) -> bool:
-        """Whether the peer has gone."""
+        """True if the peer has disconnected."""
         return self._happened
 
     def add(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback`` when the peer goes, at once if it has gone; returns what takes that back."""
+        """Call ``callback`` when the peer disconnects, at once if it has.
+
+        Returns a function that removes the callback.
+        """
         if self._happened:
             callback()
             return lambda: None
@@ -46,7 +49,7 @@ class Hangup:
         return remove
 
     def happen(self) -> None:
-        """The peer has gone."""
+        """Report that the peer has disconnected."""
         self._happened = True
         callbacks, self._callbacks = self._callbacks, {}
         for callback in callbacks.values():
@@ -55,17 +58,17 @@ class Hangup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """A request's circumstances."""
+    """The context of a request."""
 
     version: int
     client_id: str | None
     peer_host: str
-    """The address that the connection comes from; what DescribeGroups shows as ``/host``."""
+    """The peer's address, shown as ``/host`` by DescribeGroups."""
     connection_id: str
     """Unique among the broker's connections."""
     hangup: Hangup = field(default_factory=Hangup)
-    """Happens when the peer goes while the request waits: whoever waits for its sake may stop."""
+    """Happens when the peer disconnects during the request, whose result is then not needed."""
 
 
 Handler: TypeAlias = Callable[[Any, RequestContext], Awaitable[object]]
-"""Answers one kind of request; ``Any`` is the request class that it is registered for."""
+"""Handles one kind of request; ``Any`` is the request class that it is registered for."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a log for clients that read older formats than it stores.
+"""Down-conversion of log slices for clients that read older message formats.
 
-Which magic a version of Fetch may bring is KIP-32's and KIP-98's business; what Kafka does with a unit that a client of
-that time cannot get whole is FileRecords.downConvert's: the bytes come as they are, so that the client reads the size,
-finds too few bytes and asks for more.
+KIP-32 and KIP-98 define which magic a version of Fetch may return. If an old client cannot get a whole unit, its bytes
+are returned unchanged, as in FileRecords.downConvert: the client reads the size, finds too few bytes, and requests
+more.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _HEAD_BYTES: Final = _MAGIC_AT + 1
 
 
 def magic_read_by(version: int) -> int:
-    """Return the newest magic that a client reads who fetches with ``version``."""
+    """Return the newest magic that clients of this Fetch version read."""
     if version < _FIRST_WITH_MAGIC_1:
         return 0
     return 1 if version < _FIRST_WITH_MAGIC_2 else NEWEST_MAGIC
 
 
 def needs_conversion(found: LogSlice, log: PartitionLog, version: int) -> bool:
-    """Tell whether what was read may hold something that the client cannot read.
+    """Return True if a slice may hold records that the client cannot read. Raises OSError.
 
-    A log whose format was changed holds both: what is newer is at the end when it was raised, and at the beginning when it
-    was lowered. Raises OSError.
+    A log whose format was changed holds both formats: the newer one at the end if the format was raised, at the
+    beginning if it was lowered.
     """
     magic = magic_read_by(version)
     if magic == NEWEST_MAGIC:
@@ -49,7 +49,7 @@ def needs_conversion(found: LogSlice, log: PartitionLog, version: int) -> bool:
 
 
 def is_cut(found: LogSlice) -> bool:
-    """Tell whether not even the first unit is whole. Raises OSError."""
+    """Return True if not even the first unit is complete. Raises OSError."""
     head = found.read(_OFFSET_AND_SIZE_BYTES)
     if len(head) < _OFFSET_AND_SIZE_BYTES:
         return True
@@ -57,9 +57,10 @@ def is_cut(found: LogSlice) -> bool:
 
 
 def convert_slice(found: LogSlice, start: int, version: int, most_bytes: int) -> bytes:
-    """Return what was read, from offset ``start`` on, as ``version`` may bring it: whole units up to ``most_bytes``, or one. Blocks.
+    """Return a slice from offset ``start`` on, converted for a Fetch version. Blocks.
 
-    Raises CorruptMessageError, LocalProtocolError for what no older format can hold; OSError.
+    The result has whole units up to ``most_bytes``, but at least one. Raises CorruptMessageError, LocalProtocolError
+    for records that no older format can hold, and OSError.
     """
     data = found.read()
     end = 0

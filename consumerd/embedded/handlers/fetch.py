@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch: parts of logs, as they lie in their files, now or when there is enough.
+"""Fetch: slices of logs, sent as they are stored, now or when there is enough.
 
-What is answered and when is Kafka 1.1's (ReplicaManager.fetchMessages and readFromLocalLog, DelayedFetch):
+Content and time of the response follow Kafka 1.1 (ReplicaManager.fetchMessages and readFromLocalLog, DelayedFetch):
 
-- At once, if nobody wants to wait, ``min_bytes`` are there, or any partition has an error; or records of an older segment,
-  since an answer ends with a segment and appends cannot make it longer. Otherwise when that many bytes have been appended,
-  when the time is over, or when the peer has gone.
-- A partition that fails has no records and -1 for each of its offsets.
-- Before version 3 each partition is cut at its own limit, in the middle of a unit if need be, so that a unit above the
-  limit never arrives whole. From 3 on ``max_bytes`` bounds the whole answer, in the order asked for; the first unit of the
-  first partition that has any comes whole, however large; a partition whose first unit does not fit has no records.
-- Versions 0 and 1 read magic 0, 2 and 3 magic 1, later ones what there is. What must be converted is no part of a file any
-  more: it is converted in a thread, and takes memory; an answer to these versions is bounded for that.
+- The response is immediate if the client does not want to wait, ``min_bytes`` are there, or a partition has an error.
+  It is also immediate if records come from an older segment, since a response ends at the end of a segment, and appends
+  cannot extend it. Otherwise it is sent when enough bytes are appended, the time is over, or the peer disconnects.
+- A partition with an error has no records, and -1 for all of its offsets.
+- Before version 3, each partition is cut at its own limit, within a unit if necessary, so a unit above the limit never
+  arrives complete. From version 3 on, ``max_bytes`` limits the whole response, in the order requested. The first unit
+  of the first partition with records is sent complete, however large; a partition whose first unit does not fit has no
+  records.
+- Versions 0 and 1 return magic 0, versions 2 and 3 magic 1, later ones the stored format. Converted records do not come
+  from a file any more: they are converted in a thread, and take memory, so responses to these versions are limited.
 
-Where a partition's records lie is looked up on the loop: an index in memory, and a few KiB of the segment around its entry,
-which a consumer that keeps up finds in the page cache. The records themselves are not touched.
+The position of records is looked up on the event loop, from an index in memory and a few KiB of the segment around it.
+For a consumer that keeps up, these are in the page cache. The records themselves are not read.
+
+Example: ``min_bytes`` 1,000, ``max_wait_ms`` 500, one partition with 400 bytes. The fetch waits for 600 more bytes, or
+500 ms, and then reads again.
 """
 
 from __future__ import annotations
@@ -59,16 +63,16 @@ _FIRST_WITH_STABLE_OFFSET: Final = 4
 _FIRST_WITH_LOG_START: Final = 5
 
 _MAX_ANSWER_BYTES: Final = 1 << 30
-"""What one answer holds at most, so that it fits into a frame."""
+"""Largest size of the records of a response, so that it fits into a frame."""
 _MAX_CONVERTED_BYTES: Final = 64 << 20
-"""What an answer reads at most that may have to be converted, and what it has at most after that, besides one unit. The rest is
-left to the next request.
+"""Largest number of bytes that may have to be converted for a response, both before and after it, besides one unit. The
+next request gets the rest.
 """
 
 
 @dataclass(slots=True)
 class _Part:
-    """What was read of one partition that was asked for."""
+    """The slice read of one requested partition."""
 
     asked: FetchPartition
     partition: TopicPartition | None = None
@@ -76,24 +80,24 @@ class _Part:
     slice: LogSlice | None = None
     error: ErrorCode = ErrorCode.NONE
     available: int = 0
-    """Bytes that are there within its limit, those of a unit included that is too large to be sent."""
+    """Bytes available within its limit, including those of a unit too large to be sent."""
     is_older: bool = False
-    """Whether they are in a segment that grows no more."""
+    """True if they are in a segment that is not appended to any more."""
     start_offset: int = -1
     end_offset: int = -1
 
     @property
     def size(self) -> int:
-        """The bytes that are sent, unless they are converted."""
+        """Bytes to be sent, unless converted."""
         return self.slice.size if self.slice is not None else 0
 
     def fail(self, error: ConsumerdError | OSError) -> None:
-        """Have an error in place of records."""
+        """Replace the records by an error."""
         self.error = old_code_of(error)
         self.drop()
 
     def drop(self) -> None:
-        """Let go of what was read."""
+        """Release the slice."""
         if self.slice is not None:
             self.slice.close()
             self.slice = None
@@ -101,7 +105,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Reading:
-    """What was read of all of them, topic by topic."""
+    """The slices read of all requested partitions, by topic."""
 
     topics: list[tuple[str, list[_Part]]] = field(default_factory=list)
 
@@ -111,7 +115,7 @@ class _Reading:
 
     @property
     def is_final(self) -> bool:
-        """Whether waiting would not add to it."""
+        """True if waiting cannot add to it."""
         return not self.topics or any(part.error or part.is_older for part in self)
 
     @property
@@ -119,7 +123,7 @@ class _Reading:
         return sum(part.available for part in self)
 
     def rooms(self) -> dict[TopicPartition, int]:
-        """Return how much each partition may still add to the answer."""
+        """Return the bytes that each partition can still add to the response."""
         return {
             part.partition: max(part.asked.partition_max_bytes - part.available, 0)
             for part in self
@@ -132,7 +136,7 @@ class _Reading:
 
 
 class FetchHandler:
-    """Reads from ``topics``' logs; who waits is in ``polls``, which hears of appends."""
+    """Reads from the logs of ``topics``; waiting fetches are in ``polls``."""
 
     def __init__(self, topics: Topics, polls: LongPolls, faults: BrokerFaults) -> None:
         self._topics = topics
@@ -140,7 +144,7 @@ class FetchHandler:
         self._faults = faults
 
     async def __call__(self, request: FetchRequest, context: RequestContext) -> FileResponse:
-        """Read, wait if there is too little, and answer. Bounded by ``max_wait_ms``, which the client chooses."""
+        """Read, wait if there is too little, and respond. Bounded by the client's ``max_wait_ms``."""
         reading = self._read(request, context.version)
         if request.max_wait_ms > 0:
             least = min(request.min_bytes, request.max_bytes)
@@ -205,7 +209,7 @@ class FetchHandler:
     # -- answering
 
     async def _respond(self, request: FetchRequest, reading: _Reading, version: int) -> FileResponse:
-        """Put what was read into an answer, which owns its slices from then on."""
+        """Build the response, which owns the slices from then on."""
         committed = request.isolation_level == READ_COMMITTED
         topics = []
         left = _MAX_CONVERTED_BYTES
@@ -215,7 +219,7 @@ class FetchHandler:
                 records = await _give(part, version, left)
                 if isinstance(records, bytes):
                     if len(records) > left < _MAX_CONVERTED_BYTES:
-                        records = b""  # one unit comes whatever its size, of the first partition that has any
+                        records = b""  # only the first partition with records may exceed the limit, by one unit
                     left -= len(records)
                 fetched.append(_describe(part, records, version, committed=committed))
             topics.append(FetchedTopic(topic=topic, partitions=tuple(fetched)))
@@ -224,7 +228,7 @@ class FetchHandler:
 
 
 def _ask_once(request: FetchRequest) -> dict[str, dict[int, FetchPartition]]:
-    """Return what is asked of each partition, by topic; of what is asked twice the last counts, as it does in Kafka's map."""
+    """Return the requested partitions by topic; of duplicates the last counts, as in Kafka."""
     asked: dict[str, dict[int, FetchPartition]] = {}
     for topic in request.topics:
         asked.setdefault(topic.topic, {}).update({one.partition: one for one in topic.partitions})
@@ -232,7 +236,7 @@ def _ask_once(request: FetchRequest) -> dict[str, dict[int, FetchPartition]]:
 
 
 def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_first: bool) -> None:
-    """Read up to ``room`` bytes; ``whole``: nothing, if not even the first unit fits."""
+    """Read up to ``room`` bytes; with ``whole``, nothing if the first unit does not fit."""
     offset = part.asked.fetch_offset
     try:
         part.slice = found = log.read(offset, room, whole_first=whole_first)
@@ -240,7 +244,7 @@ def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_
     except (LogError, OSError) as error:
         part.fail(error)
         return
-    # after the read: it never shows more than the high watermark that is told with it
+    # read the end after the slice, so that no record is at or above the high watermark of the response
     part.start_offset, part.end_offset = log.start_offset, log.end_offset
     part.available = found.size
     part.is_older = found.size > 0 and offset < log.newest_segment_offset
@@ -249,7 +253,10 @@ def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_
 
 
 async def _give(part: _Part, version: int, most_bytes: int) -> bytes | FileRange:
-    """Return what a partition's answer brings, converted if need be, up to ``most_bytes`` then; a failure is noted in ``part``."""
+    """Return a partition's records, converted to at most ``most_bytes`` if necessary.
+
+    An error is noted in ``part``.
+    """
     if part.slice is None or part.log is None:
         return b""
     try:
@@ -266,7 +273,7 @@ async def _give(part: _Part, version: int, most_bytes: int) -> bytes | FileRange
 def _describe(part: _Part, records: bytes | FileRange, version: int, *, committed: bool) -> FetchedPartition:
     if part.error or part.log is None:
         return refused_fetch(part.asked.partition, part.error)
-    # asked for by read_committed alone; without transactions everything is stable
+    # only read_committed asks for it; there are no transactions, so everything is stable
     stable = committed and version >= _FIRST_WITH_STABLE_OFFSET
     aborted: tuple[AbortedTransaction, ...] | None = () if stable else None
     return FetchedPartition(
@@ -275,5 +282,5 @@ def _describe(part: _Part, records: bytes | FileRange, version: int, *, committe
         last_stable_offset=part.end_offset if stable else -1,
         log_start_offset=part.start_offset if version >= _FIRST_WITH_LOG_START else -1,
         aborted_transactions=aborted,
-        record_set=cast("bytes", records),  # a file range has a length, which is all that the codec asks for
+        record_set=cast("bytes", records),  # the codec needs only the length, which a file range has
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ListOffsets: the log's ends, and the first offset from a time on.
+"""ListOffsets: the ends of a log, and the first offset at or after a time.
 
-As Kafka 1.1 answers (KafkaApis.handleListOffsetRequest): version 0 gives start offsets of segments; from 1 on a log of
-message format 0 has no answer for a time (error 43), and a partition that is asked about twice is INVALID_REQUEST.
+As in Kafka 1.1 (KafkaApis.handleListOffsetRequest): version 0 returns start offsets of segments. From version 1 on, a
+log of message format 0 cannot be searched by time (error 43), and a partition requested twice is an INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _FIRST_WITH_ONE_OFFSET: Final = 1
 
 
 class ListOffsetsHandler:
-    """Looks offsets up in ``topics``' logs."""
+    """Looks up offsets in the logs of ``topics``."""
 
     def __init__(self, topics: Topics, faults: BrokerFaults) -> None:
         self._topics = topics
         self._faults = faults
 
     async def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        """Answer. Lookups by time read the log's files, in a thread; bounded by the disk."""
+        """Respond. Look-ups by time read log files in a thread; bounded by the disk."""
         asked = Counter((topic.topic, one.partition) for topic in request.topics for one in topic.partitions)
         twice = {one for one, times in asked.items() if times > 1}
         topics = []
@@ -69,7 +69,7 @@ class ListOffsetsHandler:
         )
         try:
             if asked.timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) and version >= _FIRST_WITH_ONE_OFFSET:
-                return look_up(log, asked)  # known without a look at the files
+                return look_up(log, asked)  # known without reading files
             return await asyncio.to_thread(look_up, log, asked)
         except LogError as error:
             return _failed(asked, code_of(error))

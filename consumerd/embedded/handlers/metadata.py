@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata: this broker, its topics and their partitions; topics that are asked for come into being.
+"""Metadata: this broker, its topics and partitions; may create requested topics.
 
-A topic that is created because it was asked for is answered with LEADER_NOT_AVAILABLE and no partitions, as Kafka does
-(KafkaApis.createTopic): clients know that they have to ask again. By then it is served. A name that no topic can have is
-INVALID_TOPIC_EXCEPTION only where it would be created; else it is as unknown as any.
+A topic created by a request is answered with LEADER_NOT_AVAILABLE and no partitions, as in Kafka
+(KafkaApis.createTopic), so that clients ask again. It is served by then. An illegal name is an INVALID_TOPIC_EXCEPTION
+only if it would be created; otherwise it is unknown like any other.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ _NO_CONTROLLER: Final = -1
 
 
 class MetadataHandler:
-    """Describes ``topics``; ``broker`` is what clients are told of us, once we listen, ``cluster_id`` what of the cluster.
+    """Describes ``topics``.
 
-    ``partitions_of_new`` is how many partitions a topic has that comes into being here; 0: none comes into being.
+    Args:
+        broker: Returns this broker as clients see it, once it listens.
+        cluster_id: Returns the cluster's id.
+        partitions_of_new: Partitions of automatically created topics; 0 disables creation.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class MetadataHandler:
         self._partitions_of_new = partitions_of_new
 
     async def __call__(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-        """Answer. Creating a topic is bounded by the ZooKeeper session's calls."""
+        """Respond. Creating a topic is bounded by the ZooKeeper session's calls."""
         broker = self._broker()
         full = context.version >= _FIRST_WITH_CONTROLLER
         names = self._topics.names() if request.topics is None else tuple(dict.fromkeys(request.topics))
@@ -100,7 +103,7 @@ class MetadataHandler:
         )
 
     async def _miss(self, name: str, *, create: bool) -> ErrorCode:
-        """Create a topic that is not there, where that is wanted; return what the client is told."""
+        """Create a missing topic if that is wanted; return the error code for the client."""
         if not create or not self._partitions_of_new or name in INTERNAL_TOPICS:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
@@ -108,6 +111,6 @@ class MetadataHandler:
         except InvalidTopic:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         except (TopicExists, CoordinationError, LogError, OSError):
-            # somebody else was first, or ZooKeeper or the disk is away: either way the client is to ask again
+            # created by another client meanwhile, or ZooKeeper or the disk fails: the client is to ask again
             pass
         return ErrorCode.LEADER_NOT_AVAILABLE

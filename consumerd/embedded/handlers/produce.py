@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Produce: record sets into their logs, each on its own; what one partition is refused for does not concern the others.
+"""Produce: appends record sets to their logs, each independently of the others.
 
-With one replica every append is acknowledged by all of them at once, so that ``acks`` 1 and -1 are the same and
-``timeout_ms`` never passes. As Kafka 1.1 does (KafkaApis.handleProduceRequest, ReplicaManager.appendRecords): any other
-``acks`` than -1, 0 and 1 is error 21 for all; with ``acks`` 0 an error closes the connection, which is all that could tell;
-internal topics take nothing from clients (17). From version 3 on each partition has exactly one batch of magic 2, and a
-request that breaks this cannot be read (ProduceRequest.validateRecords).
+With one replica, every append is acknowledged by all replicas at once, so ``acks`` 1 and -1 are the same, and
+``timeout_ms`` never expires. As in Kafka 1.1 (KafkaApis.handleProduceRequest, ReplicaManager.appendRecords): other
+``acks`` than -1, 0 and 1 are error 21 for all; with ``acks`` 0, an error closes the connection, the only way to report
+it; internal topics refuse clients' records (17). From version 3 on, each partition has exactly one batch of magic 2;
+other requests cannot be read (ProduceRequest.validateRecords).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _Outcome = ErrorCode | asyncio.Future[Appended]
 
 
 class ProduceHandler:
-    """Appends to ``topics``' logs through ``appender``."""
+    """Appends to the logs of ``topics`` through ``appender``."""
 
     def __init__(self, topics: Topics, appender: Appender, faults: BrokerFaults) -> None:
         self._topics = topics
@@ -54,10 +54,10 @@ class ProduceHandler:
         self._faults = faults
 
     async def __call__(self, request: ProduceRequest, context: RequestContext) -> object:
-        """Append all, then answer. Bounded by the disk.
+        """Append all record sets, then respond. Bounded by the disk.
 
-        Raises ConnectionRefused for an error that ``acks`` 0 leaves unanswered, RemoteProtocolError for a request of
-        version 3 that does not have one batch a partition.
+        Raises ConnectionRefused for an error with ``acks`` 0, RemoteProtocolError for a request of version 3 without
+        exactly one batch per partition.
         """
         if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             return refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, context.version)
@@ -86,7 +86,7 @@ class ProduceHandler:
         return response
 
     def _start(self, topic: str, one: ProducePartition, expansion: Expansion) -> _Outcome:
-        """Give a record set its place in its partition's order, or say why not."""
+        """Queue a record set in its partition's order, or return the error."""
         if topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         if one.partition < 0:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer to a request of which nothing is done: one error code for all that it asked for.
+"""Error responses: one error code for all parts of a refused request.
 
-What a broker answers when a handler fails (UNKNOWN_SERVER_ERROR), and what a test can order it to answer. Shapes and
-values beside the code are those of ``getErrorResponse`` of each of Kafka's request classes.
+They are sent if a handler fails (UNKNOWN_SERVER_ERROR), and if a test injects an error. Their other fields are those of
+``getErrorResponse`` in Kafka's request classes.
 """
 
 from __future__ import annotations
@@ -55,23 +55,26 @@ from consumerd.wire.schema import Request
 
 _NOWHERE: Final = -1
 _FIRST_WITH_ONE_ERROR: Final = 2
-"""Of OffsetFetch: one error for all of it."""
+"""The version from which OffsetFetch has one error for the whole response."""
 
 
 def refuse(request: Request[Any], code: ErrorCode, version: int) -> object:
-    """Return the answer, in a version, that refuses a request. Raises KeyError for one that no broker of this kind answers."""
+    """Return the error response to a request, in a version.
+
+    Raises KeyError for a request that this broker does not serve.
+    """
     if isinstance(request, OffsetFetchRequest) and version >= _FIRST_WITH_ONE_ERROR:
         return OffsetFetchResponse(error_code=code, topics=())
     return _REFUSALS[type(request)](request, code)
 
 
 def refused_fetch(number: int, code: int) -> FetchedPartition:
-    """Return what a partition that cannot be fetched from answers."""
+    """Return the response of a partition that cannot be fetched."""
     return FetchedPartition(partition=number, error_code=code, high_watermark=-1, record_set=b"")
 
 
 def refused_produce(number: int, code: int) -> ProducedPartition:
-    """Return what a partition that took nothing answers."""
+    """Return the response of a partition that accepted nothing."""
     return ProducedPartition(partition=number, error_code=code, base_offset=-1)
 
 
@@ -175,4 +178,4 @@ _REFUSALS: Final[dict[type[Request[Any]], Callable[[Any, int], object]]] = {
 }
 
 REQUESTS: Final = {request.api: request for request in _REFUSALS}
-"""The class of each request that a broker of this kind answers."""
+"""The request classes that this broker serves, by API key."""

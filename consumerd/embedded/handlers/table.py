@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests that are answered from the logs alone, each with its handler; groups are ``coordinator.handlers``'."""
+"""The handlers of requests that are answered from the logs alone.
+
+``coordinator.handlers`` has those of groups.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ def log_handlers(
     cluster_id: Callable[[], str | None],
     partitions_of_new: int,
 ) -> Mapping[ApiKey, Handler]:
-    """Return the handlers, and let long polls hear of whatever may end them.
+    """Return the handlers, with long polls subscribed to all events that may end them.
 
-    ``broker``, ``cluster_id`` and ``partitions_of_new`` are as ``MetadataHandler`` has them.
+    ``broker``, ``cluster_id`` and ``partitions_of_new`` are those of ``MetadataHandler``.
     """
     polls = LongPolls()
     appender.subscribe(polls.grown)

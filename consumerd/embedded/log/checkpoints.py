@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that hold an offset for each partition, as Kafka's OffsetCheckpointFile writes them::
+"""Checkpoint files: an offset per partition, as Kafka's OffsetCheckpointFile writes them.
+
+::
 
     0                      the version
-    2                      how many follow
+    2                      number of entries
     orders 0 4711          topic, partition, offset
     clicks 3 17
 
-A file is replaced as a whole. One that cannot be read counts as empty: what it would have spared is done again.
+A file is replaced as a whole. An unreadable one counts as empty: the work that it would have saved is done again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _VERSION: Final = "0"
 
 
 def read_checkpoint(path: Path, files: LogFileSystem) -> dict[TopicPartition, int]:
-    """Return the offsets in a checkpoint file; none where there is no such file. Raises OSError."""
+    """Return the offsets in a checkpoint file; none if it does not exist. Raises OSError."""
     try:
         descriptor = files.open(path)
     except FileNotFoundError:
@@ -43,7 +45,10 @@ def read_checkpoint(path: Path, files: LogFileSystem) -> dict[TopicPartition, in
 
 
 def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int], files: LogFileSystem) -> None:
-    """Replace a checkpoint file. Raises OSError, and then the old one stands, or the new one."""
+    """Replace a checkpoint file. Raises OSError.
+
+    After an error, the file is the old or the new one.
+    """
     lines = [_VERSION, str(len(offsets))]
     lines += (f"{one.topic} {one.partition} {offset}" for one, offset in sorted(offsets.items()))
     beside = path.with_name(path.name + ".tmp")

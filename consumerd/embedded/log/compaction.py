@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: of each key the last record stays. Kafka's LogCleaner, for one log.
+"""Compaction: the last record of each key is kept. Kafka's LogCleaner, for one log.
 
-Cleaned is what lies before the newest segment. The part that was not cleaned before is read for its keys; then every
-segment is written anew without the records whose key comes again later on. A record without a value (a tombstone) takes
-the earlier ones of its key with it, and goes itself when it has been in the clean part for ``delete_retention_ms``, so
-that a reader who began before sees it. Records keep their offsets, and batches theirs; a record without a key, which a
-compacted log does not take, goes.
+All segments but the newest are compacted. The part that was not compacted before is read for its keys. Then every
+segment is rewritten without the records whose key occurs again later. A record without a value (a tombstone) removes
+earlier records of its key, and is itself removed after ``delete_retention_ms`` in the compacted part, so that readers
+that began earlier see it. Records keep their offsets, and batches theirs. A record without a key, which a compacted log
+does not accept, is removed.
 
-What is written is a ``.cleaned`` file; durable, it is renamed to ``.swap``, from when on it counts (see ``recovery``).
+Example: offsets 0-3 hold a=1, b=2, a=3, b=null. Compaction keeps 2 (a=3) and 3 (b=null). A compaction at least
+``delete_retention_ms`` later keeps only 2.
+
+The result is written to a ``.cleaned`` file. Once durable, that is renamed to ``.swap``, and from then on it counts
+(see ``recovery``).
 """
 
 from __future__ import annotations
@@ -39,14 +43,14 @@ _BATCH_ATTRIBUTES_AT: Final = 21
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastOffsets:
-    """The last offset of each key in ``[start, end)``, which are first offsets of segments."""
+    """The last offset of each key in ``[start, end)``; both are start offsets of segments."""
 
     by_key: dict[bytes, int]
     start: int
     end: int
 
     def keeps(self, batch: RecordBatch, *, tombstones: bool) -> list[int]:
-        """Return the rows that stay; ``tombstones`` says whether records without a value do."""
+        """Return the rows to be kept; ``tombstones`` says if records without a value are."""
         last = self.by_key
         return [
             row
@@ -58,7 +62,7 @@ class LastOffsets:
 
 
 def dirty_ratio(segments: Sequence[Segment], cleaned_to: int) -> float:
-    """Return which part of these bytes has not been cleaned yet."""
+    """Return the share of bytes that are not compacted yet."""
     total = sum(segment.size for segment in segments)
     dirty = sum(segment.size for segment in segments if segment.base_offset >= cleaned_to)
     return dirty / total if total else 0.0
@@ -67,9 +71,9 @@ def dirty_ratio(segments: Sequence[Segment], cleaned_to: int) -> float:
 def read_last_offsets(
     segments: Sequence[Segment], cleaned_to: int, end: int, partition: TopicPartition, most_keys: int
 ) -> LastOffsets:
-    """Read the keys of the segments from ``cleaned_to`` on, until there are ``most_keys`` or more.
+    """Read the keys of segments from ``cleaned_to`` on, until there are ``most_keys``.
 
-    Raises CorruptMessageError, OSError.
+    Only whole segments are read, so there may be more. Raises CorruptMessageError, OSError.
     """
     by_key: dict[bytes, int] = {}
     for segment in segments:
@@ -86,10 +90,10 @@ def read_last_offsets(
 
 
 def plan_groups(segments: Sequence[Segment], most_bytes: int, tombstones_from_ms: int) -> list[Sequence[Segment]]:
-    """Group neighbours that fit into one segment of ``most_bytes``, by what they hold now.
+    """Group neighbouring segments that fit into one segment of ``most_bytes``.
 
-    A segment whose tombstones stay is left alone: together with a younger one it would be as young, and its tombstones
-    would stay for ever (KAFKA-8522). Raises OSError.
+    A segment whose tombstones are kept is not grouped: the group would get the modification time of its youngest
+    segment, and its tombstones would be kept for ever (KAFKA-8522). Raises OSError.
     """
     groups: list[list[Segment]] = []
     alone = True
@@ -115,9 +119,10 @@ def write_cleaned(
     settings: LogSettings,
     files: LogFileSystem,
 ) -> Segment:
-    """Write what stays of a group into one segment and make it durable; its file is a ``.swap`` then.
+    """Write the kept records of a group to one durable segment, a ``.swap`` file.
 
-    Tombstones of segments that were modified at ``tombstones_from_ms`` or before go. Raises CorruptMessageError, OSError.
+    Tombstones of segments modified at ``tombstones_from_ms`` or earlier are removed. Raises CorruptMessageError,
+    OSError.
     """
     folder, base = group[0].folder, group[0].base_offset
     cleaned = _beside(folder, base, CLEANED_ENDING)
@@ -140,7 +145,7 @@ def write_cleaned(
 
 
 def drop_cleaned(folder: Path, base_offset: int, files: LogFileSystem) -> None:
-    """Remove what :func:`write_cleaned` did not finish. Raises OSError."""
+    """Delete the file of an unfinished :func:`write_cleaned`. Raises OSError."""
     files.unlink(_beside(folder, base_offset, CLEANED_ENDING))
 
 
@@ -170,9 +175,10 @@ def _copy_kept(
 
 
 def keep_rows(raw: bytes, batch: RecordBatch, rows: Sequence[int]) -> bytes:
-    """Return a unit with only some of its records, in the same format, codec and place; empty if none is left.
+    """Return a unit with only some of its records; empty if none is left.
 
-    A unit that keeps all its records is left as it is, and so are control batches, which hold no keys of users.
+    Format, codec and offset are kept. A unit that keeps all its records is unchanged, and so are control batches, which
+    have no user keys.
     """
     magic = raw[16]
     attributes: int
@@ -208,7 +214,7 @@ def keep_rows(raw: bytes, batch: RecordBatch, rows: Sequence[int]) -> bytes:
 
 
 def _read_units(segment: Segment, partition: TopicPartition) -> Iterator[tuple[bytes, RecordBatch]]:
-    """Give the units of a segment with their records. Raises CorruptMessageError, OSError."""
+    """Yield the units of a segment with their records. Raises CorruptMessageError, OSError."""
     walker = UnitWalker(segment.file.read, 0, segment.size)
     for header in walker:
         raw = walker.unit(header)

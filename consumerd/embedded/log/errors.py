@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log refuses, and what it can fail of.
+"""Errors of logs.
 
 ::
 
     ConsumerdError
-    ├── CorruptMessageError         (consumerd.errors) what was given to append cannot be read
+    ├── CorruptMessageError         (consumerd.errors) the records to be appended cannot be read
     └── LogError
-        ├── OffsetOutOfRange        a read below the log's start or above its end
-        ├── RecordTooLarge          a message or batch above max_message_bytes
+        ├── LogOffsetOutOfRange     a read below the log's start or above its end
+        ├── LogRecordTooLarge       a message or batch above max_message_bytes
         ├── RecordSetTooLarge       a record set that fits into no segment
-        ├── InvalidTimestamp        a timestamp too far from the clock, or of a type that producers may not claim
-        ├── LogLocked               another process has the directory
-        ├── LogDamaged              the files cannot be of a log
-        ├── LogWriteFailed          nothing of this append was kept; the next one may pass
+        ├── InvalidTimestamp        a timestamp too far from the clock, or of a type reserved for brokers
+        ├── LogLocked               another process uses the directory
+        ├── LogDamaged              the files are not those of a log
+        ├── LogWriteFailed          nothing of this append was kept; the next one may succeed
         │   └── LogFull             ... since the disk is full
-        └── LogFailed               the log is offline until it is opened anew
+        └── LogFailed               the log is offline until it is opened again
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from consumerd.model import TopicPartition
 
 
 class LogError(ConsumerdError):
-    """A log did not do what it was asked for."""
+    """An operation on a log failed."""
 
 
 class LogOffsetOutOfRange(LogError):
-    """There is no such offset: ``earliest`` is the first one held, ``latest`` the next to be written."""
+    """The offset is not in the log.
+
+    ``earliest`` is the first offset held, ``latest`` the next to be written.
+    """
 
     def __init__(self, partition: TopicPartition, offset: int, earliest: int, latest: int) -> None:
         super().__init__(f"{partition}: offset {offset} is outside the log [{earliest}, {latest}]")
@@ -39,7 +42,7 @@ class LogOffsetOutOfRange(LogError):
 
 
 class LogRecordTooLarge(LogError):
-    """A message or batch of ``size`` bytes where ``limit`` are allowed (``max.message.bytes``)."""
+    """A message or batch has more than ``limit`` bytes (``max.message.bytes``)."""
 
     def __init__(self, partition: TopicPartition, size: int, limit: int) -> None:
         super().__init__(f"{partition}: a message or batch of {size} bytes, max.message.bytes is {limit}")
@@ -49,7 +52,7 @@ class LogRecordTooLarge(LogError):
 
 
 class RecordSetTooLarge(LogError):
-    """A record set of ``size`` bytes that fits into no segment of ``limit`` bytes (``segment.bytes``)."""
+    """A record set does not fit into a segment of ``limit`` bytes (``segment.bytes``)."""
 
     def __init__(self, partition: TopicPartition, size: int, limit: int) -> None:
         super().__init__(f"{partition}: a record set of {size} bytes, segment.bytes is {limit}")
@@ -59,24 +62,27 @@ class RecordSetTooLarge(LogError):
 
 
 class InvalidTimestamp(LogError):
-    """A timestamp further from the clock than allowed, or of type LogAppendTime, which only a broker gives."""
+    """A timestamp is too far from the clock, or of type LogAppendTime, reserved for brokers."""
 
 
 class LogLocked(LogError):
-    """Another process works on this directory of logs."""
+    """Another process uses this directory of logs."""
 
 
 class LogDamaged(LogError):
-    """Files that recovery cannot make a log of; the message says which, and what to do."""
+    """Recovery cannot make a log of these files; the message says which, and advises."""
 
 
 class LogWriteFailed(LogError):
-    """An append could not be written. The log is as it was before, and the same append may be tried again."""
+    """An append was not written; the log is unchanged, and the append can be repeated."""
 
 
 class LogFull(LogWriteFailed):
-    """The disk, or its quota, is full."""
+    """The disk or its quota is full."""
 
 
 class LogFailed(LogError):
-    """The log is offline: after a failure nobody knows what the disk holds. Open it anew, which checks that."""
+    """The log is offline: after a failure, the content of the disk is unknown.
+
+    Opening it again checks the files.
+    """

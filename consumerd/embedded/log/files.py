@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls behind a log, as a port, so that a test can let any of them fail or be the last.
+"""The file system of logs, as a port.
 
-Every method blocks and raises OSError. Positions are given with each read and write, so that a descriptor's own
-position means nothing: readers and ``sendfile`` share it.
+Tests can make any call fail, or be the last.
+
+All methods block and raise OSError. Every read and write has an explicit position; a descriptor's own position is not
+used, since readers and ``sendfile`` share it.
 """
 
 from __future__ import annotations
@@ -15,16 +17,19 @@ from pathlib import Path
 from typing import Final, Protocol
 
 _WHOLE_FILE: Final = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-"""A ``struct flock``. An open file's own lock excludes Java's FileLock, and unlike that it outlives the closing of another
-descriptor of the same file in this process.
+"""A ``struct flock``. A lock of an open file description excludes Java's FileLock, and, unlike that, survives the
+closing of another descriptor of the same file in this process.
 """
 
 
 class LogFileSystem(Protocol):
-    """What a log needs of a file system."""
+    """The file system calls that logs need."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """Open a file for reading and writing. ``create``: it is made if it is not there. Raises FileNotFoundError."""
+        """Open a file for reading and writing. Raises FileNotFoundError.
+
+        With ``create``, a missing file is created.
+        """
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
@@ -33,54 +38,59 @@ class LogFileSystem(Protocol):
         """Return an open file's size in bytes."""
 
     def read(self, descriptor: int, position: int, size: int) -> bytes:
-        """Read ``size`` bytes from ``position`` on; fewer only where the file ends."""
+        """Read ``size`` bytes from ``position`` on; fewer only at the end of the file."""
 
     def write(self, descriptor: int, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of ``data`` at ``position``. After a failure any part of it may be in the file."""
+        """Write ``data`` at ``position``. After an error, any part of it may be written."""
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Cut a file, or fill it up with zeros, to ``size`` bytes."""
+        """Set a file's size, cutting it or filling it with zeros."""
 
     def sync(self, descriptor: int) -> None:
-        """Make a file's content and size durable. After a failure nobody knows what of it is."""
+        """Make a file's content and size durable.
+
+        After an error, the state of the disk is unknown.
+        """
 
     def sync_folder(self, path: Path) -> None:
         """Make the names in a folder durable."""
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder and its parents, whichever are missing; durable are none of them before their parents are
-        synced.
+        """Create a folder and its missing parents.
+
+        They are durable once their parents are synced.
         """
 
     def remove_folder(self, path: Path) -> None:
-        """Remove an empty folder; one that is not there is fine."""
+        """Remove an empty folder; a missing one is ignored."""
 
     def names(self, path: Path) -> list[str]:
-        """List a folder, in no order; empty if there is none."""
+        """Return the names in a folder, unsorted; none if it does not exist."""
 
     def is_folder(self, path: Path) -> bool:
-        """Tell whether there is a folder at ``path``."""
+        """Return True if ``path`` is a folder."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file or folder another name; replaces the file that has it, in one step."""
+        """Rename a file or folder, atomically replacing a file with the new name."""
 
     def unlink(self, path: Path) -> None:
-        """Take a file's name away; one that is not there is fine. Open descriptors keep the content."""
+        """Remove a file's name; a missing one is ignored. Open descriptors keep the content."""
 
     def modified_ms(self, descriptor: int) -> int:
-        """Return an open file's time of modification in ms since the epoch."""
+        """Return an open file's modification time in ms since the epoch."""
 
     def set_modified_ms(self, descriptor: int, modified_ms: int) -> None:
-        """Set an open file's time of modification."""
+        """Set an open file's modification time."""
 
     def lock(self, descriptor: int) -> None:
-        """Lock an open file until it is closed. Raises BlockingIOError if it is locked, by whichever process, Java's
-        included.
+        """Lock an open file until it is closed.
+
+        Raises BlockingIOError if another process, including Java's, has locked it.
         """
 
 
 class OsLogFiles:
-    """The real ones."""
+    """The operating system's files."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """See LogFiles."""

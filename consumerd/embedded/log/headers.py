@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a segment's units say of themselves, read from their headers alone; nothing is decompressed.
+"""Headers of the units in a segment, parsed without decompression.
 
-A unit is a message or compressed wrapper of magic 0 and 1, or a record batch of magic 2. Layouts: ``wire.modern.entry``,
-``message_reader`` and ``record_batch``. Offset and size are outside of every checksum, so that a reader who does not
-trust a file holds them against what was before and against the file's end.
+A unit is a message or compressed wrapper of magic 0 and 1, or a record batch of magic 2. Layouts:
+``wire.modern.entry``, ``message_reader`` and ``record_batch``. No checksum covers offset and size, so a reader that
+does not trust a file compares them with the previous unit and the end of the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES
 LEAST_UNIT_BYTES: Final = ENTRY_BYTES + LEAST_SIZES[0]
 
 _HEAD: Final = struct.Struct(">qi4xBxq")
-"""Offset, size, magic, and what is the timestamp in magic 1; there are that many bytes in any unit."""
+"""Offset, size, magic, and the field that is the timestamp in magic 1. Every unit has that many bytes."""
 _BATCH: Final = struct.Struct(">iqq")
 """Last offset delta, base timestamp, max timestamp."""
 _BATCH_AT: Final = 23
@@ -29,13 +29,13 @@ _CRC: Final = struct.Struct(">I")
 _NO_TIMESTAMP: Final = -1
 
 CHUNK_BYTES: Final = 1 << 20
-"""How much is read at a time to go through a segment."""
+"""Bytes per read when a segment is scanned."""
 NEAR_BYTES: Final = 8 << 10
-"""How much is read at a time to look for one unit, which the index knows to be near."""
+"""Bytes per read when one unit is searched from an index entry on."""
 
 
 class UnitHeader(NamedTuple):
-    """One unit: its place in the segment, the offset that its first bytes bear, its last offset, newest timestamp."""
+    """One unit: position, size, the offset in its header, last offset, newest timestamp."""
 
     position: int
     size: int
@@ -46,14 +46,15 @@ class UnitHeader(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position behind it."""
+        """The position after it."""
         return self.position + self.size
 
 
 def parse_header(data: bytes | bytearray | memoryview, at: int, position: int) -> UnitHeader | None:
-    """Read the header of the unit at ``data[at:]``, which is at ``position`` of its segment.
+    """Parse the header of the unit at ``data[at:]``.
 
-    None where too little is there to tell. Raises CorruptMessageError for what cannot be a unit.
+    ``position`` is its position in the segment. Returns None if too few bytes are there. Raises CorruptMessageError for
+    bytes that cannot be a unit.
     """
     left = len(data) - at
     if left < LEAST_UNIT_BYTES:
@@ -73,15 +74,15 @@ def parse_header(data: bytes | bytearray | memoryview, at: int, position: int) -
 
 
 def parse_headers(data: bytes | bytearray | memoryview) -> list[UnitHeader]:
-    """Read the headers of all whole units of a record set, whose positions count from its beginning.
+    """Parse the headers of all whole units of a record set.
 
-    Raises CorruptMessageError for what cannot be a unit.
+    Positions are relative to its beginning. Raises CorruptMessageError for bytes that cannot be a unit.
     """
     return list(walk_headers(data))
 
 
 def walk_headers(data: bytes | bytearray | memoryview) -> Iterator[UnitHeader]:
-    """Give the same one by one."""
+    """Yield what :func:`parse_headers` returns."""
     at, end = 0, len(data)
     while (header := parse_header(data, at, at)) is not None:
         at += header.size
@@ -91,7 +92,10 @@ def walk_headers(data: bytes | bytearray | memoryview) -> Iterator[UnitHeader]:
 
 
 class UnitWalker:
-    """Goes through the units of a segment between two positions, ``read`` being ``(position, size) -> bytes``."""
+    """Iterates over the units of a segment between two positions.
+
+    ``read`` is ``(position, size) -> bytes``.
+    """
 
     def __init__(
         self, read: Callable[[int, int], bytes], start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
@@ -104,9 +108,9 @@ class UnitWalker:
         self._chunk_at = start
 
     def __iter__(self) -> Iterator[UnitHeader]:
-        """Give the headers, up to the end or the first unit that is cut off by it.
+        """Yield the headers up to the end, or to the first unit that exceeds it.
 
-        Raises CorruptMessageError for what cannot be a unit, OSError.
+        Raises CorruptMessageError for bytes that cannot be a unit, OSError.
         """
         position = self._start
         while self._end - position >= LEAST_UNIT_BYTES:
@@ -117,7 +121,7 @@ class UnitWalker:
             position = header.end
 
     def is_intact(self, header: UnitHeader) -> bool:
-        """Check the unit's checksum. Raises OSError."""
+        """Return True if the unit's checksum is right. Raises OSError."""
         unit = self.unit(header)
         if len(unit) < header.size:
             return False
@@ -126,13 +130,13 @@ class UnitWalker:
         return bool(_CRC.unpack_from(unit, 12)[0] == crc32(memoryview(unit)[16:]))
 
     def unit(self, header: UnitHeader) -> bytes:
-        """Return the unit's bytes; fewer only where the file is shorter than it was. Raises OSError."""
+        """Return the unit's bytes; fewer only if the file has become shorter. Raises OSError."""
         self._load(header.position, header.size)
         at = header.position - self._chunk_at
         return self._chunk[at : at + header.size]
 
     def _load(self, position: int, size: int) -> bytes:
-        """Have ``size`` bytes from ``position`` on in the chunk, as far as there are any."""
+        """Ensure that the chunk has ``size`` bytes from ``position`` on, if they exist."""
         if position < self._chunk_at or position + min(size, self._end - position) > self._chunk_at + len(self._chunk):
             self._chunk = self._read(position, min(self._end - position, max(size, self._chunk_bytes)))
             self._chunk_at = position

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two sparse indexes of a segment, as Kafka keeps them (OffsetIndex, TimeIndex; KIP-33).
+"""The two sparse indexes of a segment, as in Kafka (OffsetIndex, TimeIndex; KIP-33).
 
-``.index``: entries of 8 bytes, an offset relative to the segment's first and the position in the segment of a unit that
-bears it. ``.timeindex``: entries of 12 bytes, a timestamp and the relative offset of the unit that first brought it;
-nothing up to that offset is newer. Both are in rising order. A file that Kafka has not closed ends in zeros, which is not
-in order.
+``.index``: entries of 8 bytes, an offset relative to the segment's first, and the position of its unit in the segment.
+``.timeindex``: entries of 12 bytes, a timestamp, and the relative offset of the unit in which it was first reached;
+nothing up to that offset is newer. Both are sorted. A file that Kafka has not closed ends in zeros, so it is not
+sorted.
 
-An index lives in memory and is written when its segment is closed: it follows from the segment, and what an unclean end
-leaves is made anew.
+Example: a segment with base offset 1,000 has an index entry (40, 4160): the unit of offset 1,040 begins at byte 4,160.
+To read offset 1,050, reading begins there.
+
+An index is kept in memory, and written when its segment is closed. It can be rebuilt from the segment, which is done
+after an unclean shutdown.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ from typing import Final
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY: Final = struct.Struct(">qi")
 MOST_RELATIVE: Final = (1 << 31) - 1
-"""The largest relative offset, and the largest position, that an entry can hold."""
+"""The largest relative offset, and the largest position, of an entry."""
 
 _LITTLE: Final = sys.byteorder == "little"
 
 
 class OffsetIndex:
-    """Where in its segment an offset is to be looked for."""
+    """The positions of some offsets in a segment."""
 
     __slots__ = ("offsets", "positions")
 
@@ -41,19 +44,19 @@ class OffsetIndex:
         return len(self.offsets)
 
     def append(self, relative_offset: int, position: int) -> None:
-        """Add an entry; one that is not above the last is passed over."""
+        """Add an entry, unless its offset is not above the last one."""
         if self.offsets and relative_offset <= self.offsets[-1]:
             return
-        self.positions.append(position)  # first, so that a reader that sees the offset finds its position
+        self.positions.append(position)  # before the offset: a concurrent reader that finds the offset needs it
         self.offsets.append(relative_offset)
 
     def find(self, relative_offset: int) -> int:
-        """Return the position to read on from to come upon ``relative_offset``."""
+        """Return the position from which reading leads to ``relative_offset``."""
         at = bisect_right(self.offsets, relative_offset)
         return self.positions[at - 1] if at else 0
 
     def encode(self) -> bytes:
-        """Return the file."""
+        """Return the content of the file."""
         entries = array("i", bytes(OFFSET_ENTRY_BYTES * len(self.offsets)))
         entries[0::2] = self.offsets
         entries[1::2] = self.positions
@@ -63,7 +66,12 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, data: bytes, *, segment_bytes: int, most_relative: int) -> OffsetIndex | None:
-        """Read the file of a segment of ``segment_bytes``, whose offsets end at ``most_relative``; None if it is bad."""
+        """Parse a segment's index file; return None if it is invalid.
+
+        Args:
+            segment_bytes: Size of the segment.
+            most_relative: The last relative offset of the segment.
+        """
         if len(data) % OFFSET_ENTRY_BYTES:
             return None
         entries = array("i", data)
@@ -81,7 +89,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """The units with which a segment's newest timestamp rose."""
+    """The units in which a segment's newest timestamp rose."""
 
     __slots__ = ("offsets", "timestamps")
 
@@ -93,23 +101,26 @@ class TimeIndex:
         return len(self.timestamps)
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry; one that is not newer than the last is passed over, and so is "no timestamp"."""
+        """Add an entry, unless its timestamp is not newer than the last one, or missing."""
         if timestamp > (self.timestamps[-1] if self.timestamps else -1):
             self.offsets.append(relative_offset)
             self.timestamps.append(timestamp)
 
     def find(self, timestamp: int) -> int:
-        """Return a relative offset before which nothing is as new as ``timestamp``."""
+        """Return a relative offset before which all records are older than ``timestamp``."""
         at = bisect_right(self.timestamps, timestamp - 1)
         return self.offsets[at - 1] if at else 0
 
     def encode(self) -> bytes:
-        """Return the file."""
+        """Return the content of the file."""
         return b"".join(map(TIME_ENTRY.pack, self.timestamps, self.offsets))
 
     @classmethod
     def decode(cls, data: bytes, *, most_relative: int) -> TimeIndex | None:
-        """Read the file of a segment whose offsets end at ``most_relative``; None if it is bad."""
+        """Parse a segment's time index file; return None if it is invalid.
+
+        ``most_relative`` is the last relative offset of the segment.
+        """
         if len(data) % TIME_ENTRY.size:
             return None
         index = cls()

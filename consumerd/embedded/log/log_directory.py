@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory that holds the logs of all partitions, and what it knows of their last end.
+"""The directory of the logs of all partitions, with its lock and checkpoints.
 
-As Kafka's LogManager keeps it: ``.lock``, held while somebody works on it; ``.kafka_cleanshutdown``, there only while
-nobody does and the last one closed every log; ``recovery-point-offset-checkpoint``, up to where each log is durable
-whatever happens; ``cleaner-offset-checkpoint``, up to where each is compacted; a folder for each partition, renamed to
-``<topic>-<partition>.<id>-delete`` when it is to go.
+As Kafka's LogManager keeps it: ``.lock``, held while a process uses it; ``.kafka_cleanshutdown``, present only while
+none does and the last one closed every log; ``recovery-point-offset-checkpoint``, the durable offset of each log;
+``cleaner-offset-checkpoint``, the compacted offset of each log; one folder per partition, renamed to
+``<topic>-<partition>.<id>-delete`` before its deletion.
 
-One owner at a time; its methods block, and are not called from two threads at once.
+One owner at a time; its methods block, and must not be called concurrently.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ DELETE_ENDING: Final = "-delete"
 
 _FOLDER = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _LONGEST_NAME: Final = 255
-"""Of a file, in bytes; a partition's folder may be as long already."""
+"""Longest file name in bytes; a partition's folder may already have that length."""
 
 
 def path_aside(folder: Path, ending: str) -> Path:
-    """Return where a partition's folder goes that is to make room: a name that no other has, and that ends in ``ending``."""
+    """Return a unique path to rename a partition's folder to, ending in ``ending``."""
     tail = f".{uuid.uuid4().hex}{ending}"
     return folder.with_name(folder.name[: _LONGEST_NAME - len(tail)] + tail)
 
 
 class LogDirectory:
-    """The logs in a directory. :meth:`open` locks it, :meth:`close` lets it go."""
+    """The logs in a directory. :meth:`open` locks it, :meth:`close` unlocks it."""
 
     def __init__(self, path: Path, *, files: LogFileSystem, now_ms: Callable[[], int]) -> None:
         self.path = path
@@ -55,13 +55,13 @@ class LogDirectory:
         self._recovery_points: dict[TopicPartition, int] = {}
         self._cleaned_to: dict[TopicPartition, int] = {}
         self._checkpoints_stale = False
-        """They may name a log that is there no more, and must not be taken for its successor's."""
+        """True if the checkpoint files may name a deleted log, and must not be applied to its successor."""
 
     @classmethod
     def open(cls, path: Path, *, files: LogFileSystem, now_ms: Callable[[], int]) -> LogDirectory:
-        """Lock a directory, or make it, and read what is known of its logs; none is opened yet.
+        """Lock a directory, creating it if necessary, and read its checkpoints.
 
-        Raises LogLocked, LogFailed.
+        No log is opened yet. Raises LogLocked, LogFailed.
         """
         directory = cls(path, files=files, now_ms=now_ms)
         try:
@@ -108,20 +108,20 @@ class LogDirectory:
 
     @property
     def logs(self) -> tuple[PartitionLog, ...]:
-        """The logs that are open."""
+        """The open logs."""
         return tuple(self._logs.values())
 
     def open_log(self, partition: TopicPartition, settings: LogSettings) -> PartitionLog:
-        """Open a partition's log, or make it. A log that is open already is closed first.
+        """Open a partition's log, creating it if necessary. An open log is closed first.
 
-        What is not known to be durable is checked: nothing after a clean end, otherwise what lies above the recovery
-        point, and everything where there is none. Raises LogFailed.
+        Offsets not known to be durable are checked: none after a clean shutdown, otherwise those above the recovery
+        point, and all if there is none. Raises LogFailed.
         """
         if self._checkpoints_stale:
             self.write_checkpoints()
         if (before := self._logs.pop(partition, None)) is not None:
             self._recovery_points[partition] = before.recovery_point
-            with contextlib.suppress(LogFailed):  # what its end has left is checked now
+            with contextlib.suppress(LogFailed):  # opening it below checks the files
                 before.close()
         clean = partition in self._were_clean
         self._were_clean.discard(partition)
@@ -139,7 +139,10 @@ class LogDirectory:
         return log
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Close a partition's log and delete it; a slice that is being read keeps its file. Raises LogFailed."""
+        """Close and delete a partition's log. Raises LogFailed.
+
+        A slice that is being read keeps its file.
+        """
         log = self._logs.pop(partition, None)
         folder = self.path / f"{partition.topic}-{partition.partition}"
         going = path_aside(folder, DELETE_ENDING)
@@ -155,8 +158,9 @@ class LogDirectory:
             raise LogFailed(f"{partition}: the log could not be deleted: {error}") from error
 
     def forget(self, partition: TopicPartition) -> None:
-        """Know nothing more of a partition whose log was closed and whose folder somebody takes away: what was durable of it
-        says nothing about a log that gets its name later.
+        """Forget the checkpoints of a partition whose folder the caller removes.
+
+        Its log must be closed. The checkpoints must not be applied to a later log with the same name.
         """
         self._logs.pop(partition, None)
         self._were_clean.discard(partition)
@@ -170,7 +174,7 @@ class LogDirectory:
         self._files.remove_folder(folder)
 
     def write_checkpoints(self) -> None:
-        """Write down up to where each log is durable, and compacted. Raises LogFailed."""
+        """Record the durable and the compacted offset of each log. Raises LogFailed."""
         for log in self._logs.values():
             self._recovery_points[log.partition] = log.recovery_point
             self._cleaned_to[log.partition] = log.cleaned_to
@@ -183,9 +187,10 @@ class LogDirectory:
         self._checkpoints_stale = False
 
     def close(self) -> None:
-        """Close the logs, note that their end was clean if it was so for each, and unlock; a second call does nothing.
+        """Close the logs and unlock the directory. Idempotent.
 
-        Raises ExceptionGroup of LogError, when all that can be closed is.
+        If all logs are closed cleanly, a clean shutdown is recorded. Raises ExceptionGroup of LogError after closing as
+        much as possible.
         """
         if self._lock is None:
             return
@@ -197,7 +202,7 @@ class LogDirectory:
                 errors.append(error)
         try:
             self.write_checkpoints()
-            # those that were never opened since a clean end are as they were; after an unclean one nobody has looked
+            # logs not opened since a clean shutdown are still clean; after an unclean one, unopened logs are unchecked
             if not errors and all(self._is_clean(partition) for partition in self.find_partitions()):
                 self._files.close(self._files.open(self.path / CLEAN_NAME, create=True))
                 self._files.sync_folder(self.path)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of one partition: appends at its end, reads from anywhere, retention from its beginning.
+"""The log of one partition: appends, reads, retention, compaction.
 
-One replica: the high watermark is the log's end, and what was appended can be read at once, flushed or not. Appends,
-flushes, retention, compaction and the end may be called from any thread; they take turns. Readers take no lock: they work
-on an immutable list of segments, which is replaced as a whole, and on the part of a segment that was there when they
-looked. A slice keeps its file.
+One replica: the high watermark is the log's end, and appended records can be read at once, flushed or not. Appends,
+flushes, retention, compaction and closing can be called from any thread, and take turns. Readers take no lock: they use
+an immutable list of segments, which is replaced as a whole, and the part of a segment that existed when they began. A
+slice keeps its file open.
 
-After a failed write the newest segment is cut back to what was there before, and the log goes on. A failed ``fsync``, and
-a cut that fails, take the log offline, for reads, too: what the disk holds is unknown then, and the next ``fsync`` would
-say that all is well although it never wrote what the failed one had lost. Opening the log anew checks what is there.
+After a failed write, the newest segment is cut to its previous size, and the log continues. A failed ``fsync`` or cut
+takes the log offline, for reads too: the state of the disk is then unknown, and the next ``fsync`` would succeed
+without writing what the failed one has lost. Opening the log again checks the files.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """What an append was given: ``count`` records of offsets ``base_offset`` to ``last_offset``, -1 where it had none.
+    """The result of an append: ``count`` records from ``base_offset`` to ``last_offset``.
 
-    ``log_append_time_ms`` is None unless the log's records bear it. ``size_bytes`` is by how much the log is longer now.
+    Offsets are -1 if there were no records. ``log_append_time_ms`` is None unless the records have the broker's time.
+    ``size_bytes`` were added to the log.
     """
 
     base_offset: int
@@ -69,7 +70,10 @@ class Appended:
 
 
 class PartitionLog:
-    """A log that is open. ``start_offset`` is the first offset held, ``end_offset`` the next to be written."""
+    """An open log.
+
+    ``start_offset`` is the first offset held, ``end_offset`` the next to be written.
+    """
 
     def __init__(
         self,
@@ -109,18 +113,20 @@ class PartitionLog:
         recovery_point: int | None = None,
         cleaned_to: int = 0,
     ) -> PartitionLog:
-        """Open ``directory/<topic>-<partition>``, or make it, and recover what an unclean end has left.
-
-        ``directory`` holds the logs of all partitions; ``clean``, ``recovery_point`` and ``cleaned_to`` are what it knows
-        of the last end (see ``log_directory``): nothing, by default, so that the newest segment is checked.
+        """Open ``directory/<topic>-<partition>``, creating it if necessary, and recover it.
 
         Raises LogFailed if the disk fails.
+
+        Args:
+            directory: The directory of the logs of all partitions.
+            clean: With ``recovery_point`` and ``cleaned_to``, the directory's record of the last shutdown (see
+                ``log_directory``). By default nothing is known, and the newest segment is checked.
         """
         folder = directory / f"{partition.topic}-{partition.partition}"
         try:
             if not files.is_folder(folder):
                 files.make_folder(folder)
-            files.sync_folder(directory)  # whoever made it may not have come so far
+            files.sync_folder(directory)  # its creator may have been killed before this step
             recovered = open_segments(
                 folder,
                 files,
@@ -151,28 +157,30 @@ class PartitionLog:
 
     @property
     def newest_segment_offset(self) -> int:
-        """Where the segment begins that is appended to."""
+        """Base offset of the segment that is appended to."""
         return self._list.bases[-1]
 
     @property
     def size_bytes(self) -> int:
-        """The size of all segments."""
+        """Size of all segments."""
         return sum(segment.size for segment in self._list.segments)
 
     @property
     def segment_count(self) -> int:
-        """How many segments there are."""
+        """Number of segments."""
         return len(self._list.segments)
 
     # --- appending -----------------------------------------------------------------------------------------------
 
     def append(self, record_set: bytes | bytearray | memoryview, expansion: Expansion | None = None) -> Appended:
-        """Give offsets to the records of a produce request and write them, in the message format of this log.
+        """Assign offsets to produced records, and write them in the log's message format.
 
-        All of them or none; ``expansion`` is shared by the sets of one request. Readers see them when this returns; they are durable after the next flush, at the latest.
+        All of them are written or none. Readers see them when this returns; they are durable after the next flush at
+        the latest. ``expansion`` is shared by the sets of one request.
 
-        Raises CorruptMessageError (UnsupportedForFormat), RecordTooLarge, RecordSetTooLarge, InvalidTimestamp for what is
-        not taken; LogWriteFailed (LogFull), after which the log is as before; LogFailed, after which it is offline.
+        Raises for refused records CorruptMessageError (UnsupportedForFormat), LogRecordTooLarge, RecordSetTooLarge,
+        InvalidTimestamp; LogWriteFailed (LogFull), after which the log is unchanged; LogFailed, after which it is
+        offline.
         """
         with self._lock:
             self._check_online()
@@ -197,7 +205,10 @@ class PartitionLog:
             )
 
     def _must_roll(self, active: Segment, prepared: Prepared, now_ms: int) -> bool:
-        """Kafka's LogSegment.shouldRoll: by size, by age (by the records' own clock where they have one), by indexes."""
+        """Return True if a new segment is due, as in Kafka's LogSegment.shouldRoll.
+
+        It depends on size, on age (by the records' timestamps, if they have any), and on full indexes.
+        """
         if not active.size:
             return False
         newest = max(unit.max_timestamp for unit in prepared.units)
@@ -211,7 +222,7 @@ class PartitionLog:
         )
 
     def _roll(self, active: Segment, now_ms: int) -> Segment:
-        """Begin a new segment, when the last one is durable. Raises LogWriteFailed, LogFailed."""
+        """Begin a new segment once the last one is durable. Raises LogWriteFailed, LogFailed."""
         self._sync(active)
         segment = Segment(
             self.folder, self.end_offset, self._files, index_interval_bytes=self.settings.index_interval_bytes
@@ -249,17 +260,20 @@ class PartitionLog:
 
     @property
     def unflushed(self) -> int:
-        """How many offsets were written since the last flush."""
+        """Number of offsets written since the last flush."""
         return self.end_offset - self.recovery_point
 
     def flush(self) -> None:
-        """Make everything appended so far durable. Raises LogFailed, after which the log is offline."""
+        """Make all appended records durable. Raises LogFailed, after which the log is offline."""
         with self._lock:
             self._check_online()
             self._flush()
 
     def flush_if_due(self) -> None:
-        """Flush if ``flush_interval_ms`` has passed since the last flush, for a timer to call. Raises LogFailed."""
+        """Flush if ``flush_interval_ms`` has passed since the last flush. Raises LogFailed.
+
+        Called by a timer.
+        """
         with self._lock:
             if self._offline is None:
                 self._flush_if_due(self._now_ms())
@@ -294,13 +308,13 @@ class PartitionLog:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, whole_first: bool) -> LogSlice:
-        """Return at most ``max_bytes`` from the unit on that holds ``offset``, of one segment.
+        """Return up to ``max_bytes`` of one segment, from the unit with ``offset`` on.
 
-        The last unit may be cut off; a reader knows by its size. When the first one is, because it is larger than
-        ``max_bytes``, the reader tries again with twice as much, until it is whole. ``whole_first`` gives it at once, however
-        large (Fetch v3 and later). The slice is empty at the log's end. It is the caller's to close.
+        The last unit may be cut; readers detect that by its size. If the first unit is cut, since it exceeds
+        ``max_bytes``, the reader tries again with twice as much. With ``whole_first``, the first unit is always
+        complete (Fetch v3 and later). At the log's end the slice is empty. The caller closes it.
 
-        Raises OffsetOutOfRange, LogFailed, LogDamaged.
+        Raises LogOffsetOutOfRange, LogFailed, LogDamaged.
         """
 
         def look(segments: SegmentList, end: int) -> LogSlice:
@@ -313,25 +327,25 @@ class PartitionLog:
         return self._search(look)
 
     def find_offset(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return timestamp and offset of the first record that is not older than ``timestamp_ms``.
+        """Return timestamp and offset of the first record at or after ``timestamp_ms``, or None.
 
-        None where there is no such record. Raises LogFailed, LogDamaged.
+        Raises LogFailed, LogDamaged.
         """
         return self._search(lambda segments, _: segments.find_offset(timestamp_ms))
 
     def offsets_before(self, timestamp_ms: int, count: int) -> list[int]:
-        """Return up to ``count`` first offsets of segments last written at ``timestamp_ms`` or before, newest first.
+        """Return up to ``count`` start offsets of segments by modification time, newest first.
 
-        The log's end counts as written now. -1 stands for the newest of these, -2 for the oldest (ListOffsets v0;
-        Kafka's Log.legacyFetchOffsetsBefore). Raises LogFailed.
+        These are segments last written at ``timestamp_ms`` or before. The log's end counts as written now. -1 stands
+        for all of these, -2 for the oldest (ListOffsets v0; Kafka's Log.legacyFetchOffsetsBefore). Raises LogFailed.
         """
         return self._search(lambda segments, end: segments.offsets_before(timestamp_ms, count, end, self._now_ms()))
 
     def _search(self, look: Callable[[SegmentList, int], T]) -> T:
-        """Look at the list of segments and the log's end, and at the next ones when a segment goes meanwhile."""
+        """Search the current list of segments, again if a segment is deleted meanwhile."""
         while True:
             self._check_online()
-            end = self.end_offset  # before the list, so that everything below it is in there
+            end = self.end_offset  # read before the list, so the list has everything below it
             try:
                 return look(self._list, end)
             except SegmentGone:
@@ -340,10 +354,9 @@ class PartitionLog:
     # --- cleaning ------------------------------------------------------------------------------------------------
 
     def apply_retention(self) -> int:
-        """Delete the oldest segments that are too old or too much, one at a time; return how many went.
+        """Delete the oldest segments that exceed age or size; return how many.
 
-        The newest segment may be too old, too, if it has records: an empty one takes its place. Waits for a compaction.
-
+        The newest segment may be too old as well, if it has records: an empty one replaces it. Waits for a compaction.
         Raises LogWriteFailed, LogFailed.
         """
         if not self.settings.cleanup_policy.deletes:
@@ -380,12 +393,12 @@ class PartitionLog:
             raise LogFailed(f"{self.partition}: {oldest.path.name} cannot be read: {error}") from error
 
     def compact(self, *, min_ratio: float | None = None) -> bool:
-        """Leave of each key the last record only, in all segments but the newest, if at least ``min_ratio`` (by default
-        ``min_cleanable_ratio``) of them is not clean yet; return whether something was done.
+        """Compact all segments but the newest, if enough of them is not compacted yet.
 
-        Readers go on meanwhile, and so do appends, but for the moment in which a segment takes another's place.
+        That is a share of at least ``min_ratio`` (by default ``min_cleanable_ratio``). Returns True if something was
+        done. Reads and appends continue meanwhile, except for the moment in which a segment is replaced.
 
-        Raises LogWriteFailed, after which the log is as it was; LogFailed; LogDamaged.
+        Raises LogWriteFailed, after which the log is unchanged; LogFailed; LogDamaged.
         """
         if not self.settings.cleanup_policy.compacts:
             return False
@@ -425,7 +438,7 @@ class PartitionLog:
             raise LogDamaged(f"{self.partition}: the log cannot be compacted: {error}") from error
 
     def _replace(self, group: Sequence[Segment], cleaned: Segment) -> None:
-        """Let a compacted segment, which is durable as a ``.swap``, take the place of a group."""
+        """Replace a group of segments by a compacted one, a durable ``.swap`` file."""
         with self._lock:
             if self._offline is not None:
                 cleaned.close()
@@ -445,9 +458,9 @@ class PartitionLog:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Make everything durable and close the files; a second call does nothing. Slices keep theirs.
+        """Make all records durable and close the files. Idempotent. Slices keep their files open.
 
-        Waits for a compaction. Raises LogFailed where the end is not clean: the log is offline, or goes so now.
+        Waits for a compaction. Raises LogFailed if the shutdown is not clean: the log is offline, or goes offline now.
         """
         with self._cleaning, self._lock:
             if self._offline == _CLOSED:
@@ -461,7 +474,10 @@ class PartitionLog:
                 self._close_files(_CLOSED)
 
     def discard(self) -> None:
-        """Close the files and make nothing durable: the log is to be deleted. Waits for a compaction."""
+        """Close the files without making anything durable: the log will be deleted.
+
+        Waits for a compaction.
+        """
         with self._cleaning, self._lock:
             self._close_files(_DISCARDED)
 

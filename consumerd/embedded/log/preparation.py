@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a produced record set before it is written: checked, given its offsets, in the log's own format.
+"""Prepares a produced record set for a log: checks, offsets, conversion. Pure.
 
-What a broker requires of it: Kafka's Log.analyzeAndValidateRecords and LogValidator; ``wire.modern.units`` does that,
-this is what the settings of a log make of it. Pure.
+Requirements are those of Kafka's Log.analyzeAndValidateRecords and LogValidator. ``wire.modern.units`` implements them;
+this module applies a log's settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from consumerd.wire.records import Limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What is to be written: whole units, whose positions count from the first."""
+    """The bytes to be written: whole units, with positions relative to the first."""
 
     data: bytes | bytearray
     units: Sequence[UnitHeader]
@@ -38,7 +38,7 @@ class Prepared:
 
 _LEADER_EPOCH_AT: Final = slice(12, 16)
 _FIRST_LEADER_EPOCH: Final = bytes(4)
-"""What a batch that was taken bears; one replica has the same leader for ever."""
+"""The leader epoch in accepted batches: with one replica, the leader never changes."""
 
 
 def prepare(
@@ -49,10 +49,10 @@ def prepare(
     now_ms: int,
     expansion: Expansion | None = None,
 ) -> Prepared:
-    """Check a record set as it was sent, and give it offsets from ``next_offset`` on.
+    """Check a produced record set, and assign offsets from ``next_offset`` on.
 
-    ``expansion`` is what all sets of the request may take together when they are decompressed. Raises CorruptMessageError
-    (UnsupportedForFormat, DecompressedTooLarge), RecordTooLarge, InvalidTimestamp.
+    ``expansion`` limits the decompressed size of all sets of the request together. Raises CorruptMessageError
+    (UnsupportedForFormat, DecompressedTooLarge), LogRecordTooLarge, InvalidTimestamp.
     """
     by_broker = settings.timestamp_type is TimestampType.LOG_APPEND_TIME
     most_bytes = most_decompressed(settings.max_message_bytes)
@@ -71,7 +71,7 @@ def prepare(
         parts = check(record_set, rules)
     except CorruptMessageError as error:
         if expansion is not None:
-            expansion.spend(most_bytes)  # what it took before it was found out is not known
+            expansion.spend(most_bytes)  # the size decompressed before the error is unknown
         if isinstance(error, TimestampRefused):
             raise InvalidTimestamp(f"{partition}: {error}") from error
         raise type(error)(f"{partition}: a record set was refused: {error}", partition=partition) from error
@@ -102,7 +102,7 @@ def _check_sizes(units: Iterable[UnitHeader], partition: TopicPartition, setting
 
 
 def _check_converted_sizes(parts: Iterable[Part], partition: TopicPartition, settings: LogSettings) -> None:
-    """Refuse rows of messages that cannot fit into the one batch that conversion makes of each, before it is made."""
+    """Refuse messages that would not fit into one converted batch, before conversion."""
     if settings.message_format < BATCH_MAGIC:
         return
     for part in parts:
@@ -120,7 +120,10 @@ def _convert(
     magic: int,
     log_append_time_ms: int | None,
 ) -> bytes:
-    """Give offsets first, since conversion keeps them, and the broker's time last, which magic 0 has no place for."""
+    """Assign offsets, convert, and then set the broker's time.
+
+    Conversion keeps offsets. The time comes last, since magic 0 has no field for it.
+    """
     pieces: list[bytes | bytearray] = []
     for part in parts:
         piece = bytearray(record_set[part.at : part.end])

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a partition's directory is opened, whatever the end of the last process.
+"""Opens a partition's folder, after a clean or an unclean shutdown.
 
-A segment is begun only when the one before it is durable, so what can be lost is at the end of the newest. Two kinds of
-damage are found there: blocks that were never written, and blocks that were added without their content. Size and
-checksum tell both; the segment is cut back to its last whole unit. A segment that Kafka left unclean is checked from the
-recovery point on, which need not be in the newest one. Source: Kafka's documentation, "Log"; Log.loadSegments.
+A segment is begun only when the previous one is durable, so losses are at the end of the newest one. There are two
+kinds of damage: blocks that were never written, and blocks that were allocated without content. Size and checksum
+detect both, and the segment is cut to its last whole unit. Segments that Kafka left unclean are checked from the
+recovery point on, which may be in an older segment. Source: Kafka's documentation, "Log"; Log.loadSegments.
 
-What was checked is written once more before it counts as durable: a process before this one may have seen ``fsync`` fail,
-after which the kernel holds pages that it believes to be on the disk.
+Checked bytes are written again before they count as durable: an ``fsync`` of the previous process may have failed,
+after which the kernel keeps pages that it believes to be on the disk.
+
+Example: the recovery point is 900, and segments begin at 0, 500 and 1,000. The first is believed (it ends below 900);
+the other two are checked from 900 on. If the batch at 950 has a wrong checksum, the segment of 500 is cut there, and
+the segment of 1,000 is deleted.
 """
 
 from __future__ import annotations
@@ -23,14 +27,17 @@ from consumerd.embedded.log.segment import INDEX_SUFFIXES, LOG_SUFFIX, Segment, 
 CLEANED_ENDING: Final = ".cleaned"
 """A compacted segment that is being written."""
 SWAP_ENDING: Final = ".swap"
-"""A compacted segment that is whole and durable, and takes the place of those that it was made of."""
+"""A complete and durable compacted segment, which is to replace its sources."""
 DELETED_ENDING: Final = ".deleted"
-"""What Kafka is about to delete."""
+"""Files that Kafka is about to delete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """The segments of a directory, open; ``cut_bytes`` were at the ends of files, and of segments behind a cut."""
+    """The open segments of a folder.
+
+    ``cut_bytes`` were cut from the ends of files, or were in segments after a cut.
+    """
 
     segments: tuple[Segment, ...]
     checked: int
@@ -40,10 +47,13 @@ class Recovered:
 def open_segments(
     folder: Path, files: LogFileSystem, *, index_interval_bytes: int, clean: bool, recovery_point: int | None
 ) -> Recovered:
-    """Open all segments, and make the first one in an empty directory.
+    """Open all segments of a folder, creating the first one in an empty folder.
 
-    ``clean``: the last process has closed the log. ``recovery_point``: everything below is durable; None where nobody
-    knows, and then the newest segment is checked. Raises OSError, with nothing left open.
+    Raises OSError, with nothing left open.
+
+    Args:
+        clean: True if the previous process closed the log.
+        recovery_point: All offsets below are durable. If it is unknown (None), the newest segment is checked.
     """
     finish_interrupted(folder, files)
     segments: list[Segment] = []
@@ -85,7 +95,7 @@ def _open_all(
         if doubtful:
             _write_again(segment, files, known)
         segment.seal()
-        if damaged and doubtful:  # what was written behind a loss cannot follow it
+        if damaged and doubtful:  # segments after a loss are not contiguous any more
             for later in bases[number + 1 :]:
                 cut_bytes += _remove(folder, later, files)
             break
@@ -121,9 +131,10 @@ def _remove(folder: Path, base: int, files: LogFileSystem) -> int:
 
 
 def finish_interrupted(folder: Path, files: LogFileSystem) -> None:
-    """Do what a compaction or deletion had begun: drop what was not finished, and let finished segments take their place.
+    """Finish or undo an interrupted compaction or deletion.
 
-    Raises OSError; a second try goes on where the first one ended.
+    Incomplete files are deleted, complete compacted segments replace their sources. Raises OSError; a second call
+    continues where the first one failed.
     """
     names = files.names(folder)
     for name in names:
@@ -153,10 +164,10 @@ def _finish_swap(folder: Path, base: int, files: LogFileSystem) -> None:
 
 
 def place_swapped(folder: Path, base: int, next_offset: int, files: LogFileSystem) -> None:
-    """Let a finished compacted segment take the place of those that begin in ``[base, next_offset)``.
+    """Replace the segments that begin in ``[base, next_offset)`` by a compacted one.
 
-    Their names go in rising order, so that after an end in between what is left of them is the newest. The indexes are
-    the caller's to write. Raises OSError.
+    They are removed in rising order, so that after an interruption the newest ones are left. The caller writes the
+    indexes. Raises OSError.
     """
     for name in sorted(files.names(folder)):
         old = find_base_offset(name)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One segment: a file of units named by the first offset it may hold, and its two indexes.
+"""One segment: a file of units, named after its first offset, and its two indexes.
 
-A segment is written by one thread at a time and read by any number without a lock: ``size`` grows when the bytes below
-it are in the file, and what is below it never changes. Files: ``<20 digits>.log``, ``.index``, ``.timeindex``, as Kafka's
-LogSegment has them. An entry of the offset index holds the offset that the first bytes of its unit bear: the first of a
-record batch, the last of a compressed wrapper.
+A segment is written by one thread at a time, and read by any number without a lock: ``size`` grows when the bytes below
+it are in the file, and these never change. Files: ``<20 digits>.log``, ``.index``, ``.timeindex``, as in Kafka's
+LogSegment. An entry of the offset index has the offset in the header of its unit: the first one of a record batch, the
+last one of a compressed wrapper.
 """
 
 from __future__ import annotations
@@ -31,18 +31,24 @@ _NAME = re.compile(r"([0-9]{20})\.log")
 
 
 def segment_path(folder: Path, base_offset: int, suffix: str = LOG_SUFFIX) -> Path:
-    """Return where a segment's file of that kind is."""
+    """Return the path of a segment's file of one kind."""
     return folder / f"{base_offset:020d}{suffix}"
 
 
 def find_base_offset(name: str, ending: str = "") -> int | None:
-    """Return the base offset that a segment's name stands for, ``ending`` being what stands behind ``.log``."""
+    """Return the base offset in a segment's file name, or None.
+
+    ``ending`` is the ending after ``.log``.
+    """
     found = _NAME.fullmatch(name.removesuffix(ending)) if name.endswith(ending) else None
     return int(found[1]) if found else None
 
 
 class Segment:
-    """An open segment. ``next_offset`` is behind its last unit; ``max_timestamp`` is -1 while nothing has one."""
+    """An open segment.
+
+    ``next_offset`` follows its last unit; ``max_timestamp`` is -1 without timestamps.
+    """
 
     def __init__(self, folder: Path, base_offset: int, files: LogFileSystem, *, index_interval_bytes: int) -> None:
         self.folder = folder
@@ -75,46 +81,49 @@ class Segment:
         return self._file
 
     def open(self, *, create: bool = False, path: Path | None = None) -> int:
-        """Open the file and return its size in bytes, which is not believed yet. Raises OSError."""
+        """Open the file; return its size in bytes, which is not verified yet. Raises OSError."""
         descriptor = self._files.open(path or self.path, create=create)
         self._file = SharedFile(self._files, descriptor)
         return self._files.size(descriptor)
 
     def modified_ms(self) -> int:
-        """Return the file's time of modification. Raises OSError."""
+        """Return the file's modification time. Raises OSError."""
         return self.file.modified_ms()
 
     def set_modified_ms(self, modified_ms: int) -> None:
-        """Set the file's time of modification. Raises OSError."""
+        """Set the file's modification time. Raises OSError."""
         self._files.set_modified_ms(self.file.descriptor, modified_ms)
 
     def newest_ms(self) -> int:
-        """Return the newest timestamp, or the time of modification where no record has one. Raises OSError."""
+        """Return the newest timestamp, or the modification time without any. Raises OSError."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms()
 
     # --- writing -------------------------------------------------------------------------------------------------
 
     def takes(self, last_offset: int) -> bool:
-        """Return whether units up to ``last_offset`` can be told apart by the indexes of this segment."""
+        """Return True if the indexes can address offsets up to ``last_offset``."""
         return last_offset - self.base_offset <= MOST_RELATIVE
 
     def indexes_full(self, most_bytes: int) -> bool:
-        """Return whether an index has no room for two entries more within ``most_bytes``."""
+        """Return True if an index cannot take two more entries within ``most_bytes``."""
         return (len(self.offset_index) + 2) * OFFSET_ENTRY_BYTES > most_bytes or (
             len(self.time_index) + 2
         ) * TIME_ENTRY.size > most_bytes
 
     def append(self, data: bytes | bytearray | memoryview, units: Sequence[UnitHeader]) -> None:
-        """Write whole units behind the last; positions in ``units`` count from the first of them.
+        """Write whole units after the last one; their positions are relative to the first.
 
-        Raises OSError; the file may then hold a part of them beyond ``size``: see :meth:`cut`.
+        Raises OSError. Then the file may hold a part of them beyond ``size``: see :meth:`cut`.
         """
         start = self.size
         self._files.write(self.file.descriptor, start, data)
         self.note(units, start)
 
     def note(self, units: Iterable[UnitHeader], shift: int = 0) -> None:
-        """Take up units that are in the file, behind those known; their positions are ``shift`` less than there."""
+        """Add units that are in the file after the known ones.
+
+        ``shift`` is added to their positions.
+        """
         since, base, interval = self._since_entry, self.base_offset, self._interval_bytes
         end, following = self.size, self.next_offset
         for position, size, offset, last_offset, timestamp, _ in units:
@@ -135,20 +144,20 @@ class Segment:
         self.size = end
 
     def cut(self) -> None:
-        """Remove what the file holds beyond ``size``. Raises OSError."""
+        """Remove the bytes beyond ``size`` from the file. Raises OSError."""
         self._files.truncate(self.file.descriptor, self.size)
 
     def sync(self) -> None:
-        """Make the units durable. Raises OSError, after which nobody knows what is."""
+        """Make the units durable. Raises OSError, after which the state of the disk is unknown."""
         self._files.sync(self.file.descriptor)
 
     def seal(self) -> None:
-        """Make units and indexes durable: from here on the indexes are believed. Raises OSError."""
+        """Make units and indexes durable, so that the indexes can be trusted. Raises OSError."""
         self.sync()
         self.write_indexes()
 
     def write_indexes(self) -> None:
-        """Write the indexes and make them durable. Raises OSError; no half of one is left then."""
+        """Write the indexes and make them durable. Raises OSError, leaving no partial file."""
         self.time_index.append(self.max_timestamp, self._newest_at - self.base_offset)
         for suffix, data in zip(INDEX_SUFFIXES, (self.offset_index.encode(), self.time_index.encode()), strict=True):
             path = segment_path(self.folder, self.base_offset, suffix)
@@ -171,10 +180,14 @@ class Segment:
     # --- loading -------------------------------------------------------------------------------------------------
 
     def load(self, file_bytes: int, *, next_base: int | None) -> bool:
-        """Take up a segment whose end was clean, by its indexes; ``next_base`` is the following segment's, if any.
+        """Load a segment after a clean shutdown, by its indexes.
 
-        False if an index is missing or bad, or the file does not end with a whole unit: see :meth:`recover`.
-        Raises OSError.
+        Returns False if an index is missing or invalid, or the file does not end with a whole unit: see
+        :meth:`recover`. Raises OSError.
+
+        Args:
+            file_bytes: Size of the file.
+            next_base: Base offset of the next segment, if there is one.
         """
         most = self._most_offset(next_base) - self.base_offset
         offsets = self._read_index(INDEX_SUFFIX)
@@ -205,12 +218,10 @@ class Segment:
         )
 
     def recover(self, file_bytes: int, *, checked_from: int, next_base: int | None = None) -> None:
-        """Take up as much of the file as is whole, making the indexes anew.
+        """Load the valid part of the file, and rebuild the indexes.
 
-        From offset ``checked_from`` on a unit must have the right checksum; below it was durable once. Whatever the
-        bytes, offsets must rise, and stay below ``next_base``. What is beyond ``size`` then is none of the segment's.
-
-        Raises OSError.
+        Units from offset ``checked_from`` on must have the right checksum; those below were durable. Offsets must rise,
+        and stay below ``next_base``. Bytes beyond ``size`` do not belong to the segment afterwards. Raises OSError.
         """
         self.size, self.next_offset, self.max_timestamp, self.first_timestamp = 0, self.base_offset, -1, -1
         self.offset_index, self.time_index, self._since_entry, self._newest_at = OffsetIndex(), TimeIndex(), 0, 0
@@ -243,14 +254,14 @@ class Segment:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def find_file(self) -> SharedFile | None:
-        """Return the file for a reader to use and release; None if the segment has been closed meanwhile."""
+        """Return the file for a reader to release; None if the segment is closed."""
         file = self._file
         return file if file is not None and file.retain() else None
 
     def locate(self, offset: int, file: SharedFile) -> UnitHeader | None:
-        """Return the first unit whose last offset is not below ``offset``; None if there is none in this segment.
+        """Return the first unit that ends at or after ``offset``, or None.
 
-        Raises LogDamaged if the segment cannot be read there, OSError.
+        Raises LogDamaged if the segment is unreadable there, OSError.
         """
         start = self.offset_index.find(min(offset - self.base_offset, MOST_RELATIVE))
         try:
@@ -262,9 +273,9 @@ class Segment:
         return None
 
     def units_as_new_as(self, timestamp: int, file: SharedFile) -> Iterable[UnitHeader]:
-        """Give the units whose newest timestamp is not older than ``timestamp``.
+        """Yield the units whose newest timestamp is at least ``timestamp``.
 
-        Raises LogDamaged if the segment cannot be read there, OSError.
+        Raises LogDamaged if the segment is unreadable there, OSError.
         """
         start = self.offset_index.find(self.time_index.find(timestamp))
         try:
@@ -277,12 +288,12 @@ class Segment:
     # --- ending --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let the file go; slices keep it open."""
+        """Release the file; slices keep it open."""
         file, self._file = self._file, None
         if file is not None:
             file.release()
 
     def remove(self) -> None:
-        """Take the names of the files away, the units' first. Raises OSError."""
+        """Remove the names of the files, first the units'. Raises OSError."""
         for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             self._files.unlink(segment_path(self.folder, self.base_offset, suffix))

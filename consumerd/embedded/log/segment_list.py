@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The segments of a log as its readers see them: an immutable list, searched without a lock.
+"""The segments of a log for its readers: an immutable list, searched without a lock.
 
-Whoever changes the log makes another list. A segment that has gone meanwhile has closed its file: the search raises
-SegmentGone, and is begun anew on the list that there is then.
+Changes of the log create a new list. A segment that is deleted meanwhile has closed its file: the search raises
+SegmentGone, and is repeated on the new list.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from consumerd.wire.modern.record_set import decode_record_set
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""What ListOffsets asks for in place of a timestamp."""
+"""Special timestamps of ListOffsets."""
 
 
 class SegmentGone(Exception):
-    """A segment was deleted or replaced while it was looked at."""
+    """A segment was deleted or replaced during the search."""
 
 
 class SegmentList:
-    """Segments in order of their first offsets, ``bases``; one at least."""
+    """One or more segments in the order of their first offsets, ``bases``."""
 
     __slots__ = ("_partition", "bases", "segments")
 
@@ -39,7 +39,7 @@ class SegmentList:
         self.bases = tuple(segment.base_offset for segment in segments)
 
     def find_slice(self, offset: int, max_bytes: int, *, whole_first: bool) -> LogSlice:
-        """Return at most ``max_bytes`` from the unit on that holds ``offset``; see ``PartitionLog.read``.
+        """Return up to ``max_bytes`` from the unit with ``offset``; see ``PartitionLog.read``.
 
         Raises SegmentGone, LogFailed, LogDamaged.
         """
@@ -49,12 +49,12 @@ class SegmentList:
                 if header is not None:
                     wanted = max(max_bytes, header.size) if whole_first else max(max_bytes, 0)
                     size = min(wanted, segment.size - header.position)
-                    file.retain()  # cannot fail: it is open, for us
+                    file.retain()  # cannot fail: we keep it open
                     return LogSlice(file, first_offset=offset, position=header.position, size=size)
-        return LogSlice(None, first_offset=offset)  # nothing but what compaction has removed
+        return LogSlice(None, first_offset=offset)  # compaction has removed all records from here on
 
     def find_offset(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return timestamp and offset of the first record that is not older than ``timestamp_ms``, if there is one.
+        """Return timestamp and offset of the first record at or after ``timestamp_ms``, or None.
 
         Raises SegmentGone, LogFailed, LogDamaged.
         """
@@ -70,7 +70,7 @@ class SegmentList:
         return None
 
     def offsets_before(self, timestamp_ms: int, count: int, end_offset: int, now_ms: int) -> list[int]:
-        """Return first offsets of segments by the time they were last written; see ``PartitionLog.offsets_before``.
+        """Return start offsets of segments by modification time; see ``PartitionLog.offsets_before``.
 
         Raises SegmentGone, LogFailed.
         """
@@ -90,7 +90,7 @@ class SegmentList:
 
     @contextmanager
     def _reading(self, segment: Segment) -> Iterator[SharedFile]:
-        """Keep a segment's file open, and say what is wrong with it in this package's words."""
+        """Keep a segment's file open during the block, and translate its errors."""
         file = segment.find_file()
         if file is None:
             raise SegmentGone

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one log behaves: Kafka's topic settings under their own names, with the defaults of 1.1.
+"""Settings of a log: Kafka's topic settings in Python names, with the defaults of 1.1.
 
 Source: Kafka's documentation, "Topic Configs" (LogConfig).
 """
@@ -18,33 +18,33 @@ _INT32_MAX: Final = (1 << 31) - 1
 
 
 class CleanupPolicy(enum.StrEnum):
-    """What happens to old segments."""
+    """The policy for old segments."""
 
     DELETE = "delete"
-    """They go, by age and by size."""
+    """They are deleted, by age and size."""
     COMPACT = "compact"
-    """Of each key the last record stays."""
+    """The last record of each key is kept."""
     COMPACT_AND_DELETE = "compact,delete"
-    """Of each key the last record stays, until its segment goes."""
+    """The last record of each key is kept, until its segment is deleted."""
 
     @property
     def compacts(self) -> bool:
-        """Whether earlier records of a key go."""
+        """True if earlier records of a key are removed."""
         return self is not CleanupPolicy.DELETE
 
     @property
     def deletes(self) -> bool:
-        """Whether old segments go."""
+        """True if old segments are deleted."""
         return self is not CleanupPolicy.COMPACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """The settings of one log.
+    """The settings of one log. Raises ConfigError for impossible values.
 
     ``flush_messages``, ``flush_interval_ms``, ``retention_ms``, ``retention_bytes`` and ``max_timestamp_difference_ms``
-    are None for "never" or "without limit". A compaction remembers the keys of one segment and of those behind it, until
-    there are ``cleaner_keys`` or more, and leaves the rest to the next one. Raises ConfigError for values that no log can have.
+    are None for "never" or "no limit". A compaction reads the keys of segments, one after the other, until there are at
+    least ``cleaner_keys``, and leaves the other segments to the next one.
     """
 
     segment_bytes: int = 1 << 30

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of segments that are being read, and the files that they keep open."""
+"""Slices of segments that are being read, and the files that they keep open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from consumerd.embedded.log.files import LogFileSystem
 
 
 class SharedFile:
-    """An open file with several users, closed with the last of them; made with one, its segment."""
+    """An open file with several users, closed by the last; its segment is the first."""
 
     __slots__ = ("_files", "_lock", "_users", "descriptor")
 
@@ -21,7 +21,7 @@ class SharedFile:
         self._users = 1
 
     def retain(self) -> bool:
-        """Add a user; False if the file has been closed."""
+        """Add a user; return False if the file is closed."""
         with self._lock:
             if not self._users:
                 return False
@@ -29,7 +29,7 @@ class SharedFile:
             return True
 
     def release(self) -> None:
-        """Take a user away; the last one closes the file."""
+        """Remove a user; the last one closes the file."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -37,20 +37,20 @@ class SharedFile:
         self._files.close(self.descriptor)
 
     def read(self, position: int, size: int) -> bytes:
-        """Read from the file; fewer bytes only where it ends. Raises OSError."""
+        """Read from the file; fewer bytes only at its end. Raises OSError."""
         return self._files.read(self.descriptor, position, size)
 
     def modified_ms(self) -> int:
-        """Return the file's time of modification. Raises OSError."""
+        """Return the file's modification time in ms since the epoch. Raises OSError."""
         return self._files.modified_ms(self.descriptor)
 
 
 class LogSlice:
-    """``size`` bytes of a segment, from ``position`` on, where the unit that holds offset ``first_offset`` begins.
+    """``size`` bytes of a segment at ``position``, beginning with the unit of ``first_offset``.
 
-    The bytes are whole units, but for the last one, which may be cut off. ``descriptor`` is open until :meth:`close`,
-    even when retention or compaction has taken the file's name away meanwhile; it is shared, so that only reads that
-    name their position (``pread``, ``sendfile`` with an offset) are of use. An empty slice has no file: -1.
+    The bytes are whole units; only the last one may be cut. ``descriptor`` stays open until :meth:`close`, even if
+    retention or compaction has removed the file's name meanwhile. It is shared, so only reads with an explicit position
+    (``pread``, ``sendfile`` with an offset) may use it. An empty slice has no file: -1.
     """
 
     __slots__ = ("_file", "first_offset", "position", "size")
@@ -76,7 +76,7 @@ class LogSlice:
         return self._file.read(self.position, wanted) if self._file is not None else b""
 
     def close(self) -> None:
-        """Let the file go; a second call does nothing."""
+        """Release the file. Idempotent."""
         file, self._file = self._file, None
         if file is not None:
             file.release()
