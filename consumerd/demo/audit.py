@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judges landed files by the producer's ledger, as a stranger would: with pyarrow and json alone.
+"""Compares landed files with the producer's ledger, with pyarrow and json only.
 
-Nothing of the code that wrote the files is used, so that a mistake in it cannot hide here; where a record should be is
-known from the ledger, and which partition a file claims to be of from its folder's name, as any reader takes it.
+None of the code that wrote the files is used, so its mistakes cannot be hidden here. The ledger has each record's
+place. The partition of a file is taken from its folder's name, as other readers do.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SHOWN: Final = 5
 
 
 class AuditFailed(ConsumerdError):
-    """A landed file cannot be read, or contradicts the folder that it is in."""
+    """A landed file cannot be read, or contradicts its folder's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
-    """One record as it was found in a file."""
+    """One record as found in a file."""
 
     place: RecordPlace
     digest: bytes
@@ -45,10 +45,14 @@ class Landed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAudit:
-    """What was found of one topic. ``landed`` counts the ledger's records that are where they belong, unchanged.
+    """The findings for one topic.
 
-    ``twice`` counts the copies beyond the first, under whatever offset; ``changed`` those whose key or value is another;
-    ``misplaced`` those that stand under another partition or offset; ``unknown`` those that nobody has produced.
+    Args:
+        landed: Records of the ledger that are at their place, unchanged.
+        twice: Additional copies, under any offset.
+        changed: Records with another key or value.
+        misplaced: Records under another partition or offset.
+        unknown: Records that were never produced.
     """
 
     topic: str
@@ -63,12 +67,12 @@ class TopicAudit:
 
     @property
     def sound(self) -> bool:
-        """Whether each record has landed once, as it was produced, and no other."""
+        """True if each record has landed once, as produced, and no other has."""
         return not self.findings
 
 
 def audit(ledger: Mapping[RecordPlace, bytes], landed: Iterable[Landed]) -> tuple[TopicAudit, ...]:
-    """Compare what was acknowledged with what has landed, topic by topic."""
+    """Compare acknowledged with landed records, by topic."""
     expected: defaultdict[str, dict[RecordPlace, bytes]] = defaultdict(dict)
     for place, found in ledger.items():
         expected[place.topic][place] = found
@@ -91,7 +95,7 @@ def _audit_topic(topic: str, expected: Mapping[RecordPlace, bytes], landed: Iter
             strays.append(one)
     twice = [place for place, count in right.items() for _ in range(count - 1)]
     missing = {place for place in expected if place not in right}
-    # what is not where it should be: a record that is missed elsewhere, a copy of one, one that was altered, or nobody's
+    # the strays are records missing elsewhere, copies, altered records, or records that were never produced
     misplaced: list[tuple[RecordPlace, RecordPlace]] = []
     changed: list[RecordPlace] = []
     unknown: list[RecordPlace] = []
@@ -133,7 +137,7 @@ def read_parquet(folder: Path) -> Iterator[Landed]:
     for path in sorted(folder.rglob("*.parquet")):
         with _reading(path):
             topic, partition = _find_partition(folder, path)
-            # partitioning=None: what the folders are called must not become columns
+            # partitioning=None: folder names must not become columns
             table = pq.read_table(path, columns=["offset", "key", "value"], partitioning=None)
             columns = [table[name].to_pylist() for name in ("offset", "key", "value")]
         for offset, key, value in zip(*columns, strict=True):
@@ -141,7 +145,10 @@ def read_parquet(folder: Path) -> Iterator[Landed]:
 
 
 def read_json_lines(folder: Path) -> Iterator[Landed]:
-    """Yield the records of all JSON-lines files below a folder, compressed or not. Raises AuditFailed."""
+    """Yield the records of all JSON-lines files below a folder. Raises AuditFailed.
+
+    Files may be compressed.
+    """
     paths = [path for pattern in ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst") for path in folder.rglob(pattern)]
     for path in sorted(paths):
         with _reading(path), _open_lines(path) as lines:
@@ -175,7 +182,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _find_partition(folder: Path, path: Path) -> tuple[str, int]:
-    """Return what the hive-style names of the folders say: ``topic=T/partition=P``."""
+    """Return topic and partition from the hive-style folder names ``topic=T/partition=P``."""
     named = dict(part.split("=", 1) for part in path.relative_to(folder).parts if "=" in part)
     return unquote(named["topic"]), int(named["partition"])
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that the demo starts: commands of ours, each with a log, none of which outlives the demo.
+"""Child processes of the demo: consumerd commands, each with a log file.
 
-They run in sessions of their own, so that Ctrl-C on the terminal is the demo's to deal with, and are killed by the kernel
-when the demo is.
+They run in sessions of their own, so that Ctrl-C on the terminal reaches only the demo, and the kernel kills them when
+the demo ends.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ _LOG_TAIL_BYTES: Final = 1500
 
 
 class ChildFailed(ConsumerdError):
-    """A process ended, or did not do in time what it should; the message ends with the last lines of its log."""
+    """A process ended unexpectedly or was too slow.
+
+    The message has the end of its log.
+    """
 
 
 class Child:
-    """``python -m consumerd ...`` (or another module) as a process; ``async with`` starts it, and kills it if it still runs at the end.
+    """``python -m consumerd ...`` (or another module) as a child process.
 
-    Its stderr goes to ``<folder>/<name>.log``.
+    ``async with`` starts it, and kills it at the end if it still runs. Its stderr goes to ``<folder>/<name>.log``.
     """
 
     def __init__(self, name: str, *arguments: str, folder: Path, module: str = "consumerd") -> None:
@@ -61,38 +64,38 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self.process.pid
 
     @property
     def process(self) -> asyncio.subprocess.Process:
-        """The process. Raises RuntimeError before it was started."""
+        """The process. Raises RuntimeError before it is started."""
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._process
 
     @property
     def running(self) -> bool:
-        """Whether it is there."""
+        """True while the process exists."""
         return self._process is not None and self._process.returncode is None
 
     def check(self) -> None:
-        """Raise ChildFailed if it has ended without being told to."""
+        """Raise ChildFailed if the process has ended unexpectedly."""
         if not self._expected and self.process.returncode is not None:
             raise ChildFailed(f"{self.name} ended with {_describe(self.process.returncode)}{self._tail()}")
 
     def fail(self, what: str) -> ChildFailed:
-        """Return the error that says what it did not do."""
+        """Return the error for something that the process did not do."""
         return ChildFailed(f"{self.name} {what}{self._tail()}")
 
     async def read_line(self, timeout_s: float) -> str:
-        """Return the next line of its stdout. Raises ChildFailed when it ends or does not say anything in time."""
+        """Return the next line of its stdout. Raises ChildFailed at its end or on timeout."""
         line = await self.find_line(timeout_s)
         self.check()
         return line or ""
 
     async def find_line(self, timeout_s: float) -> str | None:
-        """Return the next line of its stdout, None once it has ended. Raises ChildFailed when neither comes in time."""
+        """Return the next line of its stdout, None at its end. Raises ChildFailed on timeout."""
         assert self.process.stdout is not None
         try:
             async with timeout(timeout_s):
@@ -104,7 +107,10 @@ class Child:
         return line.decode().rstrip("\n") if line else None
 
     async def stop(self, timeout_s: float) -> None:
-        """End it in order (SIGTERM). Raises ChildFailed when it does not end in time, or not well."""
+        """Send SIGTERM and wait for the end.
+
+        Raises ChildFailed on timeout, and for an exit code other than 0.
+        """
         self._expected = True
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
@@ -118,15 +124,15 @@ class Child:
             raise self.fail(f"ended with {_describe(code)} on SIGTERM")
 
     async def kill(self) -> None:
-        """SIGKILL; returns when it is gone. Idempotent."""
+        """Send SIGKILL and wait for the end. Idempotent."""
         self._expected = True
         if self._process is None:
             return
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                # it leads its session's only group, in which are the processes that it has started itself
+                # it leads the only process group of its session, which includes its own children
                 os.killpg(self._process.pid, signal.SIGKILL)
-        # unbounded: nothing survives SIGKILL
+        # unbounded: no process survives SIGKILL
         await self._process.wait()
 
     def _tail(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo shows while it runs: bars on a terminal, plain lines elsewhere."""
+"""The demo's output while it runs: progress bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _PLAIN_INTERVAL_S: Final = 2.0
 
 
 class Display(AbstractContextManager["Display"], Protocol):
-    """Lines of what happens, and how far things are."""
+    """Shows events as lines, and progress."""
 
     def say(self, text: str) -> None:
-        """Show a line, with the time since the beginning."""
+        """Show a line with the time since the start."""
 
     def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
-        """Show how far each thing is, by its name."""
+        """Show the progress of each thing by name."""
 
 
 class BarDisplay:
-    """For a terminal: lines that scroll above bars that stay."""
+    """Output for a terminal: lines that scroll above fixed progress bars."""
 
     def __init__(self, now: Callable[[], float], console: Console | None = None) -> None:
         self._now = now
@@ -52,14 +52,14 @@ class BarDisplay:
             self._progress.stop()
 
     def say(self, text: str) -> None:
-        """Print above the bars."""
+        """Print a line above the bars."""
         with _terminal_may_go():
             self._progress.console.print(
                 f"{self._now() - self._began:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
             )
 
     def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
-        """Move the bars."""
+        """Update the bars."""
         with _terminal_may_go():
             for name, done in progress.items():
                 if name not in self._tasks:
@@ -68,7 +68,10 @@ class BarDisplay:
 
 
 class PlainDisplay:
-    """For a file, a pipe or a dumb terminal: a line for each event, and one for the progress every two seconds."""
+    """Output for a file, a pipe or a dumb terminal.
+
+    One line per event, and one for the progress every two seconds.
+    """
 
     def __init__(self, now: Callable[[], float], stream: TextIO | None = None) -> None:
         self._now = now
@@ -92,7 +95,7 @@ class PlainDisplay:
             self._stream.flush()
 
     def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
-        """Print how far things are, if that has changed and was not shown a moment ago."""
+        """Print the progress, if it has changed and was not printed within two seconds."""
         now = self._now()
         if now - self._shown_at < _PLAIN_INTERVAL_S or progress == self._shown:
             return
@@ -102,7 +105,7 @@ class PlainDisplay:
 
 @contextmanager
 def _terminal_may_go() -> Iterator[None]:
-    """Pass over that the terminal has gone: a SIGHUP is on its way, which ends the demo in order."""
+    """Ignore that the terminal is gone: SIGHUP follows, and ends the demo in order."""
     try:
         yield
     except OSError as error:
@@ -111,6 +114,6 @@ def _terminal_may_go() -> Iterator[None]:
 
 
 def make_display(now: Callable[[], float]) -> Display:
-    """Return what suits stdout."""
+    """Return the display that suits stdout."""
     console = Console()
     return BarDisplay(now, console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the set-up has downloaded, by pip's own log (``pip install --log FILE``)."""
+"""Size of the downloads during set-up, from pip's own log (``pip install --log FILE``)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ _FILE: Final = re.compile(
     r"(?: \((?P<size>[0-9.]+) (?P<unit>bytes|kB|MB|GB)\))?$",
     re.MULTILINE,
 )
-"""What pip says of each file, with its address or without; metadata that it reads ahead ends in ``.metadata``."""
+"""pip's line for each file, with or without its address. Metadata that pip reads in advance end in ``.metadata``."""
 _UNITS: Final[Mapping[str, float]] = {"bytes": 1e-6, "kB": 1e-3, "MB": 1.0, "GB": 1e3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downloads:
-    """The files of a set-up. ``sizes`` in MB (10^6 bytes), the largest first, of those that pip has downloaded at some time.
+    """The files of a set-up.
 
-    ``built``: packages that pip had built before out of something that it does not tell of any more.
+    Args:
+        sizes: MB (10^6 bytes) by name, largest first, of the files that pip has downloaded, now or earlier.
+        built: Packages that pip had built earlier from sources that the log does not name.
     """
 
     sizes: Mapping[str, float]
@@ -30,7 +32,7 @@ class Downloads:
 
 
 def find_downloads(log: Path) -> Downloads:
-    """Return what a log tells of; nothing where there is no log."""
+    """Return the downloads in a log; none if it does not exist."""
     try:
         text = log.read_text(errors="replace")
     except OSError:

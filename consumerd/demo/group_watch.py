@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo knows of its group while it runs: who owns what, and how much has landed."""
+"""The demo's view of its group while it runs: owners and landed positions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _INTERVAL_S: Final = 0.2
 
 
 class GroupWatch:
-    """Asks every member that runs, several times a second, and wakes who waits for the group to come to something.
+    """Polls all running members several times per second, and lets callers wait for a state.
 
-    Positions are the highest that any member has told, so that they do not fall back when one is killed.
+    Positions are the highest reported by any member, so they do not go back when one is killed.
     """
 
     def __init__(self, cluster: Child, changed: Callable[[], None]) -> None:
@@ -30,29 +30,32 @@ class GroupWatch:
         self._looked = asyncio.Condition()
 
     def add(self, member: DemoMember) -> None:
-        """Ask this one, too."""
+        """Poll this member too."""
         self._members.append(member)
 
     @property
     def landed(self) -> Mapping[Partition, int]:
-        """The next offset after what is safe in files, by partition."""
+        """The offset after all records that are safe in files, by partition."""
         return self._landed
 
     def landed_of(self, topic: str) -> int:
-        """Return how many records of a topic are safe in files."""
+        """Return the number of a topic's records that are safe in files."""
         return sum(position for partition, position in self._landed.items() if partition[0] == topic)
 
     def owned_by(self, member: DemoMember) -> frozenset[Partition]:
-        """Return what a member owns, by its last word."""
+        """Return the partitions that a member owns, by its last report."""
         status = self._statuses.get(member.name)
         return frozenset() if status is None or not member.running else status.owned
 
     def share(self, members: Collection[DemoMember], partitions: Collection[Partition]) -> bool:
-        """Whether these members own these partitions, by their last words: see :func:`is_shared`."""
+        """Return True if these members own all partitions, by their last reports.
+
+        See :func:`is_shared`.
+        """
         return is_shared([self._statuses.get(member.name) for member in members], partitions)
 
     async def wait(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Wait until a condition holds that depends on what is watched. Raises ChildFailed when it does not in time."""
+        """Wait until a condition on the watched state holds. Raises ChildFailed on timeout."""
         try:
             async with timeout(timeout_s), self._looked:
                 await self._looked.wait_for(condition)
@@ -62,7 +65,7 @@ class GroupWatch:
             ) from None
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises ChildFailed when a process ends that should not."""
+        """Watch until cancelled. Raises ChildFailed if a process ends unexpectedly."""
         while True:
             self._cluster.check()
             for member in self._members:
@@ -84,7 +87,10 @@ class GroupWatch:
 
 
 def is_shared(statuses: Sequence[MemberStatus | None], partitions: Collection[Partition]) -> bool:
-    """Whether members are all ready, each owns something, and every partition is owned by one of them."""
+    """Return True if all members are ready and share the partitions.
+
+    Each member owns at least one, and each partition has exactly one owner.
+    """
     known = [status for status in statuses if status is not None and status.ready and status.owned]
     owned = [partition for status in known for partition in status.owned]
     return len(known) == len(statuses) and sorted(owned) == sorted(partitions)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of the demo: what has landed, through the jobs of the data pipeline, and the first rows of what comes out.
+"""The last part of the demo: the pipeline's jobs on the landed files.
 
-Runs as a process of its own (``python -m consumerd.demo.lake SETTINGS``), on a member's settings file: audit, bronze and silver in
-one Spark session. It prints one JSON object a line: each job's summary, and last what is in the tables.
+Runs as its own process (``python -m consumerd.demo.lake SETTINGS``) with a member's settings file: audit, bronze and
+silver in one Spark session. It prints one JSON object per line: each job's summary, and last the contents of the
+tables.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _RECORD: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What is in a table: how many rows of each topic, and the first few of them, as texts."""
+    """The contents of a table: rows by topic, and the first few rows as texts."""
 
     rows: Mapping[str, int]
     heads: Sequence[str]
@@ -46,13 +47,13 @@ class Contents:
 
     @property
     def total(self) -> int:
-        """Of all topics."""
+        """Rows of all topics."""
         return sum(self.rows.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
-    """What came of the jobs. ``summaries`` by job, as their JSON; ``tables`` by name."""
+    """The results of the jobs: ``summaries`` by job, as JSON, and ``tables`` by name."""
 
     summaries: Mapping[str, Mapping[str, Any]]
     tables: Mapping[str, Contents]
@@ -60,18 +61,21 @@ class Lake:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What jobs have found, and why one did not get to its end."""
+        """Findings of the jobs, and the error of one that failed."""
         found = [(job, finding) for job, one in self.summaries.items() for finding in one.get("findings", ())]
         found += [(job, one["error"]) for job, one in self.summaries.items() if "error" in one]
         return tuple(f"{job}: {text}" for job, text in found)
 
     @property
     def complete(self) -> bool:
-        """Whether the process got to its end, or said why not."""
+        """True if the process finished, or reported an error."""
         return bool(self.tables) or any("error" in one for one in self.summaries.values())
 
     def disagreements(self, landed: Mapping[str, int]) -> tuple[str, ...]:
-        """Return where the tables do not hold what has landed, each record once: in bronze, and in silver and quarantine."""
+        """Return the topics whose landed records are not in the tables exactly once.
+
+        They must be in bronze, and in silver and quarantine together.
+        """
         return tuple(
             f"{topic}: {count} landed, {held} in {what}"
             for topic, count in landed.items()
@@ -85,7 +89,7 @@ def pipeline_settings(lake: Path) -> dict[str, Any]:
     price = "array<struct<article:int,quantity:int,cents:int>>"
     return {
         "path": str(lake),
-        # the cluster has ended when the jobs run
+        # the cluster is stopped when the jobs run
         "audit": {"positions": False, "html": str(lake.with_name("audit.html"))},
         "silver": {
             "topics": {
@@ -124,7 +128,7 @@ def pipeline_settings(lake: Path) -> dict[str, Any]:
 
 
 def parse_lake(lines: Iterable[str], settings: Path) -> Lake:
-    """Read what the process has printed. Raises ValueError where that is not what it prints."""
+    """Parse the output of the process. Raises ValueError for other texts."""
     objects = [json.loads(line) for line in lines]
     summaries = {one["job"]: one for one in objects if "job" in one}
     tables: Mapping[str, Any] = next((one["tables"] for one in objects if "tables" in one), {})
@@ -136,7 +140,7 @@ def parse_lake(lines: Iterable[str], settings: Path) -> Lake:
 
 
 def describe_line(line: str) -> str:
-    """Return one of those lines in words."""
+    """Describe one line of the output in words."""
     one = json.loads(line)
     if "job" not in one:
         return "tables: " + ", ".join(
@@ -147,7 +151,7 @@ def describe_line(line: str) -> str:
 
 
 def main(config: str) -> int:
-    """Run the jobs and print what came of them; one that fails is the last."""
+    """Run the jobs and print their results; after a failed one, no more are run."""
     configure_logging("warning", "json")
     settings = load_job_settings(config=Path(config))
     session: SparkSession | None = None
@@ -185,7 +189,7 @@ def _print(line: str) -> None:
 
 
 def _look(table: DataFrame, columns: Sequence[str], topic: str | None = None) -> dict[str, object]:
-    """Return how many rows a table has, by topic, and some columns of the first of them, by partition and offset."""
+    """Return a table's rows by topic, and some columns of its first rows."""
     if topic is None:
         rows = {row["topic"]: row["count"] for row in table.groupBy("topic").count().collect()}
     else:
@@ -197,7 +201,7 @@ def _look(table: DataFrame, columns: Sequence[str], topic: str | None = None) ->
 
 
 def _as_text(name: str, kind: str) -> str:
-    """Return SQL that makes a column readable."""
+    """Return SQL that converts a column to readable text."""
     if kind == "timestamp":
         text = f"date_format(`{name}`, 'yyyy-MM-dd HH:mm:ss.SSS')"
     elif kind.startswith(("array", "map", "struct")):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer's ledger: what was acknowledged, and where.
+"""The producer's ledger: the acknowledged records and their places.
 
-It is written from what brokers have answered to the producer alone, and is all that the audit believes. Of each record it
-keeps the place and a digest of key and value. Pure, but for :meth:`Ledger.write`.
+It is written only from brokers' acknowledgements to the producer, and is all that the audit trusts. It has each
+record's place, and a digest of key and value. Pure, except for :meth:`Ledger.write`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DIGEST_BYTES: Final = 16
 
 
 class RecordPlace(NamedTuple):
-    """Where a record is in the cluster's logs."""
+    """The place of a record in the cluster's logs."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class AcknowledgedTwice(ConsumerdError):
 
 
 def digest(key: bytes | None, value: bytes | None) -> bytes:
-    """Return what tells a record from another: 16 bytes over key and value, in which null is not the empty string."""
+    """Return a 16-byte digest of key and value; null differs from the empty string."""
     hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in (key, value):
         hashed.update(b"-" if part is None else b"%d:%b" % (len(part), part))
@@ -42,7 +42,7 @@ def digest(key: bytes | None, value: bytes | None) -> bytes:
 
 
 class Ledger:
-    """Every acknowledged record by its place."""
+    """All acknowledged records by place."""
 
     def __init__(self) -> None:
         self._digests: dict[RecordPlace, bytes] = {}
@@ -58,11 +58,11 @@ class Ledger:
 
     @property
     def ends(self) -> Mapping[tuple[str, int], int]:
-        """The next offset of each partition that has records, by (topic, partition)."""
+        """The next offset of each partition with records, by (topic, partition)."""
         return MappingProxyType(self._ends)
 
     def note(self, place: RecordPlace, key: bytes | None, value: bytes | None) -> None:
-        """Enter a record that was acknowledged. Raises AcknowledgedTwice."""
+        """Add an acknowledged record. Raises AcknowledgedTwice."""
         if place in self._digests:
             raise AcknowledgedTwice(f"two records were acknowledged at {place}")
         self._digests[place] = digest(key, value)
@@ -70,7 +70,7 @@ class Ledger:
         self._ends[partition] = max(self._ends.get(partition, 0), place.offset + 1)
 
     def write(self, path: Path) -> None:
-        """Write it as tab-separated lines with a header, in the order of places."""
+        """Write the ledger as tab-separated lines with a header, sorted by place."""
         with path.open("w", encoding="ascii") as lines:
             lines.write("topic\tpartition\toffset\tblake2b\n")
             for place, found in sorted(self._digests.items()):

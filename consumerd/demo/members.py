@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemons of the demo: ``consumerd run`` as users run it, seen through its log and its status API."""
+"""The daemons of the demo: ``consumerd run``, observed through log and status API."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ from consumerd.demo.stream import CLICKS, ORDERS
 
 GROUP: Final = "demo"
 SESSION_TIMEOUT_MS: Final = 3000
-"""Half of the default: what a killed member held is free so much later."""
+"""Half of the default, so the partitions of a killed member are free sooner."""
 _ROLL_MS: Final = 2000
 _STATUS_TIMEOUT_S: Final = 2.0
 
 Partition = tuple[str, int]
-"""Topic and number."""
+"""Topic and partition number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """What a member says of itself. ``acknowledged``: the next offset after what is safe in files, by partition."""
+    """A member's own report.
+
+    ``acknowledged`` has, by partition, the offset after all records that are safe in files.
+    """
 
     ready: bool
     owned: frozenset[Partition]
@@ -41,7 +44,10 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRebalance:
-    """One rebalance of one member, from its log; ``ended`` in seconds since the epoch, ``took`` in seconds."""
+    """One rebalance of one member, from its log.
+
+    ``ended`` is in seconds since the epoch, ``took_s`` in seconds.
+    """
 
     member: str
     ended: float
@@ -53,7 +59,10 @@ class ObservedRebalance:
 
 
 class DemoMember(Child):
-    """One daemon of the group: orders into Parquet, clicks into JSON lines, in the folders that all members share."""
+    """One daemon of the group.
+
+    It writes orders to Parquet and clicks to JSON lines, in folders that all members share.
+    """
 
     def __init__(self, name: str, *, zookeeper: str, folder: Path) -> None:
         self.config = folder / f"{name}.yaml"
@@ -62,27 +71,27 @@ class DemoMember(Child):
         super().__init__(name, "run", "--config", str(self.config), folder=folder)
 
     def write_settings(self) -> None:
-        """Write the settings that it is started with."""
+        """Write its settings file."""
         self.config.write_text(yaml.safe_dump(self._settings, sort_keys=False))
 
     def find_url(self) -> str | None:
-        """Return where its status page is, once its log says so."""
+        """Return the URL of its status page, once it is in the log."""
         if self._url is None:
             self._url = next((str(entry["url"]) for entry in self._events("http_started")), None)
         return self._url
 
     async def find_status(self) -> MemberStatus | None:
-        """Return what it says of itself, or None while it does not answer; in two seconds at most."""
+        """Return its status, or None if it does not respond within two seconds."""
         url = self.find_url()
         if url is None or not self.running:
             return None
-        # one that is killed while it answers says half of it
+        # a member killed while it responds sends an incomplete response
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
             return _parse_status(await asyncio.to_thread(_get, f"{url}/api/v1/status"))
         return None
 
     def rebalances(self) -> list[ObservedRebalance]:
-        """Return the rebalances in which partitions moved, from its log."""
+        """Return the rebalances that moved partitions, from its log."""
         return [
             ObservedRebalance(
                 member=self.name,
@@ -123,7 +132,7 @@ def _settings(zookeeper: str, folder: Path) -> dict[str, Any]:
 
 
 def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=_STATUS_TIMEOUT_S) as answer:  # noqa: S310 - http, from our own child's log
+    with urllib.request.urlopen(url, timeout=_STATUS_TIMEOUT_S) as answer:  # noqa: S310 - http, from our child's log
         return json.loads(answer.read())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producers of the demo: one a service, each with its codec."""
+"""The producers of the demo: one per service, each with its own codec."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from consumerd.wire.compression import Codec
 
 _LINGER_S: Final = 0.05
 _CLOSE_TIMEOUT_S: Final = 1.0
-"""When all goes well everything is acknowledged before the end; when it does not, nobody waits for the rest."""
+"""Time limit, in seconds, of closing. In a successful run all records are acknowledged before; in a failed one, the
+rest does not matter.
+"""
 
 
 @asynccontextmanager
 async def open_outlets(bootstrap: str) -> AsyncIterator[Mapping[Service, Outlet]]:
-    """Run a producer for each service; each asks for acknowledgements."""
+    """Run a producer for each service; all request acknowledgements."""
     async with AsyncExitStack() as stack:
         outlets: dict[Service, Outlet] = {}
         for service in SERVICES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends the stream at its pace, and enters what was acknowledged into the ledger."""
+"""Sends the stream at its rate, and enters acknowledged records into the ledger."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _TICK_S: Final = 0.02
 
 
 class Outlet(Protocol):
-    """One service's way into the cluster: as much as is needed here of ``client.producer.Producer``."""
+    """One service's producer: the methods of ``client.producer.Producer`` that are used here."""
 
     async def enqueue(
         self, topic: str, value: object, *, key: object = None, timestamp_ms: int | None = None
     ) -> Awaitable[RecordMetadata]:
-        """Take a record, waiting while there is no room for it; what is returned waits for the acknowledgement."""
+        """Accept a record, waiting while the buffer is full; await the result for its acknowledgement."""
 
     async def flush(self) -> None:
-        """Return when all that was taken is acknowledged or given up."""
+        """Return when all accepted records are acknowledged or given up."""
 
 
 _Waiting: TypeAlias = "asyncio.Queue[tuple[Event, Awaitable[RecordMetadata]] | None]"
 
 
 class Production:
-    """All services together: so many events a second, and never beyond what was allowed so far."""
+    """All services together: a number of events per second, up to the allowed share."""
 
     def __init__(
         self,
@@ -50,16 +50,17 @@ class Production:
         self._more = asyncio.Event()
 
     def allow(self, share: float) -> None:
-        """Let the stream go on until this share of it (0 to 1) is sent."""
+        """Allow the stream to continue up to this share of it (0 to 1)."""
         self._allowed = max(self._allowed, round(share * len(self._events)))
         self._more.set()
 
     async def run(self) -> None:
-        """Send everything, and return when it is acknowledged; unbounded, since the pace and what is allowed are others'.
+        """Send all events; return when they are acknowledged.
 
-        Raises what a producer raises for a record that was not written, AcknowledgedTwice.
+        Unbounded: others decide on the rate and the allowed share. Raises the producer's error for a record that was
+        not written, and AcknowledgedTwice.
         """
-        # bounded by the producers' buffers, which hold what is not acknowledged
+        # bounded by the producers' buffers of unacknowledged records
         waiting: dict[Service, _Waiting] = {service: asyncio.Queue() for service in self._outlets}
         async with asyncio.TaskGroup() as tasks:
             for service, queue in waiting.items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo itself: a cluster, a stream, a group that is disturbed twice, and the audit of what has landed.
+"""The demo itself: a cluster, a stream, a group disturbed twice, and the audit.
 
-Everything runs in children that do not outlive it. What is shown while it runs goes through a display; what came of it is
-returned. Nothing here looks into the files before the audit does.
+All processes are children that do not outlive it. A display shows events; the outcome is returned. No code reads the
+landed files before the audit.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _STEP_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 25.0
 _JOB_TIMEOUT_S: Final = 120.0
 _PARTITIONS: Final = 8
-# a disturbance begins when so much of the stream is acknowledged, and no more than so much is sent until it is over:
-# whatever the machine's pace, records flow before, while and after it happens
+# shares of the stream: a disturbance begins when the first is acknowledged, and at most the second is sent until
+# it is over. So records flow before, during and after it, on slow and fast machines
 _JOIN: Final = (0.25, 0.6)
 _KILL: Final = (0.5, 0.85)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """What is produced, over about which time, and where everything is put."""
+    """The number of records, the approximate duration, and the folder for everything."""
 
     folder: Path
     records: int
@@ -58,7 +58,7 @@ class DemoSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What has landed of one topic."""
+    """The landed files of one topic."""
 
     folder: Path
     count: int
@@ -67,7 +67,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """What came of a demo. ``began`` is in seconds since the epoch."""
+    """The outcome of a demo; ``began`` is in seconds since the epoch."""
 
     audits: Sequence[TopicAudit]
     rebalances: Sequence[ObservedRebalance]
@@ -79,17 +79,17 @@ class DemoOutcome:
 
     @property
     def sound(self) -> bool:
-        """Whether the audits found nothing, and the tables hold what has landed."""
+        """True if the audits found nothing, and the tables hold the landed records."""
         return all(one.sound for one in self.audits) and not self.lake.findings and not self.disagreements
 
     @property
     def disagreements(self) -> Sequence[str]:
-        """Where the tables do not hold what has landed."""
+        """Differences between the tables and the landed records."""
         return self.lake.disagreements({one.topic: one.landed for one in self.audits})
 
 
 class Demo:
-    """One run. The folder must be there."""
+    """One run. The folder must exist."""
 
     def __init__(self, settings: DemoSettings, display: Display, now: Callable[[], float]) -> None:
         self._settings = settings
@@ -102,9 +102,9 @@ class Demo:
         self._partitions: list[Partition] = [(topic, number) for topic in TOPICS for number in range(_PARTITIONS)]
 
     async def run(self) -> DemoOutcome:
-        """Run it all. Raises ConfigError, ChildFailed, AuditFailed, and what a producer raises.
+        """Run everything. Raises ConfigError, ChildFailed, AuditFailed, and a producer's errors.
 
-        However it ends, no process is left; the folder is the caller's to keep or to remove.
+        No process is left in any case. The caller keeps or removes the folder.
         """
         began, began_at = time.time(), self._now()
         try:
@@ -129,7 +129,7 @@ class Demo:
         )
 
     async def _fill(self) -> None:
-        """Produce, disturb, land; return when every process has ended in order."""
+        """Produce, disturb and land; return when every process has ended in order."""
         settings = self._settings
         async with AsyncExitStack() as stack:
             cluster = await stack.enter_async_context(_make_cluster(settings.folder))
@@ -164,7 +164,7 @@ class Demo:
             self._show(watch)
 
     async def _disturb(self, stack: AsyncExitStack, watch: GroupWatch, production: Production, zookeeper: str) -> None:
-        """Two members, then a third, then one less."""
+        """Start two members and then a third, and kill one."""
         production.allow(_JOIN[1])
         first, second = [await self._start(stack, watch, zookeeper) for _ in range(2)]
         await watch.wait(lambda: first.find_url() is not None, f"{first.name} serves its status page", _STEP_TIMEOUT_S)
@@ -178,8 +178,8 @@ class Demo:
         await self._wait_shared(watch, [first, second, third])
         stayed = sum(len(watch.owned_by(member) & owned) for member, owned in before.items())
         self._display.say(
-            f"{third.name} has joined and owns {len(watch.owned_by(third))}; {stayed} of {len(self._partitions)} stayed where "
-            "they were"
+            f"{third.name} has joined and owns {len(watch.owned_by(third))}; {stayed} of {len(self._partitions)} "
+            "stayed where they were"
         )
 
         production.allow(_KILL[1])
@@ -196,7 +196,7 @@ class Demo:
         production.allow(1)
 
     async def _fill_lake(self, config: Path) -> Lake:
-        """Run the jobs of the data pipeline over what has landed. Raises ChildFailed."""
+        """Run the pipeline's jobs on the landed files. Raises ChildFailed."""
         self._display.say("the data pipeline on Spark: audit, bronze, silver")
         lines: list[str] = []
         async with Child(LAKE, str(config), folder=self._settings.folder, module="consumerd.demo.lake") as child:
@@ -248,7 +248,7 @@ def _make_cluster(folder: Path) -> Child:
 
 
 def _make_events(settings: DemoSettings) -> list[Event]:
-    # the last event is of now: it is produced in a burst, and times to come would look like a negative lag
+    # the last event has the present time: all are produced in a burst, and later times would look like negative lag
     start_ms = round(time.time() * 1000) - settings.records * STEP_MS
     return list(make_stream(Random(settings.seed), count=settings.records, start_ms=start_ms))
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream that the demo produces: orders and clicks of a shop, as four services would send them.
+"""The stream that the demo produces: a shop's orders and clicks, sent by four services.
 
-Customers and visitors are drawn by Zipf's law, so that some keys, and with them some partitions, get far more than
-others. One order in a hundred is a tombstone (a customer who asked to be forgotten), and one click in twenty-five has no
-key (a visitor without a cookie). Each service compresses with a codec of its own.
+Customers and visitors are drawn by Zipf's law, so some keys, and with them some partitions, get far more records than
+others. One order in a hundred is a tombstone (a customer who asked to be forgotten), and one click in twenty-five has
+no key (a visitor without a cookie). Each service uses its own compression codec.
 
-Every value has the record's number in it, so that no two are alike. Pure; randomness is passed in.
+Every value contains the record's number, so no two are alike. Pure; randomness is passed in.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOPICS: Final = (ORDERS, CLICKS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One that produces: what it is called in the records, its share of them, and how it compresses."""
+    """A producing service: its name in the records, its share of them, and its codec."""
 
     name: str
     weight: int
@@ -44,7 +44,7 @@ _CUSTOMERS: Final = 2000
 _VISITORS: Final = 5000
 _ARTICLES: Final = 400
 STEP_MS: Final = 5
-"""Time between two events, in ms."""
+"""Time between two events, in milliseconds."""
 _ORDERS_PER_CENT: Final = 40
 _TOMBSTONES_PER_CENT: Final = 1
 _WITHOUT_COOKIE_PER_CENT: Final = 4
@@ -53,7 +53,7 @@ _PAGES: Final = ("/", "/search", "/basket", "/checkout", "/help")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One record to be produced. ``timestamp_ms`` since the epoch."""
+    """One record to be produced; ``timestamp_ms`` is since the epoch."""
 
     topic: str
     key: bytes | None
@@ -63,7 +63,7 @@ class Event:
 
 
 def make_stream(random: Random, *, count: int, start_ms: int) -> Iterator[Event]:
-    """Yield ``count`` events, the first at ``start_ms``, the others each 5 ms later."""
+    """Yield ``count`` events, from ``start_ms`` on, 5 ms apart."""
     customers, visitors, articles = _Popular(_CUSTOMERS), _Popular(_VISITORS), _Popular(_ARTICLES)
     weights = [service.weight for service in SERVICES]
     for number in range(count):
@@ -85,7 +85,7 @@ def make_stream(random: Random, *, count: int, start_ms: int) -> Iterator[Event]
 
 
 class _Popular:
-    """Numbers from 1 to ``count``, of which the n-th is drawn n times more rarely than the first."""
+    """Numbers from 1 to ``count``; n is drawn n times more rarely than 1."""
 
     def __init__(self, count: int) -> None:
         self._numbers: Sequence[int] = range(1, count + 1)
