@@ -57,7 +57,7 @@ class SideThread:
     def _run(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - whatever it is goes to whoever waits for it
+        except BaseException as error:  # noqa: BLE001 - raised again in wait()
             self._failure = error
 
     def wait(self) -> None:
@@ -79,7 +79,7 @@ class _Job(Generic[T]):
     def run(self) -> None:
         try:
             result = self.work()
-        except BaseException as error:  # noqa: BLE001 - whatever it is goes to the coroutine that waits for it
+        except BaseException as error:  # noqa: BLE001 - raised again in the coroutine that awaits the result
             self._report(self._fail, error)
         else:
             self._report(self._succeed, result)

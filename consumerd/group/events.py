@@ -339,7 +339,7 @@ class Look(enum.IntEnum):
     """The thoroughness of an inspection of owner nodes."""
 
     NAMES = 0
-    """Find which nodes exist: one read per topic, whatever its size."""
+    """Find which nodes exist: one read per topic of any size."""
     REMADE = 1
     """Also read the holders of nodes that may have been re-created since they were last read."""
     PROOF = 2

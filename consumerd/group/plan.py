@@ -272,7 +272,7 @@ def plan_owner_disagreements(
     hint = f"; {' or '.join(explaining)} explains every owner: is group.assignor wrong?" if explaining else ""
     shown = join_shown(
         (
-            f"{partition} is held by {owners[partition].thread} and belongs to {assignment.get(partition, 'nobody')}"
+            f"{partition} is held by {owners[partition].thread} and belongs to {assignment.get(partition, 'no member')}"
             for partition in wrong
         ),
         _DISAGREEMENTS_SHOWN,

@@ -402,7 +402,7 @@ class Rebalancer:
             session_id = get_session_id(self._zk, effect.epoch)
             if self._is_spoilt(snapshot.find_member(effect.consumer), session_id):
                 self._log.warning("registration_spoilt", member=effect.consumer)
-                detail = f"somebody else wrote over {effect.consumer}; it is written again"
+                detail = f"another process overwrote {effect.consumer}; it is written again"
                 self._hooks.trouble(Trouble.REGISTRATION_SPOILT, detail)
                 await self._registry.restore(effect.consumer, self._permitted.registered, effect.epoch)
                 snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)

@@ -79,7 +79,7 @@ class GroupStatus:
         starved = [conflict for conflict in self.conflicts if conflict.starved]
         if starved:
             first = starved[0]
-            holder = "nobody known" if first.holder is None else first.holder.thread
+            holder = "an unknown member" if first.holder is None else first.holder.thread
             return f"partitions held by others: {len(starved)}, {first.partition} by {holder}"
         missing = [partition for partition in self.desired if partition not in self.owned]
         if missing:

@@ -359,7 +359,7 @@ class CoordinatedGroup:
         self._protocol = self._elect_protocol()
         self._state = GroupState.COMPLETING_REBALANCE
         for member in self._members.values():
-            assert member.joining is not None, "whoever had not joined was removed"
+            assert member.joining is not None, "members that had not joined were removed"
             self._answer_join(member.joining, self._generation_for(member))
             member.joining = None
             member.heard(now)

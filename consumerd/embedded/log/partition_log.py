@@ -294,7 +294,7 @@ class PartitionLog:
         try:
             active.sync()
         except OSError as error:
-            self._fail(f"fsync failed, so that nobody knows what is durable: {error}", error)
+            self._fail(f"fsync failed, and it is unknown what is durable: {error}", error)
         self.recovery_point = self.end_offset
 
     def _check_online(self) -> None:
