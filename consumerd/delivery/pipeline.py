@@ -435,8 +435,8 @@ class PartitionPipeline:
     async def _note_lost_end(self) -> None:
         """Record in ZooKeeper the truncation behind a stop. Raises CoordinationError.
 
-        The log will not show the truncation any more once it has grown. The record names the version of the offset node
-        that it voids, so no commit of ours may follow it.
+        The log will not show the truncation any more once it has grown. The record names the transaction that wrote the
+        offset node (``mzxid``), which it voids, so no commit of ours may follow it.
         """
         lost, tracker = self._lost_end, self._tracker
         if lost is None:

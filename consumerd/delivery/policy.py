@@ -30,9 +30,9 @@ none               none       on_missing latest   300, on_missing
 **Moving back.** After a truncation (an unclean leader election), the position moves below what has landed. Three steps,
 in order: the truncation is recorded in ZooKeeper (:class:`~consumerd.offsets.store.LogTruncation`), a new chain is
 begun at the new position, the position is committed. A crash before the commit leaves a committed position above the
-new chain's end, which looks as if another member had consumed further. So the record names the version of the offset
-node that it voids: as long as the node has this version, the record decides. (An operator's request is not deleted
-before the commit, and its chain bears its id.)
+new chain's end, which looks as if another member had consumed further. So the record names the transaction that wrote
+the offset node (``mzxid``): until the node is written again, it is void, and the record decides. (An operator's request
+is not deleted before the commit, and its chain bears its id.)
 """
 
 from __future__ import annotations

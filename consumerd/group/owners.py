@@ -391,7 +391,7 @@ class PartitionOwners:
                     if failpoints.ENABLED:
                         failpoints.reach("after_claim")
                 except NodeExists:
-                    outcome = await self._find_holder(path, thread, epoch)
+                    outcome = await self._resolve_existing(path, thread, epoch)
                     if outcome is None:
                         continue  # it was deleted meanwhile
                     return outcome
@@ -418,8 +418,11 @@ class PartitionOwners:
         self._log.warning("claim_failed", partition=str(partition), error=reason, kind=type(error).__name__)
         self._hooks.trouble(Trouble.CLAIM_FAILED, reason, partition)
 
-    async def _find_holder(self, path: str, thread: ThreadId, epoch: SessionEpoch) -> ClaimOutcome | None:
-        """Return the holder of a conflicting node, or None if the node is gone."""
+    async def _resolve_existing(self, path: str, thread: ThreadId, epoch: SessionEpoch) -> ClaimOutcome | None:
+        """Resolve a claim whose node exists; return None if the node is gone.
+
+        A node of our own session gets the thread, and counts as created.
+        """
         found = await self._zk.find(path)
         if found is None:
             return None
@@ -466,7 +469,7 @@ class PartitionOwners:
     async def _rethread(self, partition: TopicPartition, thread: ThreadId, epoch: SessionEpoch) -> bool:
         path = owner_path(self._group, partition)
         try:
-            return isinstance(await self._find_holder(path, thread, epoch), Created)
+            return isinstance(await self._resolve_existing(path, thread, epoch), Created)
         except CoordinationError as error:
             self._tell(Trouble.RETHREAD_FAILED, error, partition.topic, partition)
             return False

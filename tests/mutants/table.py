@@ -386,7 +386,7 @@ MUTANTS: Final = (
         promise=1,
         file="delivery/flow.py",
         old="            raise _Unanswered\n",
-        new="            return Look(at=offset)\n",
+        new="            return SearchProbe(at=offset)\n",
         tests=(
             "tests/unit/delivery/test_passing.py::test_a_broker_that_is_away_in_the_middle_of_the_search_costs_no_record",
         ),
