@@ -27,7 +27,7 @@ COMMAND_LINE: Final = "command line"
 """The place of values given by options other than ``--set``, which names its own."""
 SWITCHES: Final = frozenset({
     # of the program
-    "FAIL_POINTS", "JAVA", "KERNEL", "UVLOOP",
+    "FAIL_POINTS", "JAVA", "JAVA_LACKS", "KERNEL", "UVLOOP",
     # of its build and its tests
     "BRONZE_SEEDS", "DRIVERS_OWN", "FAILURES", "FULL_MATRIX", "GROUP_SEEDS", "KAFKA_CACHE", "KILLS", "REQUIRE_KAFKA",
     "REQUIRE_KERNEL", "REQUIRE_TOOLS", "RUN", "SCREENSHOTS", "SEED", "SIMULATION_SEEDS", "VERIFICATION",

@@ -16,6 +16,10 @@ from consumerd.config.settings import Settings
 
 _PACKAGE = Path(consumerd.__file__).parent
 _READ_BY_ITS_OWN_MODEL = {
+    "ClusterSection.client_id": "ClusterSection.locate puts it into the address",
+    "ClusterSection.connect_timeout_ms": "ClusterSection.locate puts it into the address",
+    "ClusterSection.metadata_backoff_ms": "ClusterSection.locate puts it into the address",
+    "TlsSection.check_hostname": "TlsSection.locate puts it into the address",
     "Decoding.fields": "Decoding.struct parses them",
     "GroupSection.membership": "one value is supported, and the others are refused",
     "OffsetsSection.storage": "one value is supported, and the others are refused",
